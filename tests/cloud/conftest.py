@@ -52,10 +52,10 @@ def connect_caller():
     """Function that connects a caller with a new device id to a given broker."""
     callers = []
 
-    def connect(broker):
+    def connect_caller(broker):
         callers.append(DeviceClient(broker.url, f"d{len(callers)}-{wire.new_id().hex()[:8]}"))
         return callers[-1]
 
-    yield connect
+    yield connect_caller
     for caller in callers:
         caller.close()

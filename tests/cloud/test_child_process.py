@@ -12,7 +12,9 @@ from gatewise_cloud.child_process import ChildProcess, close_all
 from tests.support.processes import is_running
 from tests.support.waiting import wait_until
 
-SECONDS = 60.0
+#: Seconds to wait for a message on a loaded machine.
+TIMEOUT_S = 60.0
+#: Prints each line of its input.
 ECHO = "import sys\nfor line in sys.stdin: print(line, flush=True)"
 IGNORES_SIGTERM = """
     import signal, time
@@ -37,11 +39,11 @@ def test_a_child_exchanges_messages_until_it_is_closed():
     child, messages = start_python('print("plain text"); print("[1]")\n' + ECHO)
     with child:
         child.send({"x": 2})
-        assert messages.get(timeout=SECONDS) == {"x": 2}
+        assert messages.get(timeout=TIMEOUT_S) == {"x": 2}
         assert child.is_alive
     assert not is_running(child.pid)
     child.close()
-    assert messages.get(timeout=SECONDS) is None
+    assert messages.get(timeout=TIMEOUT_S) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_a_child_exchanges_messages_until_it_is_closed():
 def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failure):
     child, messages = start_python(f"import sys; {code}")
     with child:
-        assert messages.get(timeout=SECONDS) is None
+        assert messages.get(timeout=TIMEOUT_S) is None
         child.send({"too": "late"})
         assert child.wait_for_failure() == failure
 
@@ -63,8 +65,8 @@ def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failu
 @pytest.mark.parametrize("follows_input", [True, False])
 def test_close_kills_a_child_that_ignores_sigterm(follows_input):
     child, messages = start_python(IGNORES_SIGTERM, follows_input=follows_input)
-    assert messages.get(timeout=SECONDS) == {}
-    child.close(0.2)
+    assert messages.get(timeout=TIMEOUT_S) == {}
+    child.close(0.2)  # seconds until it is killed
     assert not is_running(child.pid)
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)  # the guard of its process group ended as well
@@ -80,19 +82,19 @@ def test_close_all_ends_several_children():
 
 
 @pytest.mark.parametrize(
-    "child",
+    "child_expression",
     [
         "EmbeddedBroker()",
         "MosquittoBroker()",
         "ChildProcess('sleep', ['sleep', '600'], follows_input=False)",
     ],
 )
-def test_a_child_ends_when_its_owner_is_killed(child):
+def test_a_child_ends_when_its_owner_is_killed(child_expression):
     code = f"""
         import time
         from gatewise_cloud import EmbeddedBroker, MosquittoBroker
         from gatewise_cloud.child_process import ChildProcess
-        child = {child}
+        child = {child_expression}
         print(child.pid, flush=True)
         time.sleep(600)
     """

@@ -16,26 +16,30 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.encoding import write_map
 from gatewise_export.archive.machine_labels import MachineLabel
 
+#: Any id of a request; it has 16 bytes.
 ID = bytes(range(16))
 TOPIC = wire.labels_topic("bench-1")
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
-check_schema = fastjsonschema.compile(SCHEMA)
+validate_document = fastjsonschema.compile(SCHEMA)
 
 
-def label_as_json(**changes):
+def encode_as_json(**changes):
+    """Encode a valid label with some changes; the value None removes an entry."""
     entries = {"id": ID.hex(), "dev": "pi-1", "l": "worn"} | changes
     return json.dumps({key: value for key, value in entries.items() if value is not None}).encode()
 
 
-def label_as_cbor(**changes):
+def encode_as_cbor(**changes):
+    """Encode a valid label with some changes; the value None removes an entry."""
     entries = {"v": 1, "id": ID, "dev": "pi-1", "l": "worn"} | changes
     return write_map({key: value for key, value in entries.items() if value is not None})
 
 
 def test_a_label_in_json_equals_the_same_label_in_cbor():
+    # The time 99 at which it is received is not used, because the label has its own time.
     expected_label = MachineLabel(f"{ID.hex()}-3", "pi-1", "worn", "bench-1", 7.0)
-    payload = label_as_json(i=3, at=7, v=1)
-    check_schema(json.loads(payload))
+    payload = encode_as_json(i=3, at=7, v=1)
+    validate_document(json.loads(payload))
     assert decode_label(f"{TOPIC}/json", payload, 99.0) == expected_label
     payload = encode_label(id=ID, device="pi-1", label="worn", row=3, at=7)
     assert decode_label(TOPIC, payload, 99.0) == expected_label
@@ -43,9 +47,9 @@ def test_a_label_in_json_equals_the_same_label_in_cbor():
 
 def test_row_and_time_have_defaults():
     expected_label = MachineLabel(f"{ID.hex()}-0", "pi-1", "worn", "bench-1", 99.0)
-    check_schema(json.loads(label_as_json()))
-    assert decode_label(f"{TOPIC}/json", label_as_json(), 99.0) == expected_label
-    assert decode_label(TOPIC, label_as_cbor(), 99.0) == expected_label
+    validate_document(json.loads(encode_as_json()))
+    assert decode_label(f"{TOPIC}/json", encode_as_json(), 99.0) == expected_label
+    assert decode_label(TOPIC, encode_as_cbor(), 99.0) == expected_label
 
 
 @pytest.mark.parametrize(
@@ -69,15 +73,15 @@ def test_row_and_time_have_defaults():
 )
 def test_wrong_fields_are_refused_in_both_forms(changes, reason):
     for topic, payload in (
-        (TOPIC, label_as_cbor(**changes)),
-        (f"{TOPIC}/json", label_as_json(**changes)),
+        (TOPIC, encode_as_cbor(**changes)),
+        (f"{TOPIC}/json", encode_as_json(**changes)),
     ):
         with pytest.raises(WireError) as error_info:
             decode_label(topic, payload, 0.0)
         assert error_info.value.reason == reason
     if changes.get("dev") != "model":  # the schema does not list reserved names
         with pytest.raises(fastjsonschema.JsonSchemaException):
-            check_schema(json.loads(label_as_json(**changes)))
+            validate_document(json.loads(encode_as_json(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -85,15 +89,15 @@ def test_wrong_fields_are_refused_in_both_forms(changes, reason):
     [
         (TOPIC, b"", "cbor"),
         (TOPIC, cbor2.dumps({"v": 1, "id": ID, "dev": "pi-1", "l": "a"}), "checksum"),
-        (TOPIC, label_as_cbor(id=b"short"), "id"),
+        (TOPIC, encode_as_cbor(id=b"short"), "id"),
         (f"{TOPIC}/json", b"", "json"),
         (f"{TOPIC}/json", b"[]", "type"),
-        (f"{TOPIC}/json", label_as_json(id=ID.hex().upper().replace("0", "A")), "type"),
-        (f"{TOPIC}/json", label_as_json(id=f"{ID.hex()}\n"), "type"),
-        (f"{TOPIC}/json", label_as_json(extra=1), "type"),
-        (f"{TOPIC}/json", label_as_json()[:-1] + b', "l": "fine"}', "json"),
+        (f"{TOPIC}/json", encode_as_json(id=ID.hex().upper().replace("0", "A")), "type"),
+        (f"{TOPIC}/json", encode_as_json(id=f"{ID.hex()}\n"), "type"),
+        (f"{TOPIC}/json", encode_as_json(extra=1), "type"),
+        (f"{TOPIC}/json", encode_as_json()[:-1] + b', "l": "fine"}', "json"),
         (f"{TOPIC}/json", b'"' + b"x" * wire.MAX_PAYLOAD, "size"),
-        ("gw/v1/dead/labels", label_as_cbor(), "name"),
+        ("gw/v1/dead/labels", encode_as_cbor(), "name"),
     ],
 )
 def test_malformed_messages_are_refused(topic, payload, reason):
@@ -103,7 +107,7 @@ def test_malformed_messages_are_refused(topic, payload, reason):
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
-@example(b"[" * 100_000)
+@example(b"[" * 100_000)  # deeper than the recursion limit
 @example(b'{"id":' * 10_000)
 def test_decoding_any_bytes_gives_a_label_or_a_wire_error(payload):
     for topic in (TOPIC, f"{TOPIC}/json"):
@@ -128,4 +132,4 @@ def test_a_decoded_label_conforms_to_the_schema(document):
         decode_label(f"{TOPIC}/json", json.dumps(document).encode(), 0.0)
     except WireError:
         return
-    check_schema(document)
+    validate_document(document)

@@ -21,7 +21,7 @@ pytest.importorskip("pyarrow")
 def test_a_worker_archives_all_instances_but_those_of_private_devices(
     tmp_path, bundle, mosquitto, connect_caller
 ):
-    start_time = time.time()
+    started_at = time.time()
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
         client = connect_caller(mosquitto)
         offload_request = client.ask(tiny.random_rows(3))
@@ -32,8 +32,8 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         client.ask(tiny.random_rows(2, seed=3), private=True)
         client.responses(4)
         assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # late instances are no evidence
-    facts, rows = read_archive(tmp_path / "kept")["tiny", "1"]
-    assert facts.inputs == Bundle.open(bundle).manifest.cloud.inputs
+    archived_model, rows = read_archive(tmp_path / "kept")["tiny", "1"]
+    assert archived_model.inputs == Bundle.open(bundle).manifest.cloud.inputs
     ids = [
         *(f"{offload_request.id.hex()}-{row}" for row in range(3)),
         f"{audit_request.id.hex()}-0",
@@ -45,14 +45,15 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
     np.testing.assert_array_equal(rows.X, sent_rows)
     labels, probabilities = tiny.cloud_answers(sent_rows)
     assert rows.cloud_label.tolist() == labels.tolist()
+    # The model computes in float32, the reference in float64.
     np.testing.assert_allclose(rows.probabilities, probabilities, atol=1e-6)
     assert rows.device_label.tolist() == [-1, -1, -1, 2, 1]
     assert rows.sent_chance.tolist() == [1, 1, 1, 0.05, 1]
     assert rows.confidence[3] == 0.875
     assert rows.late.tolist() == [False, False, False, False, True]
     assert set(rows.device) == {client.device}
-    assert start_time <= rows.time[0] <= time.time()
-    assert rows.time[4] < start_time - 490
+    assert started_at <= rows.time[0] <= time.time()
+    assert rows.time[4] < started_at - 490  # it was answered 500 s before it arrived
     assert worker.counters["archive"] == {"kept": 5, "thinned": 0, "lost": 0, "shards": 1}
 
 
@@ -68,16 +69,18 @@ def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, connect_cal
 
 
 def make_ticket(n_rows, **fields):
-    defaults = {
+    """Make a request that a worker has answered."""
+    default_fields = {
         "device": "pi", "id": bytes(16), "digest": b"", "model": ("tiny", "1"),
         "rows": np.zeros((n_rows, tiny.N_FEATURES), np.float32),
         "arrived_at": 0.0, "expires_at": 1.0,
     }  # fmt: skip
-    return Ticket(**defaults | fields)
+    return Ticket(**default_fields | fields)
 
 
 def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch):
     """The weights of stored instances sum to the number of offered instances."""
+    # Room for a few hundred of the 5,000 instances.
     monkeypatch.setattr("gatewise_cloud.archive.writer._SHARD_BYTES", 20_000)
     monkeypatch.setattr("gatewise_cloud.archive.writer._MAX_WAITING_BYTES", 60_000)
     rng = np.random.default_rng(0)
@@ -92,7 +95,9 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
     writer.close()
     _, rows = read_archive(tmp_path)["tiny", "1"]
     assert writer.counters["kept"] == len(rows) == 5000 - writer.counters["thinned"]
-    assert len(rows) < 1000
+    assert len(rows) < 1000  # the waiting shards have 60,000 bytes, and an instance above 200
+    # A row with the weight w was stored with the probability 1 / w, and adds w (w - 1) to the
+    # estimated variance of the sum of the weights.
     three_standard_errors = 3 * np.sqrt((rows.weights * (rows.weights - 1)).sum())
     assert abs(rows.weights.sum() - 5000) < three_standard_errors
     assert len(set(rows.stored_chance.tolist())) > 1

@@ -49,6 +49,7 @@ def test_brokers_refuse_addresses_that_they_cannot_use(broker_class):
     for port in (-1, 70000):
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 cannot be used"):
             broker_class(port)
+    # All interfaces, and addresses that are reserved for documentation.
     for host in ("0.0.0.0", "::", "192.0.2.1", "broker.example"):
         with pytest.raises(BrokerError, match="loopback only"):
             broker_class(host=host)
@@ -129,7 +130,7 @@ def test_an_unreachable_or_refusing_broker_raises_a_link_error(locked_mosquitto)
 
 
 def test_support_is_unknown_if_the_round_trip_fails(tmp_path):
-    rules = tmp_path / "rules"
-    rules.write_text("topic readwrite elsewhere/#\n")
-    with Mosquitto(tmp_path, "allow_anonymous true", f"acl_file {rules}") as broker:
+    access_file = tmp_path / "rules"
+    access_file.write_text("topic readwrite elsewhere/#\n")
+    with Mosquitto(tmp_path, "allow_anonymous true", f"acl_file {access_file}") as broker:
         assert shared_subscriptions_work(broker.url, timeout=0.5) is None

@@ -23,6 +23,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
+#: Seconds to wait for the first connection on a loaded machine.
+CONNECT_TIMEOUT_S = 60
+
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
@@ -31,7 +34,8 @@ def broker(tmp_path_factory):
         yield running_broker
 
 
-def broker_command(broker, capsys, *arguments):
+def run_broker_command(broker, capsys, *arguments):
+    """Run `gatewise broker` on the folder of a broker; return the document that it prints."""
     options = ["--dir", str(broker.broker_folder.folder), "--broker", broker.url, "--json"]
     assert main(["broker", *arguments, *options]) == 0
     return json.loads(capsys.readouterr().out)
@@ -41,42 +45,44 @@ def make_link(broker, name):
     return MqttLink(broker.url, device=name, **broker.broker_folder.client_arguments(name))
 
 
-def clients_by_name(broker, capsys):
-    return {client["name"]: client for client in broker_command(broker, capsys, "list")["clients"]}
+def list_clients(broker, capsys):
+    """List the clients of a broker by their names."""
+    document = run_broker_command(broker, capsys, "list")
+    return {client["name"]: client for client in document["clients"]}
 
 
 def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     first_link = make_link(broker, "pi-1")
-    first_link.connect(60)
-    document = broker_command(broker, capsys, "add", "pi-8", "pi-9")
+    first_link.connect(CONNECT_TIMEOUT_S)
+    document = run_broker_command(broker, capsys, "add", "pi-8", "pi-9")
     assert document["applied"]
     assert len(document["made"]) == 2
     second_link = make_link(broker, "pi-9")
-    second_link.connect(60)
-    clients = clients_by_name(broker, capsys)
-    assert clients["pi-9"]["role"] == "devices"
-    assert (clients["pi-9"]["rights"], clients["pi-9"]["status"]) == (True, "online")
+    second_link.connect(CONNECT_TIMEOUT_S)
+    added_client = list_clients(broker, capsys)["pi-9"]
+    assert added_client["role"] == "devices"
+    assert (added_client["rights"], added_client["status"]) == (True, "online")
 
-    assert broker_command(broker, capsys, "revoke", "pi-9")["applied"]
+    assert run_broker_command(broker, capsys, "revoke", "pi-9")["applied"]
     wait_until(lambda: not second_link.ready, "the end of the revoked connection")
     with pytest.raises(LinkError, match="closed the connection"):
         second_link.connect(10)
     second_link.close()
-    assert clients_by_name(broker, capsys)["pi-9"]["rights"] is False
+    assert list_clients(broker, capsys)["pi-9"]["rights"] is False
     assert (first_link.ready, first_link.connection_number) == (True, 1)
     first_link.close()
 
-    broker_command(broker, capsys, "add", "pi-9")
+    run_broker_command(broker, capsys, "add", "pi-9")
     restored_link = make_link(broker, "pi-9")
-    restored_link.connect(60)
+    restored_link.connect(CONNECT_TIMEOUT_S)
     restored_link.close()
 
 
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
-    broker_command(broker, capsys, "add", "pi-7")
+    run_broker_command(broker, capsys, "add", "pi-7")
     link = make_link(broker, "pi-7")
     link.watch(shared_subscription(broker.broker_folder.roster.pool), lambda payload: None)
-    link.connect(60)
+    link.connect(CONNECT_TIMEOUT_S)
     wait_until(
         lambda: f"{broker.broker_folder.roster.pool}/gw/v1/+/req is not allowed" in caplog.text
     )
@@ -84,13 +90,13 @@ def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
 
 
 def test_an_added_worker_has_the_role_of_workers(broker, capsys):
-    broker_command(broker, capsys, "add", "w-9", "--worker")
-    assert clients_by_name(broker, capsys)["w-9"]["role"] == "workers"
+    run_broker_command(broker, capsys, "add", "w-9", "--worker")
+    assert list_clients(broker, capsys)["w-9"]["role"] == "workers"
 
 
 def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
-    broker_command(broker, capsys, "add", "bench-9", "--labeller")
-    assert clients_by_name(broker, capsys)["bench-9"]["role"] == "labellers"
+    run_broker_command(broker, capsys, "add", "bench-9", "--labeller")
+    assert list_clients(broker, capsys)["bench-9"]["role"] == "labellers"
     worker = MqttClient(
         broker.url, LABEL_TOPICS, REQUEST_TOPICS, files=broker.broker_folder.client_arguments("w-1")
     )
@@ -104,9 +110,10 @@ def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
 
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
     endpoint = operator_endpoint(broker.broker_folder, broker.url)
-    roles_by_name = {f"bulk-{i}": "devices" for i in range(250)}
-    apply_roles(endpoint, roles_by_name, broker.broker_folder.roster.pool)
-    assert roles_by_name.keys() <= set(read_client_names(endpoint))
+    # More clients than fit one command.
+    role_of_client = {f"bulk-{i}": "devices" for i in range(250)}
+    apply_roles(endpoint, role_of_client, broker.broker_folder.roster.pool)
+    assert role_of_client.keys() <= set(read_client_names(endpoint))
     device = make_link(broker, "pi-2")
     with monkeypatch.context() as patch:
         # The broker drops the commands of a device, so that the call waits for the timeout.

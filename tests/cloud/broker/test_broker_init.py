@@ -23,7 +23,8 @@ from tests.support.processes import run_in_process
 DAY = datetime.timedelta(days=1)
 
 
-def file_contents(folder):
+def read_files(folder):
+    """Read the content of each file whose name has a suffix."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*.*")
@@ -63,7 +64,7 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
         certificate.verify_directly_issued_by(authority)
         assert certificate.not_valid_after_utc <= authority.not_valid_after_utc
         validity = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-        assert 300 * DAY < validity < 1000 * DAY
+        assert 300 * DAY < validity < 1000 * DAY  # 397 days of the server, 825 of the clients
         # OpenSSL loads a certificate only with its matching key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, path.with_suffix(".key"))
     config = (folder / "mosquitto.conf").read_text().splitlines()
@@ -91,15 +92,11 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
 def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
     other_folder = init_broker(tmp_path / "other", hosts=["x"])
     assert broker_folder.roster.pool != other_folder.roster.pool
-    assert len(broker_folder.roster.pool) >= 32
-    assert (
-        broker_folder.folder / "clients" / "pool"
-    ).read_text().strip() == broker_folder.roster.pool
-    assert (
-        broker_folder.worker_arguments("worker-1")["pool"]
-        == broker_folder.roster.pool
-        == init_broker(folder).roster.pool
-    )
+    pool = broker_folder.roster.pool
+    assert len(pool) >= 32  # 128 random bits in hexadecimal digits
+    assert (broker_folder.folder / "clients" / "pool").read_text().strip() == pool
+    assert broker_folder.worker_arguments("worker-1")["pool"] == pool
+    assert init_broker(folder).roster.pool == pool
 
 
 @pytest.mark.parametrize(
@@ -108,9 +105,11 @@ def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
         ({"plugin": "none"}, ["acl_file /there/acl", "memory_limit 402653184"], "plugin"),
         ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so", "acl_file /there/acl"], "memory_limit"),
         ({}, ["acl_file /there/acl"], "plugin"),  # the plugins of the other machine are unknown
+        # a packet has up to 1,024 bytes in addition to its payload
         ({"max_message": 5000}, ["message_size_limit 5000", "max_packet_size 6024"], "plugin"),
         ({"bind_ids": False}, ["use_identity_as_username true"], "use_username_as_clientid"),
-        ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
+        # four connections for each of 300 devices, a worker and an operator
+        ({"devices": [f"pi-{i}" for i in range(300)]}, ["max_connections 1208"], "plugin"),
     ],
 )
 def test_settings_become_lines_of_the_configuration(
@@ -125,13 +124,13 @@ def test_settings_become_lines_of_the_configuration(
 
 def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     init_broker(folder, port=8884, max_message=65536)
-    contents_before = file_contents(folder)
+    contents_before = read_files(folder)
     broker_folder = init_broker(folder, devices=["pi-2"], workers=["w-2"])
     assert [path.name for path in broker_folder.issued_certificates] == ["pi-2.crt", "w-2.crt"]
     roster = broker_folder.roster
     assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
     assert (roster.port, roster.max_message) == (8884, 65536)
-    contents_after = file_contents(folder)
+    contents_after = read_files(folder)
     changed_files = {
         name for name, content in contents_before.items() if contents_after[name] != content
     }
@@ -148,7 +147,7 @@ def test_a_second_call_keeps_the_settings_of_the_first(folder):
 
 def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, monkeypatch):
     n_bytes = Bundle.open(bundle).manifest.largest_request
-    assert init_broker(folder, bundles=[bundle]).roster.max_message == 131072
+    assert init_broker(folder, bundles=[bundle]).roster.max_message == 131072  # the default
     assert init_broker(folder, max_message=4096, bundles=[bundle]).roster.max_message == 4096
     monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=manifest))
     manifest = SimpleNamespace(largest_request=n_bytes + 4096)
@@ -159,9 +158,10 @@ def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, 
 
 def test_a_failed_write_changes_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
-    folder = init_broker(tmp_path, hosts=["x"], devices=[f"pi-{n}" for n in range(40)]).folder
+    folder = init_broker(tmp_path, hosts=["x"], devices=[f"pi-{i}" for i in range(40)]).folder
     private_names = ("acl", "rights.json", "roster.json", "clients/pool")
     contents_before = [(folder / name).read_bytes() for name in private_names]
+    # No file may become longer than half of rights.json.
     size_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(contents_before[1]) // 2, size_limits[1]))
     try:
@@ -178,14 +178,13 @@ def test_rewritten_files_keep_their_owner_and_mode(folder):
     os.chown(folder / "rights.json", 1, 1)
     init_broker(folder, devices=["pi-2"])
     file_status = (folder / "rights.json").stat()
-    assert (file_status.st_uid, file_status.st_gid, stat.S_IMODE(file_status.st_mode)) == (
-        1,
-        1,
-        0o600,
-    )
+    assert (file_status.st_uid, file_status.st_gid) == (1, 1)
+    assert stat.S_IMODE(file_status.st_mode) == 0o600
 
 
 def test_certificates_that_expire_soon_are_renewed(folder):
+    # The server's certificate is valid for 397 days, those of clients for 825. Each is renewed in
+    # its last 30 days, and the server's when its names change.
     now = datetime.datetime.now(datetime.UTC)
     for settings, renewed_names in (
         ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),
@@ -197,9 +196,8 @@ def test_certificates_that_expire_soon_are_renewed(folder):
         ),
         ({"clock": lambda: now + 800 * DAY}, []),
     ):
-        assert [
-            path.name for path in init_broker(folder, **settings).issued_certificates
-        ] == renewed_names
+        issued_certificates = init_broker(folder, **settings).issued_certificates
+        assert [path.name for path in issued_certificates] == renewed_names
 
 
 def test_revoked_clients_are_on_the_revocation_list(folder):
@@ -210,9 +208,8 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
     revocation_list = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in revocation_list] == [serial]
     # A revoked name may be added again and then gets a new certificate.
-    assert [path.name for path in init_broker(folder, devices=["pi-1"]).issued_certificates] == [
-        "pi-1.crt"
-    ]
+    (certificate_path,) = init_broker(folder, devices=["pi-1"]).issued_certificates
+    assert certificate_path.name == "pi-1.crt"
 
 
 @pytest.mark.parametrize(
@@ -249,6 +246,7 @@ def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
     assert (process.returncode, process.stderr) == (0, "")
     document = json.loads(process.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
+    # certificates of the server, two devices, a worker and an operator
     assert len(document["made"]) == 5
     assert document.keys() == {
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",

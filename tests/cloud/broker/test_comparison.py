@@ -23,16 +23,18 @@ from gatewise_cloud.broker.rollout import AbortLimits, roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 
+#: Simulated fleets, so that a probability of 5 % is estimated with a standard error of 2 %.
 N_FLEETS = 150
-NAMES = np.array([f"pi-{i}" for i in range(100)])
+N_DEVICES = 100
+NAMES = np.array([f"pi-{i}" for i in range(N_DEVICES)])
 
 
 def test_one_device_counts_no_more_than_four_times_the_median():
     equal_devices = [(20.0, 1000.0)] * 9
     assert GroupShare.from_counts(equal_devices).share == pytest.approx(0.02)
-    assert GroupShare.from_counts([*equal_devices, (1e6, 1e6)]).share == pytest.approx(
-        (180 + 4000) / 13000
-    )
+    # The tenth device counts 4,000 of its answers, all of them cases.
+    unequal_devices = [*equal_devices, (1e6, 1e6)]
+    assert GroupShare.from_counts(unequal_devices).share == pytest.approx((180 + 4000) / 13000)
     assert all(math.isnan(number) for number in GroupShare.from_counts(equal_devices[:2])[:2])
 
 
@@ -44,6 +46,7 @@ def test_evidence_is_zero_without_an_excess_and_grows_with_it():
     ]
     assert evidences[:2] == [0.0, 0.0]
     assert evidences == sorted(evidences)
+    # The threshold of one of three metrics is 3 / ALPHA.
     assert evidences[2] < 3 / ALPHA < evidences[4]
     # Five devices estimate the standard error badly, so that the same excess is weaker evidence.
     assert Comparison(GroupShare(0.09, 0.004, 5), baseline).evidence(0.01) < evidences[4]
@@ -59,7 +62,9 @@ def test_the_standard_error_of_a_share_follows_its_formula():
 
 def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
     comparison = Comparison(GroupShare(0.07, 0.003, 10**6), GroupShare(0.05, 0.004, 10**6))
-    # z = 0.02 / 0.005, w = (EFFECT / 0.005)^2; alternatives u > 0 of a normal of variance w.
+    # The excess of 0.02 has the standard error sqrt(0.003^2 + 0.004^2) = 0.005, so that it is
+    # z = 4 standard errors. The alternatives u > 0 have a half-normal density with the variance
+    # w = (EFFECT / 0.005)^2 = 16, and the likelihood ratio exp(z u - u^2 / 2).
     u = np.linspace(0.0, 40.0, 100_001)
     density = 2.0 * np.exp(-u * u / (2.0 * 16.0)) / math.sqrt(2.0 * math.pi * 16.0)
     likelihood_ratio = np.exp(4.0 * u - u * u / 2.0)
@@ -70,6 +75,7 @@ def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
 def test_the_information_fraction_of_few_devices_uses_student_t():
     group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two groups of 3: 4 degrees of freedom
     information_fraction = Comparison(group, group).information_fraction
+    # The z with the tail probability of Student's t of the effect, whose standard error is 0.01.
     z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
     assert math.sqrt(information_fraction) * EFFECT_IN_STANDARD_ERRORS == pytest.approx(z, rel=0.02)
 
@@ -78,8 +84,10 @@ def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
     rng = np.random.default_rng(0)
     counts = rng.binomial(1000, 0.05, 400)
     n_answers = answers_to_detect([(float(count), 1000.0) for count in counts])
-    # A share p of independent answers has the variance p (1 - p) / n.
-    assert n_answers == pytest.approx(0.05 * 0.95 * (4.9 / EFFECT) ** 2, rel=0.15)
+    # A share p of n independent answers has the variance p (1 - p) / n. It must be
+    # (EFFECT / 4.9)^2, see EFFECT_IN_STANDARD_ERRORS.
+    expected = 0.05 * 0.95 * (EFFECT_IN_STANDARD_ERRORS / EFFECT) ** 2
+    assert n_answers == pytest.approx(expected, rel=0.15)
 
 
 class InMemoryRepository:
@@ -110,22 +118,26 @@ class Fleet:
     def __init__(self, rng: np.random.Generator, excess: float, *, n_offline: int = 0) -> None:
         self._rng = rng
         self._excess = excess
-        self._disagreement_rates = np.clip(rng.normal(0.05, 0.01, 100), 0.001, 1.0)
-        self._is_offline = np.arange(100) < n_offline
-        self._counts = {has_release: np.zeros((100, 2)) for has_release in (True, False)}
-        self._has_release = np.zeros(100, bool)
+        # The devices differ: 5 % of the answers disagree, with a standard deviation of 1 %.
+        self._disagreement_rates = np.clip(rng.normal(0.05, 0.01, N_DEVICES), 0.001, 1.0)
+        self._is_offline = np.arange(N_DEVICES) < n_offline
+        # Disagreements and answers of each device, with the release and without it.
+        self._counts = {has_release: np.zeros((N_DEVICES, 2)) for has_release in (True, False)}
+        self._has_release = np.zeros(N_DEVICES, bool)
         self._is_offered: dict[OfferedRelease, np.ndarray] = {}
         self.largest_share = 0.0
-        for _ in range(10):
-            self._answer()
+        for _ in range(10):  # before the rollout
+            self._answer_instances()
 
-    def _answer(self) -> None:
+    def _answer_instances(self) -> None:
+        """Answer about 100 instances on each device, of which 5 to 15 are audited."""
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
-            n_audits = self._rng.integers(5, 16, 100) * in_group
+            n_audits = self._rng.integers(5, 16, N_DEVICES) * in_group
             n_disagreeing = self._rng.binomial(
                 n_audits, self._disagreement_rates + (self._excess if has_release else 0.0)
             )
+            # An audit with the probability of a tenth counts ten times.
             counts += 10.0 * np.column_stack([n_disagreeing, n_audits])
 
     def read_report(self, offer: OfferedRelease) -> RolloutReport:
@@ -134,30 +146,34 @@ class Fleet:
         is_offered = self._is_offered[offer]
         self._has_release = is_offered & ~self._is_offline
         self.largest_share = max(self.largest_share, is_offered.mean())
-        self._answer()
+        self._answer_instances()
         counts_by_group = {}
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
-            group_counts = [pair for pair in counts[in_group].tolist() if pair[1]]
+            group_counts = [
+                (n_cases, n_answers)
+                for n_cases, n_answers in counts[in_group].tolist()
+                if n_answers
+            ]
             counts_by_group[has_release] = {metric: [] for metric in METRICS} | {
                 "disagreement": group_counts
             }
         return RolloutReport(
-            running_devices=self._ids(self._has_release),
-            other_devices=self._ids(~self._has_release & ~self._is_offline),
-            offline_devices=self._ids(self._is_offline),
-            offered_devices=self._ids(is_offered),
+            running_devices=self._names(self._has_release),
+            other_devices=self._names(~self._has_release & ~self._is_offline),
+            offline_devices=self._names(self._is_offline),
+            offered_devices=self._names(is_offered),
             release_counts=counts_by_group[True],
             other_counts=counts_by_group[False],
         )
 
-    def _ids(self, mask: np.ndarray) -> frozenset[str]:
+    def _names(self, mask: np.ndarray) -> frozenset[str]:
         return frozenset(NAMES[mask].tolist())
 
 
 def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):
     """Return the outcome and the largest offered share of a rollout to each simulated fleet."""
-    ends = []
+    outcomes_and_shares = []
     for seed in range(n_fleets):
         fleet = Fleet(np.random.default_rng(seed), excess, n_offline=n_offline)
         repository = InMemoryRepository(seed)
@@ -172,8 +188,8 @@ def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):
             show_progress=lambda offer, report: None,
             baseline=fleet.read_report(repository.find("small/1")),
         )
-        ends.append((end.outcome, fleet.largest_share))
-    return ends
+        outcomes_and_shares.append((end.outcome, fleet.largest_share))
+    return outcomes_and_shares
 
 
 @pytest.mark.slow
@@ -187,13 +203,14 @@ def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, n_offline):
 
 @pytest.mark.slow
 def test_a_release_three_points_worse_is_withdrawn_before_half_of_the_fleet_has_it():
-    ends = simulate_rollouts(0.03, 0.01)
-    n_before_half = sum(outcome == "withdrawn" and share < 0.5 for outcome, share in ends)
-    assert n_before_half >= 0.9 * N_FLEETS, Counter(outcome for outcome, _ in ends)
+    rollouts = simulate_rollouts(0.03, 0.01)
+    n_before_half = sum(outcome == "withdrawn" and share < 0.5 for outcome, share in rollouts)
+    # An excess of 0.02 above the limit is detected with probability 0.95.
+    assert n_before_half >= 0.9 * N_FLEETS, Counter(outcome for outcome, _ in rollouts)
 
 
 def test_good_and_bad_releases_end_as_expected_in_a_few_fleets():
     assert {outcome for outcome, _ in simulate_rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
-    ends = simulate_rollouts(0.08, 0.01, n_fleets=5)
-    assert {outcome for outcome, _ in ends} == {"withdrawn"}
-    assert max(share for _, share in ends) < 0.5
+    rollouts = simulate_rollouts(0.08, 0.01, n_fleets=5)
+    assert {outcome for outcome, _ in rollouts} == {"withdrawn"}
+    assert max(share for _, share in rollouts) < 0.5

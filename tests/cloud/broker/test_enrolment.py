@@ -33,6 +33,7 @@ def broker_folder(tmp_path):
 
 @contextmanager
 def serve_enrolments(broker_folder, clock=utc_now):
+    """Serve enrolments; give the URL and the list of groups of names that got rights together."""
     groups = []
     with EnrolmentServer(
         broker_folder.folder,
@@ -76,7 +77,7 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
 @pytest.mark.slow
 def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
     token = make_token(broker_folder)
-    name, secret, digest = token.split(".")
+    name, secret, digest = token.split(".")  # the digest is that of the server's certificate
     with serve_enrolments(broker_folder) as (url, groups):
         for token_text, message in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
@@ -108,7 +109,7 @@ def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
         devices = list(pool.map(lambda name: enrol(url, tokens[name], tmp_path / name), tokens))
     assert sorted(device["device"] for device in devices) == list(tokens)
     assert sorted(name for group in groups for name in group) == list(tokens)
-    assert len(groups) < len(tokens)
+    assert len(groups) < len(tokens)  # requests that come together share a command
     assert set(tokens) <= set(read_roster(broker_folder.folder).devices)
 
 
@@ -122,12 +123,12 @@ def test_a_token_stays_valid_if_rights_cannot_be_granted(broker_folder, tmp_path
     token = make_token(broker_folder)
     failures = [failure]
 
-    def apply(_, names):
+    def fail_once(_, names):
         if failures:
             raise failures.pop()
 
     with EnrolmentServer(
-        broker_folder.folder, host="127.0.0.1", port=0, apply=apply, clock=utc_now
+        broker_folder.folder, host="127.0.0.1", port=0, apply=fail_once, clock=utc_now
     ) as server:
         url = f"https://127.0.0.1:{server.port}"
         with pytest.raises(LinkError, match="try again later"):
@@ -142,32 +143,22 @@ def test_an_enrolled_device_connects_to_the_running_broker(
 ):
     folder = str(broker_folder.folder)
     with SecureBroker(broker_folder) as broker:
-        arguments = (
-            "broker",
-            "enrol",
-            "--dir",
-            folder,
-            "--port",
-            "0",
-            "--host",
-            "127.0.0.1",
-            "--json",
+        server = command(
+            "broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json"
         )
-        server = command(*arguments)
         url = f"https://127.0.0.1:{json.loads(server.line())['port']}"
         assert main(["broker", "token", "pi-5", "--dir", folder]) == 0
         token = capsys.readouterr().out.strip()
         tls_folder = tmp_path / "tls"
-        assert (
-            main(["edge", "enrol", url, "--token", token, "--out", str(tls_folder), "--json"]) == 0
-        )
+        options = ["--token", token, "--out", str(tls_folder), "--json"]
+        assert main(["edge", "enrol", url, *options]) == 0
         assert json.loads(capsys.readouterr().out)["device"] == "pi-5"
-        files = {
+        tls_files = {
             "ca_file": tls_folder / "ca.crt",
             "cert_file": tls_folder / "device.crt",
             "key_file": tls_folder / "device.key",
         }
-        link = MqttLink(broker.url, device="pi-5", **files)
-        link.connect(60)
+        link = MqttLink(broker.url, device="pi-5", **tls_files)
+        link.connect(60)  # seconds, on a loaded machine
         wait_until(lambda: link.ready)
         link.close()

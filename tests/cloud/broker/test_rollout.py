@@ -14,6 +14,7 @@ from gatewise_cloud.broker.rollout import AbortLimits, _may_become_decided, plan
 from gatewise_cloud.broker.rollout_report import RolloutReport, read_statuses
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_edge.link.topics import status_topic
+from gatewise_export.repository.release import FULL_ROLLOUT
 from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
@@ -34,41 +35,43 @@ def endpoint(tmp_path):
         yield Endpoint(broker.url)
 
 
-def metric_counts(n_devices, n_disagreeing):
+def make_metric_counts(n_devices, n_disagreeing):
+    """Make counts of devices with 1,000 answers each, of which some were audited and disagree."""
     return {"errors": [], "fallbacks": [], "disagreement": [(n_disagreeing, 1000.0)] * n_devices}
 
 
-def device_ids(n_devices, prefix="new"):
+def make_device_ids(n_devices, prefix="new"):
     return frozenset(f"{prefix}-{i}" for i in range(n_devices))
 
 
-def fleet_report(
+def make_report(
     n_running, n_refusing=0, n_disagreeing=20.0, n_other_disagreeing=20.0, n_others=190
 ):
-    """Report of a fleet in which each device has answered 1,000 instances."""
+    """Make the report of a fleet in which each device has answered 1,000 instances."""
     return RolloutReport(
-        running_devices=device_ids(n_running),
-        refusing_devices=device_ids(n_refusing, "bad"),
-        other_devices=device_ids(n_refusing, "bad") | device_ids(n_others, "old"),
-        offered_devices=device_ids(n_running) | device_ids(n_refusing, "bad"),
-        release_counts=metric_counts(n_running, n_disagreeing),
-        other_counts=metric_counts(n_others, n_other_disagreeing),
+        running_devices=make_device_ids(n_running),
+        refusing_devices=make_device_ids(n_refusing, "bad"),
+        other_devices=make_device_ids(n_refusing, "bad") | make_device_ids(n_others, "old"),
+        offered_devices=make_device_ids(n_running) | make_device_ids(n_refusing, "bad"),
+        release_counts=make_metric_counts(n_running, n_disagreeing),
+        other_counts=make_metric_counts(n_others, n_other_disagreeing),
     )
 
 
-def rollout_steps(repository, shares, report_at, limits=AbortLimits(worse_by=0.01)):  # noqa: B008
-    steps = []
+def roll_out_shares(repository, shares, report_at, limits=AbortLimits(worse_by=0.01)):  # noqa: B008
+    """Roll out small/8; return its end and the offered shares."""
+    offered_shares = []
     end = roll_out(
         repository,
         "small/8",
         shares,
         limits,
-        announce=lambda offer: steps.append(offer.rollout / 1e4),
-        read_report=lambda offer: report_at(offer.rollout / 1e4),
+        announce=lambda offer: offered_shares.append(offer.rollout / FULL_ROLLOUT),
+        read_report=lambda offer: report_at(offer.rollout / FULL_ROLLOUT),
         wait=lambda: None,
         show_progress=lambda offer, report: None,
     )
-    return end, steps
+    return end, offered_shares
 
 
 @pytest.mark.parametrize("n_models", [1, 2])
@@ -79,33 +82,35 @@ def test_an_interrupted_rollout_of_a_good_release_can_be_completed(repository, t
             repository.publish(f"other/{version}")
 
     def interrupt_once(share):
-        if share == 0.25 and not interrupted_shares:
-            interrupted_shares.append(1)
+        nonlocal is_interrupted
+        if share == 0.25 and not is_interrupted:
+            is_interrupted = True
             raise KeyboardInterrupt
-        return fleet_report(50)
+        return make_report(50)
 
-    interrupted_shares = []
+    is_interrupted = False
     with pytest.raises(KeyboardInterrupt):
-        rollout_steps(repository, (0.05, 0.25, 1.0), interrupt_once)
-    end, steps = rollout_steps(repository, (0.05, 0.25, 1.0), interrupt_once)
-    assert (end.abort_reason, end.offer.rollout, steps) == (None, 10_000, [0.25, 0.9, 1.0])
+        roll_out_shares(repository, (0.05, 0.25, 1.0), interrupt_once)
+    end, steps = roll_out_shares(repository, (0.05, 0.25, 1.0), interrupt_once)
+    assert (end.abort_reason, end.offer.rollout, steps) == (None, FULL_ROLLOUT, [0.25, 0.9, 1.0])
 
 
 @pytest.mark.parametrize(
     ("report", "limits", "reason"),
+    # 20 of 1,000 answers disagree with the other versions.
     [
         (
-            fleet_report(10, n_disagreeing=70.0),
+            make_report(10, n_disagreeing=70.0),
             {"worse_by": 0.01},
             "disagreement 7.0 %, 5.0 points more",
         ),
-        (fleet_report(10, n_disagreeing=70.0), {"worse_by": 0.06}, None),
-        (fleet_report(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
-        (fleet_report(10, 2), {"failed": 0.0}, None),
+        (make_report(10, n_disagreeing=70.0), {"worse_by": 0.06}, None),
+        (make_report(10, 4), {"failed": 0.2}, "failed on 4 of 14"),
+        (make_report(10, 2), {"failed": 0.0}, None),
     ],
 )
 def test_limits_and_missing_evidence_stop_a_rollout(repository, report, limits, reason):
-    end, steps = rollout_steps(repository, (0.05, 1.0), lambda _: report, AbortLimits(**limits))
+    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report, AbortLimits(**limits))
     if reason is None:
         comparison_steps = [] if "failed" in limits else [0.9]
         assert (end.abort_reason, end.outcome, steps) == (
@@ -127,7 +132,8 @@ class Fleet:
         self.statuses |= {status_topic(f"away-{i}"): "offline" for i in range(n_offline)}
         self.n_reports = 0
 
-    def install(self, offer, status_with):
+    def install_offer(self, offer, status_with):
+        """Install an offer on its devices, which get the status `status_with(offer)`."""
         self.n_reports += 1
         for topic, status in self.statuses.items():
             if status == "online small/7" and offer.is_for(topic.split("/")[2]):
@@ -135,37 +141,38 @@ class Fleet:
         return RolloutReport.from_statuses(self.statuses, offer)
 
 
-def fleet_rollout(repository, fleet, status_with, *, has_baseline=False):
+def roll_out_to(repository, fleet, status_with, *, has_baseline=False):
+    """Roll out small/8 to a fleet; return its end and the offered shares."""
     baseline = None
     if has_baseline:
         baseline = RolloutReport.from_statuses(fleet.statuses, repository.find("small/8"))
-    shares = []
+    offered_shares = []
     end = roll_out(
         repository,
         "small/8",
         (0.05, 0.25, 1.0),
         AbortLimits(failed=0.05),
-        announce=lambda offer: shares.append(offer.rollout / 1e4),
-        read_report=lambda offer: fleet.install(offer, status_with),
+        announce=lambda offer: offered_shares.append(offer.rollout / FULL_ROLLOUT),
+        read_report=lambda offer: fleet.install_offer(offer, status_with),
         wait=lambda: None,
         show_progress=lambda offer, report: None,
         baseline=baseline,
     )
-    return end, shares
+    return end, offered_shares
 
 
 @pytest.mark.parametrize("has_baseline", [False, True])
 def test_a_release_that_kills_its_process_stops_at_the_first_step(repository, has_baseline):
     fleet = Fleet(100)
-    end, shares = fleet_rollout(repository, fleet, lambda _: "offline", has_baseline=has_baseline)
+    end, shares = roll_out_to(repository, fleet, lambda _: "offline", has_baseline=has_baseline)
     assert (end.outcome, shares) == ("no-evidence", [0.05, 0.0])
     assert "0 devices run it" in end.abort_reason
-    assert fleet.n_reports == 10
+    assert fleet.n_reports == 10  # after which there is no evidence
 
 
 @pytest.mark.parametrize("status", ["online small/7", "online"])
 def test_devices_that_postpone_a_release_give_no_evidence(repository, status):
-    end, shares = fleet_rollout(repository, Fleet(100), lambda _: status)
+    end, shares = roll_out_to(repository, Fleet(100), lambda _: status)
     assert (end.outcome, shares) == ("no-evidence", [0.05, 0.0])
 
 
@@ -174,7 +181,9 @@ def test_devices_that_go_offline_with_a_release_count_as_failures(repository):
     silent_topics = []
 
     def install_and_die(offer):
-        if offer.rollout == 2500 and not silent_topics:  # after one step with the release
+        if (
+            offer.rollout == 0.25 * FULL_ROLLOUT and not silent_topics
+        ):  # after one step with the release
             status_with_release = f"online {offer}"
             silent_topics.extend(
                 topic for topic, status in fleet.statuses.items() if status == status_with_release
@@ -182,7 +191,7 @@ def test_devices_that_go_offline_with_a_release_count_as_failures(repository):
             fleet.statuses |= dict.fromkeys(silent_topics, "offline")
         return f"online {offer}"
 
-    end, shares = fleet_rollout(repository, fleet, install_and_die)
+    end, shares = roll_out_to(repository, fleet, install_and_die)
     assert (end.outcome, shares) == ("withdrawn", [0.05, 0.25, 0.0])
     assert f"{len(silent_topics)} of which fell silent" in end.abort_reason
 
@@ -190,15 +199,13 @@ def test_devices_that_go_offline_with_a_release_count_as_failures(repository):
 @pytest.mark.parametrize(("n_devices", "n_offline"), [(70, 30), (8, 0), (1, 0)])
 def test_a_rollout_ignores_devices_that_were_offline_before(repository, n_devices, n_offline):
     fleet = Fleet(n_devices, n_offline)
-    end, shares = fleet_rollout(
-        repository, fleet, lambda offer: f"online {offer}", has_baseline=True
-    )
-    assert (end.outcome, shares, end.offer.rollout) == ("done", [0.05, 0.25, 1.0], 10_000)
+    end, shares = roll_out_to(repository, fleet, lambda offer: f"online {offer}", has_baseline=True)
+    assert (end.outcome, shares, end.offer.rollout) == ("done", [0.05, 0.25, 1.0], FULL_ROLLOUT)
 
 
 @pytest.mark.parametrize("fleet", [Fleet(0), Fleet(0, 5)])
 def test_a_fleet_without_reports_gives_no_evidence(repository, fleet):
-    end, _ = fleet_rollout(repository, fleet, lambda offer: f"online {offer}", has_baseline=True)
+    end, _ = roll_out_to(repository, fleet, lambda offer: f"online {offer}", has_baseline=True)
     assert end.outcome == "no-evidence"
 
 
@@ -210,11 +217,11 @@ def test_publishing_another_release_ends_the_rollout(repository, tmp_path):
         Repository(folder).publish("small/9")
         return f"online {offer}"
 
-    end, shares = fleet_rollout(repository, Fleet(100), publish_another)
+    end, shares = roll_out_to(repository, Fleet(100), publish_another)
     assert (end.outcome, end.abort_reason) == ("superseded", "small/9 is offered in its place")
     assert shares == [0.05]
     assert {offer.version: offer.rollout for offer in Repository(folder).offers()} == {
-        "9": 10_000, "8": 500, "7": 10_000,
+        "9": FULL_ROLLOUT, "8": 0.05 * FULL_ROLLOUT, "7": FULL_ROLLOUT,
     }  # fmt: skip
 
 
@@ -227,7 +234,7 @@ def test_adding_another_release_does_not_end_the_rollout(repository, tmp_path):
             Repository(folder).add(paths_to_add.pop())
         return f"online {offer}"
 
-    assert fleet_rollout(repository, Fleet(100), add_another)[0].outcome == "done"
+    assert roll_out_to(repository, Fleet(100), add_another)[0].outcome == "done"
 
 
 def test_an_abort_withdraws_only_its_own_release(repository, tmp_path):
@@ -245,10 +252,10 @@ def test_an_abort_withdraws_only_its_own_release(repository, tmp_path):
     def withdraw():
         Repository(folder).rollback("small/8")
 
-    end, _ = fleet_rollout(repository, Fleet(100), refuse_after(withdraw))
+    end, _ = roll_out_to(repository, Fleet(100), refuse_after(withdraw))
     assert (end.outcome, end.offer.rollout) == ("withdrawn", 0)
     assert str(repository.preferred_release("small")) == "small/7"
-    end, _ = fleet_rollout(
+    end, _ = roll_out_to(
         repository, Fleet(100), refuse_after(lambda: Repository(folder).publish("small/9"))
     )
     assert (end.outcome, str(end.offer)) == ("withdrawn", "small/8")
@@ -257,10 +264,10 @@ def test_an_abort_withdraws_only_its_own_release(repository, tmp_path):
 
 def test_invalid_shares_and_limits_are_refused(repository):
     with pytest.raises(InputError, match="must rise"):
-        rollout_steps(repository, (0.5, 0.1), lambda _: RolloutReport())
+        roll_out_shares(repository, (0.5, 0.1), lambda _: RolloutReport())
     with pytest.raises(InputError, match="a rollout of 100"):  # 100 instead of 100%
-        rollout_steps(repository, (0.3, 100.0), lambda _: RolloutReport())
-    assert [offer.rollout for offer in repository.offers()] == [10_000, 0]
+        roll_out_shares(repository, (0.3, 100.0), lambda _: RolloutReport())
+    assert [offer.rollout for offer in repository.offers()] == [FULL_ROLLOUT, 0]
     with pytest.raises(InputError, match="failed: must be a number below 1"):
         AbortLimits(failed=1.5)
 
@@ -276,11 +283,11 @@ def test_planned_shares_start_below_half_and_leave_a_tenth_until_the_end():
 
 def test_devices_that_report_no_counts_give_no_evidence(repository):
     """If no other device reports figures either, the rollout completes without a comparison."""
-    report_without_counts = replace(fleet_report(10), release_counts={})
-    end, steps = rollout_steps(repository, (0.05, 1.0), lambda _: report_without_counts)
+    report_without_counts = replace(make_report(10), release_counts={})
+    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report_without_counts)
     assert (end.outcome, steps) == ("no-evidence", [0.05, 0.0])
     assert "no evidence in 30 reports" in end.abort_reason
-    end, _ = rollout_steps(
+    end, _ = roll_out_shares(
         repository, (0.05, 1.0), lambda _: replace(report_without_counts, other_counts={})
     )
     assert end.outcome == "done"
@@ -289,10 +296,10 @@ def test_devices_that_report_no_counts_give_no_evidence(repository):
 @pytest.mark.parametrize(
     ("report", "reason"),
     [
-        (fleet_report(2, n_disagreeing=70.0), "disagreement: 2 devices with the release"),
+        (make_report(2, n_disagreeing=70.0), "disagreement: 2 devices with the release"),
         (
             replace(
-                fleet_report(40),
+                make_report(40),
                 release_counts={"disagreement": [(0.0, 500.0), (60.0, 500.0)] * 20},
             ),
             "disagreement: devices differ too much",
@@ -300,15 +307,17 @@ def test_devices_that_report_no_counts_give_no_evidence(repository):
     ],
 )
 def test_an_undecided_comparison_keeps_the_release_below_half(repository, report, reason):
-    end, steps = rollout_steps(repository, (0.05, 1.0), lambda _: report)
-    assert (end.outcome, steps, end.offer.rollout) == ("undecided", [0.05, 0.45], 4500)
+    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report)
+    assert (end.outcome, steps) == ("undecided", [0.05, 0.45])
+    assert end.offer.rollout == 0.45 * FULL_ROLLOUT
     assert reason in end.abort_reason
     limits = AbortLimits(worse_by=0.01, accept_undecided=True)
-    end, steps = rollout_steps(repository, (0.05, 1.0), lambda _: report, limits)
+    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report, limits)
     assert (end.outcome, steps) == ("done", [0.9, 1.0])
 
 
-def growing_fractions(start, growth, n_reports):
+def make_fractions(start, growth, n_reports):
+    """Make the information fractions of reports, which grow linearly."""
     return [start + growth * i for i in range(n_reports)]
 
 
@@ -320,12 +329,12 @@ def growing_fractions(start, growth, n_reports):
         ([0.0] * 29, True),  # no device has reported yet
         ([0.0] * 30, False),
         ([0.0] + [0.6] * 9 + [0.5] * 10, False),
-        (growing_fractions(0.0, 0.01, 20), True),
+        (make_fractions(0.0, 0.01, 20), True),
         # From 30 reports on the end must be at most 400 reports away: 0.5 - 39 g = 400 g.
-        (growing_fractions(0.5, 0.5 / 438.9, 40), True),
-        (growing_fractions(0.5, 0.5 / 439.1, 40), False),
-        (growing_fractions(0.0, 0.004, 199), True),
-        (growing_fractions(0.0, 0.004, 200), False),  # 200 reports are too many
+        (make_fractions(0.5, 0.5 / 438.9, 40), True),
+        (make_fractions(0.5, 0.5 / 439.1, 40), False),
+        (make_fractions(0.0, 0.004, 199), True),
+        (make_fractions(0.0, 0.004, 200), False),  # 200 reports are too many
     ],
 )
 def test_a_comparison_may_end_while_its_information_grows(fractions, may_become_decided):
@@ -335,7 +344,7 @@ def test_a_comparison_may_end_while_its_information_grows(fractions, may_become_
 def test_undecided_metrics_have_reasons():
     limits = AbortLimits(worse_by=0.01)
     counts = {"errors": [(0.0, 1000.0)] * 60, "fallbacks": [(0.0, 1000.0)] * 60}
-    report_without_audits = replace(fleet_report(60), release_counts=counts, other_counts=counts)
+    report_without_audits = replace(make_report(60), release_counts=counts, other_counts=counts)
     reasons = limits.undecided_reasons(report_without_audits)
     assert list(reasons) == ["disagreement"]
     assert "0 devices with the release and 0 with other versions" in reasons["disagreement"]
@@ -344,7 +353,7 @@ def test_undecided_metrics_have_reasons():
     reasons = limits.undecided_reasons(replace(report_without_audits, release_counts=small_counts))
     assert set(reasons) == {"errors", "fallbacks", "disagreement"}
     assert "to detect 2 points above the limit" in reasons["errors"]
-    assert "2 devices with the release" in limits.undecided_reasons(fleet_report(2))["disagreement"]
+    assert "2 devices with the release" in limits.undecided_reasons(make_report(2))["disagreement"]
     assert AbortLimits(failed=0.1).undecided_reasons(report_without_audits) == {}
 
 
@@ -358,13 +367,14 @@ def test_a_rollout_without_audits_reports_disagreement_as_not_compared(
         publish_retained(endpoint, status_topic(f"old-{i}"), status.replace(b"/8", b"/7"))
     command = ["repo", "publish", str(repository.folder), "small/8", "--every", "0.1"]
     assert main([*command, "--worse-by", "1%", "--broker", endpoint.url, "--json"]) == 0
-    out, err = capsys.readouterr()
-    document = json.loads(out)
+    output, notes = capsys.readouterr()
+    document = json.loads(output)
     assert document["not_compared"] == ["disagreement"]
-    assert "--worse-by did not compare disagreement: 0 devices with the release" in err
-    n_answers = document["answers_to_find"]
-    assert n_answers.keys() == {"errors", "fallbacks"}
-    assert f"detects 3 points of errors within about {n_answers['errors']} answers" in err
+    assert "--worse-by did not compare disagreement: 0 devices with the release" in notes
+    n_answers_by_metric = document["answers_to_find"]
+    assert n_answers_by_metric.keys() == {"errors", "fallbacks"}
+    n_answers = n_answers_by_metric["errors"]
+    assert f"detects 3 points of errors within about {n_answers} answers" in notes
 
 
 @pytest.mark.slow
@@ -381,6 +391,7 @@ def test_repo_status_counts_reports_and_rollback_checks_the_version(repository, 
     assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
     row_of_release, row_of_previous = json.loads(capsys.readouterr().out)["releases"]
     assert (row_of_release["running"], row_of_release["refused"]) == (8, 2)
+    # 0 + 1 + ... + 7 = 28 errors, and half a disagreement more on each device.
     shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
     assert row_of_release.items() >= shares.items()
     assert (row_of_previous["running"], row_of_previous["refused"]) == (3, 0)

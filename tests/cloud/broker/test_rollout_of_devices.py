@@ -22,7 +22,9 @@ from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
 
+#: So many that the first step of 5 % has at least the three devices of a comparison.
 N_DEVICES = 120
+#: Share of the rows that need the cloud.
 HARD_SHARE = 0.1
 
 
@@ -34,7 +36,8 @@ class FleetDevice:
     updater: Updater
     versions: set[str]
 
-    def answer(self, rows) -> None:
+    def answer_rows(self, rows) -> None:
+        """Answer rows, and record the version that runs."""
         for row in rows:
             self.device.answer(row)
             self.versions.add(self.device.bundle.manifest.version)
@@ -45,7 +48,7 @@ class Traffic:
 
     def __init__(self, fleet: list[FleetDevice]) -> None:
         self._fleet = fleet
-        self._stop_event = threading.Event()
+        self._is_over = threading.Event()
         self._threads = [
             threading.Thread(target=self._answer_rows, args=(fleet[i::4], i)) for i in range(4)
         ]
@@ -56,7 +59,7 @@ class Traffic:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop_event.set()
+        self._is_over.set()
         for thread in self._threads:
             thread.join()
 
@@ -65,14 +68,15 @@ class Traffic:
         for turn in count():
             for fleet_device in fleet:
                 has_release = fleet_device.device.bundle.manifest.version == "8"
-                if self._stop_event.is_set():
+                if self._is_over.is_set():
                     return
                 if not turn or has_release:  # one turn suffices for the old version's figures
-                    fleet_device.answer([_draw_row(rng) for _ in range(40)])
-            self._stop_event.wait(0.1)  # leave processor time to the devices and the worker
+                    fleet_device.answer_rows([_draw_row(rng) for _ in range(40)])
+            self._is_over.wait(0.1)  # leave processor time to the devices and the worker
 
 
 def _draw_row(rng: random.Random) -> list[float]:
+    """Draw a hard row, whose class only the cloud knows, or a row for which stage 0 stops."""
     sign = rng.choice((-1.0, 1.0))
     if rng.random() < HARD_SHARE:
         return [0.1 * sign, 0, 0.1, 0, rng.choice((-1.0, 1.0)), 0]
@@ -84,6 +88,7 @@ def test_a_release_five_points_worse_stops_below_15_percent_of_the_fleet(tmp_pat
     """Version 8 answers the hard tenth of the rows on the device, half of them wrongly."""
     first_bundle = write_bundle(tmp_path / "v7", version="7")
     last_threshold = first_bundle.manifest.operating_points[0].thresholds[1]
+    # With this threshold stage 0 stops for the hard rows, whose score is 4 * 0.1.
     worse_points = (OperatingPoint((0.05, last_threshold), 5.0, 0.9, 0.2),)
     bundles = [
         first_bundle,
@@ -106,8 +111,8 @@ def test_a_release_five_points_worse_stops_below_15_percent_of_the_fleet(tmp_pat
             arguments = ["repo", "publish", str(repository.folder), "small/8"]
             arguments += ["--rollout", "5%,10%,25%,50%,100%", "--every", "6", "--worse-by", "1%"]
             exit_status = main([*arguments, "--broker", broker.url, "--json"])
-    output, errors = capsys.readouterr()
-    print(errors)
+    output, progress = capsys.readouterr()
+    print(progress)
     end_document = json.loads(output)
     n_installed = sum("8" in fleet_device.versions for fleet_device in fleet)
     print(f"{n_installed} of {N_DEVICES} devices ran it; {end_document['aborted']}")
@@ -133,7 +138,7 @@ def _make_fleet_device(
         ),
         link=link,
     )
-    audit_share = 0.2
+    audit_share = 0.2  # more than in use, so that the test is short
     device = stack.enter_context(
         Device(
             first_path, link=link, observe=updater.observe, audit=audit_share, deadline_ms=10_000

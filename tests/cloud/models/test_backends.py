@@ -26,6 +26,7 @@ from gatewise_export.packing.verification import self_test, verify
 from gatewise_training import AdaptGBRT, StagedCascade
 from tests.support import tiny_bundle as tiny
 
+#: A module with a model of irises, by the length of their petals, and unusable objects.
 BACKEND_MODULE = """
 import numpy as np
 
@@ -48,7 +49,7 @@ not_callable = 3
 EXAMPLES = Path(__file__).parents[3] / "examples"
 X, SPECIES = load_iris(return_X_y=True)
 X = X.astype(np.float32)
-NAMES = np.array(["setosa", "versicolor", "virginica"])
+SPECIES_NAMES = np.array(["setosa", "versicolor", "virginica"])
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def packed_system(tmp_path_factory):
     system = StagedCascade(
         "python:opaque_flower:probabilities", n_stages=1, families=("linear",), offload_rate=0.5,
         random_state=0,
-    ).fit(X, NAMES[SPECIES])  # fmt: skip
+    ).fit(X, SPECIES_NAMES[SPECIES])  # fmt: skip
     yield system, pack(system, folder / "iris", sample=X[::5], name="iris")
     sys.path.remove(str(folder))
 
@@ -110,7 +111,7 @@ def test_a_bundle_names_its_backend_and_has_no_graph(packed_system, tmp_path):
         "ranges.npz",
         "backend.json",
     }
-    assert json.loads(bundle.read("backend.json"))["classes"] == NAMES.tolist()
+    assert json.loads(bundle.read("backend.json"))["classes"] == SPECIES_NAMES.tolist()
     assert self_test(bundle).agrees
     report = verify(system, bundle, X)
     assert report.agrees
@@ -131,7 +132,8 @@ def test_fit_pack_and_verify_run_the_high_cost_model_once_per_row(packed_system,
         batch_sizes.append(len(X))
         return opaque_flower.probabilities(X)
 
-    def take_row_count():
+    def count_new_rows():
+        """Count the rows since the last call."""
         n_rows = sum(batch_sizes)
         batch_sizes.clear()
         return n_rows
@@ -139,12 +141,12 @@ def test_fit_pack_and_verify_run_the_high_cost_model_once_per_row(packed_system,
     method = AdaptGBRT(
         count_and_answer, p_full=(0.5,), penalties=(0.1,), n_rounds=2, random_state=0
     )
-    system = method.fit(X, NAMES[SPECIES])
-    assert take_row_count() == len(X)
+    system = method.fit(X, SPECIES_NAMES[SPECIES])
+    assert count_new_rows() == len(X)
     bundle = pack(system, tmp_path / "iris", sample=X[::5])
-    assert take_row_count() == len(X[::5])
+    assert count_new_rows() == len(X[::5])
     assert verify(system, bundle, X).agrees
-    assert take_row_count() == len(X)
+    assert count_new_rows() == len(X)
 
 
 @pytest.mark.parametrize("attribute", ["probabilities", "Flower"])
@@ -154,9 +156,10 @@ def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute
         bundle, backend=make_backend(bundle, f"python:opaque_flower:{attribute}")
     )
     cloud_answer = model.answer(X)
-    expected_answers = system.high_cost_model_.answers(X)
-    np.testing.assert_array_equal(cloud_answer.labels, expected_answers[0])
-    np.testing.assert_allclose(cloud_answer.probabilities, expected_answers[1], atol=1e-6)
+    expected_labels, expected_probabilities = system.high_cost_model_.answers(X)
+    np.testing.assert_array_equal(cloud_answer.labels, expected_labels)
+    # The cloud gives float32.
+    np.testing.assert_allclose(cloud_answer.probabilities, expected_probabilities, atol=1e-6)
     assert model.local
 
 
@@ -201,7 +204,7 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
     ],
 )
 def test_a_callable_with_an_invalid_output_is_not_served(packed_system, attribute, error, message):
-    bundle = packed_system[1]
+    _, bundle = packed_system
     with pytest.raises(error, match=message) as error_info:
         CloudModel.from_bundle(
             bundle, backend=make_backend(bundle, f"python:opaque_flower:{attribute}")
@@ -210,9 +213,9 @@ def test_a_callable_with_an_invalid_output_is_not_served(packed_system, attribut
 
 
 def test_another_model_fails_the_self_test(packed_system):
-    bundle = packed_system[1]
+    _, bundle = packed_system
     constant_backend = PythonBackend(
-        lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=NAMES, model="iris 1"
+        lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=SPECIES_NAMES, model="iris 1"
     )
     with pytest.raises(SelfTestError, match="differently than at packing"):
         CloudModel.from_bundle(bundle, backend=constant_backend)

@@ -51,7 +51,7 @@ def test_values_of_another_type_are_refused(bundle):
     model = CloudModel.from_bundle(bundle)
     spec = InstanceSpec((2, 2), "uint8")
     model.manifest = msgspec.structs.replace(model.manifest, instance=spec)
-    model.check(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))
+    model.check(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))  # all of them are uint8
     for X in (np.full((1, 4), 256, np.int16), np.full((1, 4), 0.5, np.float32)):
         with pytest.raises(RefusedRows, match="takes uint8, but a value is"):
             model.check(X)
@@ -77,7 +77,7 @@ def test_a_graph_that_needs_gigabytes_is_not_served(tmp_path):
 def test_a_graph_that_loads_slowly_is_not_served(tmp_path):
     """The graph is small, but its constants are nested products that take seconds to compute."""
     graph = tiny.costly_graph()
-    assert len(graph) < 100_000
+    assert len(graph) < 100_000  # bytes
     path = tiny.write_bundle(tmp_path / "b", graph=graph, loading={"bytes": 1e9, "seconds": 0.3})
     with pytest.raises(ModelError, match=r"does not load: loading it took more than 0\.3 s"):
         CloudModel.from_bundle(path)
@@ -90,10 +90,8 @@ def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     ):
         CloudModel.from_bundle(path)
     limits = LoadLimits(bytes=2e9, seconds=90)
-    assert (
-        len(CloudModel.from_bundle(path, load_limits=limits).answer(tiny.random_rows(3)).labels)
-        == 3
-    )
+    answer = CloudModel.from_bundle(path, load_limits=limits).answer(tiny.random_rows(3))
+    assert len(answer.labels) == 3
 
 
 def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
@@ -137,18 +135,18 @@ def test_the_signature_is_checked_for_paths_and_opened_bundles(tmp_path):
     private_key, public_key = keygen(tmp_path / "key")
     signed_path = repack(path, tmp_path / "signed", sign=private_key).path
 
-    def load(bundle):
+    def load_model(bundle):
         return ServedModels(public_key=public_key).load(bundle)
 
     for bundle in (path, Bundle.open(path)):
         with pytest.raises(SignatureError, match="is not signed"):
-            load(bundle)
+            load_model(bundle)
     for bundle in (
         signed_path,
         Bundle.open(signed_path),
         Bundle.open(signed_path, public_key=public_key),
     ):
-        assert load(bundle) == ("tiny", "1")
+        assert load_model(bundle) == ("tiny", "1")
 
 
 def test_a_bundle_without_a_cloud_model_is_not_served(tmp_path):

@@ -34,7 +34,7 @@ class OipServer:
         self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
         self.has_label_columns = has_label_columns  # labels as [n, 1], as MLServer gives them
         self.status = 200
-        self.spoil_outputs = None
+        self.spoil_outputs = None  # a function that changes the outputs of a response
         self.n_connections = 0
         server = self
 
@@ -48,9 +48,9 @@ class OipServer:
                 super().setup()
 
             def do_GET(self):
-                tensor_info = server.session.get_inputs()[0]
                 is_known_model = self.path == "/v2/models/tiny%201"
-                inputs = [{"name": tensor_info.name, "datatype": "FP32", "shape": [-1, 4]}]
+                input_name = server.session.get_inputs()[0].name
+                inputs = [{"name": input_name, "datatype": "FP32", "shape": [-1, 4]}]
                 self.respond(200 if is_known_model else 404, {"name": "tiny 1", "inputs": inputs})
 
             def do_POST(self):
@@ -68,13 +68,14 @@ class OipServer:
                 if server.status != 200:
                     self.respond(server.status, {"error": "too much at once"})
                     return
-                descriptions, binary_outputs = [], b""
-                for tensor_info, array in zip(server.session.get_outputs(), outputs, strict=True):
+                descriptions = []
+                binary_outputs = b""
+                for output, array in zip(server.session.get_outputs(), outputs, strict=True):
                     datatype = {"int64": "INT64", "float32": "FP32"}[array.dtype.name]
                     if server.has_label_columns and array.ndim == 1:
                         array = array[:, np.newaxis]
                     description = {
-                        "name": tensor_info.name,
+                        "name": output.name,
                         "datatype": datatype,
                         "shape": list(array.shape),
                     }
@@ -105,6 +106,7 @@ class OipServer:
         self._server.block_on_close = False
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/v2/models/{{name}}%20{{version}}"
+        # The server looks every 20 ms whether it must stop.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
@@ -121,14 +123,14 @@ def _close_backends(monkeypatch):
     backends = []
     original_init = OipBackend.__init__
 
-    def init_and_record(self, *args, **kwargs):
+    def init_and_record(self, *arguments, **settings):
         backends.append(self)
-        original_init(self, *args, **kwargs)
+        original_init(self, *arguments, **settings)
 
     monkeypatch.setattr(OipBackend, "__init__", init_and_record)
     yield
     for backend in backends:
-        if hasattr(backend, "_pool"):
+        if hasattr(backend, "_pool"):  # its constructor did not fail early
             backend.close()
 
 
@@ -208,22 +210,23 @@ def test_the_command_line_takes_a_backend(bundle, start_server, mosquitto, conne
     assert client.response().labels.tolist() == tiny.cloud_answers(tiny.random_rows(3))[0].tolist()
 
 
-def changed_output(**fields):
+def change_output(**fields):
+    """Make a function that changes fields of the first output of a response."""
     return lambda outputs: outputs[0].update(fields)
 
 
 @pytest.mark.parametrize(
     ("spoil_outputs", "message"),
     [
-        (changed_output(shape=[1, 2]), "does not follow the protocol"),
-        (changed_output(shape=[-1]), "does not follow the protocol"),
-        (changed_output(datatype="STRING"), "does not follow the protocol"),
-        (changed_output(data="nothing"), "does not follow the protocol"),
-        (changed_output(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
-        (changed_output(datatype="INT64"), "not one matrix of margins"),
+        (change_output(shape=[1, 2]), "does not follow the protocol"),
+        (change_output(shape=[-1]), "does not follow the protocol"),
+        (change_output(datatype="STRING"), "does not follow the protocol"),
+        (change_output(data="nothing"), "does not follow the protocol"),
+        (change_output(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
+        (change_output(datatype="INT64"), "not one matrix of margins"),
         (lambda outputs: outputs.clear(), "not one matrix of margins"),
         (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
-        (changed_output(parameters={"binary_data_size": 12}), "does not follow the protocol"),
+        (change_output(parameters={"binary_data_size": 12}), "does not follow the protocol"),
     ],
 )
 def test_a_malformed_response_of_the_server_is_an_error(
@@ -240,6 +243,7 @@ def test_a_malformed_response_of_the_server_is_an_error(
     assert len(backend.run(tiny.random_rows(1))[0]) == 1
 
 
+# The shape has six numbers.
 @pytest.mark.parametrize("n_numbers", [4, 5, 6, 7, 8])
 @pytest.mark.parametrize("is_binary", [False, True])
 def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers, is_binary):
@@ -300,7 +304,8 @@ def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, start_ser
     assert connected_backend.trouble is None
 
 
-HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"name": "xyz"}]}'
+BODY = b'{"inputs": [{"name": "xyz"}]}'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +324,7 @@ def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, last_part):
             connection.recv(65536)
             for part in slow_parts:
                 connection.sendall(part)
-                time.sleep(0.02)
+                time.sleep(0.02)  # shorter than the timeout, but there are 28 or more parts
             connection.sendall(last_part)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -334,13 +339,13 @@ def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, last_part):
 # -- MLServer ------------------------------------------------------------------------------
 
 
-def _install(home):
+def _install_mlserver(home):
     """Install MLServer unless these versions are installed, and return an error message."""
     versions = sys.version + (ROOT / "constraints.txt").read_text()
-    installed_versions = home / "versions"
-    if installed_versions.is_file() and installed_versions.read_text() == versions:
+    version_file = home / "versions"
+    if version_file.is_file() and version_file.read_text() == versions:
         return ""
-    installed_versions.unlink(missing_ok=True)
+    version_file.unlink(missing_ok=True)
     make_venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", home / "venv"]
     subprocess.run(make_venv, check=True)
     install = subprocess.run(
@@ -354,7 +359,7 @@ def _install(home):
     )  # fmt: skip
     if install.returncode:
         return (install.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-    installed_versions.write_text(versions)
+    version_file.write_text(versions)
     return ""
 
 
@@ -366,7 +371,7 @@ def mlserver(make_once):
         return Path(installed_path)
     home = ROOT / ".pytest_cache" / "mlserver"
     home.mkdir(parents=True, exist_ok=True)
-    error = make_once("mlserver", lambda _: _install(home))
+    error = make_once("mlserver", lambda _: _install_mlserver(home))
     if error:
         pytest.skip(f"MLServer cannot be installed from the package index here: {error}")
     return home / "venv/bin/mlserver"
@@ -388,7 +393,7 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connec
         server = subprocess.Popen([mlserver, "start", home], stdout=log, stderr=log)
     try:
         manifest = Bundle.open(path).manifest
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 120  # it starts several Python processes
         while True:
             try:
                 remote_backend = oip_backend_factory(url)(manifest)

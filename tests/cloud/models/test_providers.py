@@ -28,9 +28,9 @@ needs_other_provider = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def bundle_and_rows(tmp_path_factory):
-    """A bundle of two networks, and rows to ask about."""
+    """A bundle of two networks, and rows that the networks have not seen."""
     images, y = load_digit_images()
-    rows = images[900:1300]
+    rows = images[900:1300]  # the networks are fitted to those before
     low_cost_graph = fit_conv_graph(images[:300], y[:300])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the solver does not converge on these rows
@@ -74,7 +74,7 @@ def test_answers_of_a_provider_equal_those_of_the_cpu(bundle_and_rows, provider)
 def test_a_provider_beyond_the_tolerance_is_refused(bundle_and_rows, monkeypatch):
     bundle, _ = bundle_and_rows
     for module in (cloud_model, self_checks):
-        monkeypatch.setattr(module, "PROVIDER_TOLERANCE", -1.0)
+        monkeypatch.setattr(module, "PROVIDER_TOLERANCE", -1.0)  # equal answers exceed it as well
     with pytest.raises(
         SelfTestError, match=f"with the provider '{OTHER_PROVIDERS[0]}' a probability"
     ):

@@ -50,9 +50,11 @@ def test_without_json_the_summary_is_text(command, bundle, mosquitto, connect_ca
     client.ask(tiny.random_rows(1), model="other")
     client.response()
     worker.process.terminate()
-    status, out, err = worker.finish()
-    assert (status, err) == (0, "")
-    assert out == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
+    status, output, notes = worker.finish()
+    assert (status, notes) == (0, "")
+    assert (
+        output == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
+    )
 
 
 def test_a_worker_on_the_embedded_broker_warns_and_serves(
@@ -64,16 +66,16 @@ def test_a_worker_on_the_embedded_broker_warns_and_serves(
     client.ask(tiny.random_rows(1))
     assert client.response().error is None
     worker.process.terminate()
-    status, _, err = worker.finish()
+    status, _, notes = worker.finish()
     assert status == 0
-    assert "only one worker" in err
-    assert err.count("\n") == 1
+    assert "only one worker" in notes
+    assert notes.count("\n") == 1
 
 
 def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     port = free_port()
-    err = assert_command_refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
-    assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
+    message = assert_command_refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
+    assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in message
     assert "nothing" in assert_command_refused("cloud", tmp_path / "nothing")
     assert "/v2/models/NAME" in assert_command_refused("cloud", bundle, "--backend-binary")
     assert "--max-batch: must be a whole number of at least 1, not 0" in assert_command_refused(
@@ -81,8 +83,8 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        err = assert_command_refused("broker", "--port", port, "--embedded")
-    assert f"port {port} on 127.0.0.1 is in use" in err
+        message = assert_command_refused("broker", "--port", port, "--embedded")
+    assert f"port {port} on 127.0.0.1 is in use" in message
 
 
 @pytest.mark.parametrize(
@@ -95,10 +97,10 @@ def test_the_broker_command_prints_kind_and_url(command, options, kind, n_warnin
     assert prefix == f"ready: {kind} broker on"
     port = int(url.removeprefix("mqtt://127.0.0.1:"))
     broker.process.terminate()
-    status, _, err = broker.finish()
+    status, _, notes = broker.finish()
     assert status == 0
-    assert err.count("--plain-subscription") == n_warnings
-    socket.create_server(("127.0.0.1", port)).close()
+    assert notes.count("--plain-subscription") == n_warnings
+    socket.create_server(("127.0.0.1", port)).close()  # the port is free again
 
 
 def test_the_broker_command_fails_if_its_broker_dies(command):
@@ -107,22 +109,23 @@ def test_the_broker_command_fails_if_its_broker_dies(command):
     assert (ready_document["kind"], ready_document["shared_subscriptions"]) == ("embedded", False)
     # The broker's process is the only child of the command.
     with open(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children") as children:
-        (child,) = children.read().split()
-    os.kill(int(child), signal.SIGKILL)
-    status, _, err = broker.finish()
+        (child_pid,) = children.read().split()
+    os.kill(int(child_pid), signal.SIGKILL)
+    status, _, message = broker.finish()
     assert status == 2
-    assert "ended unexpectedly" in err
+    assert "ended unexpectedly" in message
 
 
 def test_settings_come_from_a_file_and_the_broker_from_the_environment(
     command, bundle, mosquitto, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("GATEWISE_BROKER", mosquitto.url)
-    file = tmp_path / "worker.toml"
-    file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
-    worker = command("cloud", bundle, "--settings", file)
+    settings_file = tmp_path / "worker.toml"
+    settings_file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
+    worker = command("cloud", bundle, "--settings", settings_file)
     assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
     worker.process.terminate()
     assert worker.finish()[0] == 0
-    file.write_text("parts = 3\n")
-    assert "parts: is not a setting" in assert_command_refused("cloud", bundle, "--settings", file)
+    settings_file.write_text("parts = 3\n")
+    message = assert_command_refused("cloud", bundle, "--settings", settings_file)
+    assert "parts: is not a setting" in message

@@ -12,10 +12,11 @@ from tests.support.ports import get_page
 from tests.support.waiting import wait_until
 
 
-def samples_by_name(text):
+def read_samples(metrics_page):
+    """Read a page of metrics; return values by the name and the labels of a sample."""
     return {
         (sample.name.removeprefix("gatewise_worker_"), *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(metrics_page)
         for sample in family.samples
     }
 
@@ -30,9 +31,10 @@ def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, connect_cal
         client.response()
         client.send(b"noise")
         client.get()
-        status, text = get_page(endpoints.port, "/metrics")
+        status, metrics_page = get_page(endpoints.port, "/metrics")
     assert status == 200
-    metrics = samples_by_name(text)
+    metrics = read_samples(metrics_page)
+    # Five messages: three answered requests of 1, 3 and 3 instances, one refused, and the noise.
     assert metrics["received_total",] == 5
     assert metrics["answered_total",] == 3
     assert metrics["instances_total",] == 7
@@ -48,7 +50,7 @@ def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, connect_cal
     assert (metrics["queue_depth",], metrics["connected",], metrics["serving",]) == (0, 1, 1)
     names = {name for name, *_ in metrics}
     assert {f"{count}_total" for count in COUNTS if not count.endswith("_us")} <= names
-    assert all(f"gatewise_worker_{name}" in text for name in names)
+    assert all(f"gatewise_worker_{name}" in metrics_page for name in names)
 
 
 def test_health_follows_the_connection(bundle):
@@ -79,7 +81,7 @@ def test_a_version_with_a_space_is_one_label():
         histograms=counters.histograms(),
         trouble=None,
     )
-    metrics = samples_by_name(metrics_text(worker).decode())
+    metrics = read_samples(metrics_text(worker).decode())
     labels = ("model", "my pump"), ("version", "1 beta")
     assert (metrics["model_info", *labels], metrics["model_instances_total", *labels]) == (1, 3)
     assert metrics["model_instances_total", ("model", "old"), ("version", "2")] == 1

@@ -9,7 +9,9 @@ from gatewise_cloud.worker.batcher import Admission, Batcher, Ticket
 
 QUEUED = Admission(is_queued=True)
 DUPLICATE = Admission(counter_name="duplicates")
-DIGITS, WINE = ("digits", "1"), ("wine", "2")
+# Names and versions of two models.
+DIGITS = ("digits", "1")
+WINE = ("wine", "2")
 
 
 def make_ticket(
@@ -20,15 +22,14 @@ def make_ticket(
     arrived_at=0.0,
     ttl_seconds=1.0,
     device="pi",
-    digest=b"d",
-    cell_value=None,
 ):
+    """Make a request whose id and cells are its number."""
     return Ticket(
         device=device,
         id=number.to_bytes(16, "big"),
-        digest=digest,
+        digest=b"d",
         model=model,
-        rows=np.full((n_rows, 3), number if cell_value is None else cell_value, np.float32),
+        rows=np.full((n_rows, 3), number, np.float32),
         arrived_at=arrived_at,
         expires_at=arrived_at + ttl_seconds,
     )
@@ -52,8 +53,8 @@ def test_take_returns_queued_requests_up_to_the_largest_batch():
 
 def test_a_batch_holds_the_rows_of_its_requests_in_order():
     batcher = Batcher()
-    for number, rows in enumerate([2, 1, 3]):
-        batcher.admit(make_ticket(number, n_rows=rows), 0.0)
+    for number, n_rows in enumerate([2, 1, 3]):
+        batcher.admit(make_ticket(number, n_rows=n_rows), 0.0)
     batch = batcher.take_batch(0.0)[0]
     assert batch.rows.dtype == np.float32
     assert batch.rows[:, 0].tolist() == [0, 0, 1, 2, 2, 2]
@@ -69,13 +70,13 @@ def test_wait_ms_is_the_expected_time_of_the_queued_rows():
         for _ in range(3):
             tested_batcher.observe_run(DIGITS, 8, 0.4)  # 50 ms per instance
         assert tested_batcher.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
-    assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)
+    assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)  # four rows of 50 ms
     batcher.admit(make_ticket(9, model=WINE), 0.0)
     batcher.observe_run(WINE, 1, 0.0065)
-    assert batcher.wait_ms == 207
+    assert batcher.wait_ms == 207  # 6.5 ms more, rounded up
     for number in range(2, 40):
         batcher.admit(make_ticket(number, n_rows=50), 0.0)
-    assert batcher.wait_ms == 30_000
+    assert batcher.wait_ms == 30_000  # the largest wait; 1,900 rows would take 95 s
     while batcher.take_batch(0.0)[0]:
         pass
     assert batcher.wait_ms == 1
@@ -89,7 +90,7 @@ def test_pause_delays_a_request_only_with_a_wait_time():
     assert batcher.seconds_to_batch(0.0) == pytest.approx(0.01)
     assert batcher.seconds_to_batch(0.02) == 0.0
     batcher.admit(make_ticket(1, n_rows=2, arrived_at=0.001), 0.001)
-    assert batcher.seconds_to_batch(0.002) == pytest.approx(0.008)
+    assert batcher.seconds_to_batch(0.002) == pytest.approx(0.008)  # from the oldest request on
     batcher.admit(make_ticket(2, arrived_at=0.002), 0.002)  # full
     assert batcher.seconds_to_batch(0.002) == 0.0
     assert len(batcher.take_batch(0.002)[0].rows) == 4
@@ -127,7 +128,7 @@ def test_the_queue_holds_at_most_its_bytes(queue_bytes, is_queued):
 
 @pytest.mark.parametrize(("queue_bytes", "is_queued"), [(36, True), (35, False)])
 def test_a_device_takes_at_most_half_of_the_bytes_that_are_left(queue_bytes, is_queued):
-    """Of 36 bytes, 12 are left beside the device's 12 and the 12 of its second request."""
+    """Of 36 bytes, 12 are left if the device takes 12 and then 12 more."""
     batcher = Batcher(queue_bytes=queue_bytes)
     assert batcher.admit(make_ticket(0), 0.0).is_queued
     assert batcher.admit(make_ticket(1), 0.0).is_queued == is_queued
@@ -135,7 +136,7 @@ def test_a_device_takes_at_most_half_of_the_bytes_that_are_left(queue_bytes, is_
 
 def test_repeated_requests_get_the_stored_answer_within_bytes_and_time():
     batcher = Batcher(max_answer_bytes=4, max_answer_seconds=5.0)
-    for number, answer in enumerate((b"1234", b"5")):
+    for number, answer in enumerate((b"1234", b"5")):  # five bytes, so that the first is dropped
         batcher.admit(make_ticket(number), 0.0)
         batcher.take_batch(0.0)
         batcher.finish(make_ticket(number), answer, 0.0)
@@ -156,8 +157,8 @@ def test_batches_have_one_model_and_the_oldest_runs_first():
     assert (second_batch.model, ticket_numbers(second_batch)) == (DIGITS, [1, 3])
 
 
-def take_all_devices(batcher):
-    """Take all requests and return their devices in order."""
+def list_devices(batcher):
+    """Take all requests from the queue; return their devices in this order."""
     devices = []
     while len(batcher):
         devices += [ticket.device for ticket in batcher.take_batch(0.0)[0].tickets]
@@ -168,11 +169,11 @@ def test_a_noisy_device_does_not_delay_quiet_devices():
     batcher = Batcher(max_batch=1, device_rows=100_000)
     for number in range(50):
         batcher.admit(make_ticket(number, n_rows=500, device="noisy"), 0.0)
-    batcher.take_batch(0.0)
+    batcher.take_batch(0.0)  # the first request of the noisy device runs
     for number in range(5):
         for device in ("quiet", "other"):
             batcher.admit(make_ticket(number, device=device), 0.0)
-    assert take_all_devices(batcher)[:11] == ["quiet", "other"] * 5 + ["noisy"]
+    assert list_devices(batcher)[:11] == ["quiet", "other"] * 5 + ["noisy"]
 
 
 def test_devices_share_the_worker_by_rows_not_by_requests():
@@ -180,7 +181,8 @@ def test_devices_share_the_worker_by_rows_not_by_requests():
     for number in range(12):
         batcher.admit(make_ticket(number, n_rows=3, device="wide"), 0.0)
         batcher.admit(make_ticket(number, n_rows=1, device="narrow"), 0.0)
-    first_devices = take_all_devices(batcher)[:12]
+    # Of 12 requests, 3 with 3 rows and 9 with 1 row have 9 rows each.
+    first_devices = list_devices(batcher)[:12]
     assert (first_devices.count("wide"), first_devices.count("narrow")) == (3, 9)
 
 
@@ -193,13 +195,15 @@ def test_noisy_devices_leave_capacity_for_others():
             for number in range(200)
         )
 
-    assert count_accepted("wide", n_rows=15) == 2
+    assert count_accepted("wide", n_rows=15) == 2  # 30 of 40 rows
     assert count_accepted("large", n_rows=500) == 1  # the first request is always accepted
     assert count_accepted("noisy") == 40
+    # A device with n requests gets another one while at least n of the 100 places are free: 43 are
+    # taken, so 28 <= 100 - 43 - 28. Further devices each take about half of the rest.
     assert count_accepted("other") == 29
     assert [count_accepted(f"device-{number}") for number in range(5)] == [15, 7, 4, 2, 0]
     assert batcher.rows == 30 + 500 + 40 + 29 + 15 + 7 + 4 + 2
-    take_all_devices(batcher)
+    list_devices(batcher)
     assert count_accepted("noisy") == 40
 
 
@@ -208,7 +212,7 @@ def test_devices_without_requests_are_forgotten():
     for number in range(1000):
         batcher.admit(make_ticket(number, n_rows=4, device=f"device-{number}"), 0.0)
         batcher.take_batch(0.0)
-    assert len(batcher._virtual_ends) <= 21
+    assert len(batcher._virtual_ends) <= 21  # it forgets idle devices above twice the capacity
 
 
 def test_expired_requests_are_dropped_and_forgotten():
@@ -235,6 +239,7 @@ def test_a_duplicate_is_dropped_before_the_answer_and_repeated_after_it():
 
 @pytest.mark.parametrize(
     ("bounds", "n_answers"),
+    # Each answer has ten bytes and comes a second after the one before.
     [
         ({"max_answers": 3}, 3),
         ({"max_answer_bytes": 25}, 2),
@@ -255,16 +260,28 @@ def test_memory_is_bounded_by_count_bytes_and_age(bounds, n_answers):
     assert admissions == [QUEUED] * (10 - n_answers) + [repeated_admission] * n_answers
 
 
+# Small bounds, which a few steps of the machine below reach.
+CAPACITY = 5
+MAX_BATCH = 4
+MAX_ANSWERS = 3
+MAX_ANSWER_SECONDS = 10.0
+
+
 class BatcherMachine(RuleBasedStateMachine):
     """Any order of offers, takes, answers and waits, compared with lists and dicts."""
 
     def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.batcher = Batcher(capacity=5, max_batch=4, max_answers=3, max_answer_seconds=10.0)
-        self.queued_tickets = {}  # key -> ticket, in order of arrival
+        self.batcher = Batcher(
+            capacity=CAPACITY,
+            max_batch=MAX_BATCH,
+            max_answers=MAX_ANSWERS,
+            max_answer_seconds=MAX_ANSWER_SECONDS,
+        )
+        self.queued_tickets = {}  # by key, in order of arrival
         self.running_tickets = []
-        self.stored_answers = {}  # key -> (time, answer), oldest first
+        self.stored_answers = {}  # time and answer by key, the oldest first
 
     @rule(
         number=st.integers(0, 7),
@@ -273,7 +290,7 @@ class BatcherMachine(RuleBasedStateMachine):
         model=st.sampled_from([DIGITS, WINE]),
         ttl_seconds=st.floats(0, 5),
     )
-    def offer(self, number, device, n_rows, model, ttl_seconds):
+    def admit_request(self, number, device, n_rows, model, ttl_seconds):
         ticket = make_ticket(
             number,
             device=device,
@@ -287,9 +304,10 @@ class BatcherMachine(RuleBasedStateMachine):
         )
         self.stored_answers = {
             key: (answer_time, answer)
-            for key, (answer_time, answer) in list(self.stored_answers.items())[-3:]
-            if self.now - answer_time < 10.0
+            for key, (answer_time, answer) in list(self.stored_answers.items())[-MAX_ANSWERS:]
+            if self.now - answer_time < MAX_ANSWER_SECONDS
         }
+        n_free_places = CAPACITY - len(self.queued_tickets)
         admission = self.batcher.admit(ticket, self.now)
         if ticket.key in self.queued_tickets or ticket.key in [
             queued_ticket.key for queued_ticket in self.running_tickets
@@ -299,14 +317,14 @@ class BatcherMachine(RuleBasedStateMachine):
             assert admission == Admission(
                 counter_name="repeated", answer_payload=self.stored_answers[ticket.key][1]
             )
-        elif len(self.queued_tickets) == 5 or n_queued_of_device > 5 - len(self.queued_tickets):
+        elif n_free_places == 0 or n_queued_of_device > n_free_places:
             assert admission == Admission(wait_ms=1)
         else:
             assert admission == QUEUED
             self.queued_tickets[ticket.key] = ticket
 
     @rule()
-    def take(self):
+    def take_batch(self):
         batch, expired = self.batcher.take_batch(self.now)
         for expired_ticket in expired:
             assert expired_ticket.expires_at <= self.now
@@ -317,6 +335,7 @@ class BatcherMachine(RuleBasedStateMachine):
         live_tickets = [
             ticket for ticket in self.queued_tickets.values() if ticket.expires_at > self.now
         ]
+        # The requests of each device run in the order of their arrival.
         first_ticket = batch.tickets[0]
         assert first_ticket is next(
             ticket for ticket in live_tickets if ticket.device == first_ticket.device
@@ -329,7 +348,8 @@ class BatcherMachine(RuleBasedStateMachine):
                 if (ticket.model, ticket.device) == (batch.model, device)
             ]
             assert tickets_of_device == live_tickets_of_model[: len(tickets_of_device)]
-        assert len(batch.tickets) == 1 or len(batch.rows) <= 4
+        # A batch may have one request with more rows than the largest batch.
+        assert len(batch.tickets) == 1 or len(batch.rows) <= MAX_BATCH
         assert (batch.rows == np.concatenate([ticket.rows for ticket in batch.tickets])).all()
         for ticket in batch.tickets:
             del self.queued_tickets[ticket.key]
@@ -337,7 +357,7 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running_tickets)
     @rule()
-    def finish(self):
+    def finish_request(self):
         ticket = self.running_tickets.pop(0)
         answer = b"%d" % len(self.stored_answers)
         self.batcher.finish(ticket, answer, self.now)
@@ -345,17 +365,17 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.running_tickets)
     @rule()
-    def forget(self):
+    def forget_request(self):
         self.batcher.forget(self.running_tickets.pop())
 
     @rule(seconds=st.floats(0, 4))
-    def wait(self, seconds):
+    def advance_time(self, seconds):
         self.now += seconds
 
     @invariant()
     def queue_and_memory_are_bounded(self):
-        assert len(self.batcher) == len(self.queued_tickets) <= 5
-        assert len(self.batcher._remembered_answers) <= 3
+        assert len(self.batcher) == len(self.queued_tickets) <= CAPACITY
+        assert len(self.batcher._remembered_answers) <= MAX_ANSWERS
 
 
 TestBatcherMachine = BatcherMachine.TestCase

@@ -22,6 +22,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def folder(tmp_path):
+    """An empty folder for the bundles of a worker."""
     path = tmp_path / "served"
     path.mkdir()
     return path
@@ -116,8 +117,9 @@ def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitt
         (folder / "good" / "cloud.onnx").write_bytes(b"other")
         wait_until(lambda: worker.counters["watched"]["refused"] == 4)
         assert served_versions(worker) == {"1", "2"}
-    for words in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
-        assert words in caplog.text
+    # Refused were the wrong sample, the second tiny 1, the file without content, and the change.
+    for reason in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
+        assert reason in caplog.text
 
 
 @pytest.mark.slow
@@ -126,9 +128,9 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
 ):
     tiny.write_bundle(folder / "good")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
-        limits = {"bytes": 1e9, "seconds": 0.5}
-        costly = tiny.costly_graph()
-        tiny.write_bundle(tmp_path / "costly", version="2", graph=costly, loading=limits)
+        load_limits = {"bytes": 1e9, "seconds": 0.5}
+        graph = tiny.costly_graph()
+        tiny.write_bundle(tmp_path / "costly", version="2", graph=graph, loading=load_limits)
         shutil.move(tmp_path / "costly", folder / "costly")
         client = connect_caller(mosquitto)
         n_answers = 0
@@ -136,26 +138,27 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
             client.ask(tiny.random_rows(1))
             assert client.response().error is None
             n_answers += 1
-    assert n_answers > 20
+    assert n_answers > 20  # in the half second of the failed load
     assert "loading it took more than 0.5 s" in caplog.text
 
 
 def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
     models = ServedModels()
-    user = os.geteuid()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    user_id = os.geteuid()
+    # The folder of pytest is closed to other users.
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         shutil.copytree(bundle, folder / "open")
         tiny.write_bundle(folder / "closed", version="2")
         folder.chmod(0o755)
         (folder / "closed").chmod(0)
         watch = BundleWatch(folder, models, lambda: None, Counters())
         try:
-            if user == 0:  # root may read everything
-                os.seteuid(65534)
+            if user_id == 0:  # root may read everything
+                os.seteuid(65534)  # nobody
             watch.start()
         finally:
-            os.seteuid(user)
+            os.seteuid(user_id)
             watch.stop()
             (folder / "closed").chmod(0o755)
     assert [*models] == [("tiny", "1")]

@@ -7,6 +7,7 @@ import pytest
 from gatewise_cloud.models.backends import OnnxBackend
 from gatewise_cloud.worker.served_models import ServedModels
 
+#: Model and version of the tiny bundle.
 KEY = ("tiny", "1")
 
 
@@ -18,11 +19,13 @@ def backends():
 
 @pytest.fixture
 def models(bundle, backends):
+    """Models whose backends count the calls of `close`."""
+
     class CountingBackend(OnnxBackend):
-        n_closed = 0
+        n_closes = 0
 
         def close(self):
-            self.n_closed += 1
+            self.n_closes += 1
 
     def make_backend(manifest):
         graph = bundle.joinpath("cloud.onnx").read_bytes()
@@ -41,10 +44,10 @@ def test_a_model_that_is_loaded_again_replaces_the_retired_one(models, bundle, b
     assert models.find(KEY) is models[KEY] is not retired_model
     # the retired model may still have requests
     assert models.retired_keys == (KEY,)
-    assert [backend.n_closed for backend in backends] == [0, 0]
+    assert [backend.n_closes for backend in backends] == [0, 0]
     models.drop(KEY)
     assert models.retired_keys == ()
-    assert [backend.n_closed for backend in backends] == [1, 0]
+    assert [backend.n_closes for backend in backends] == [1, 0]
     assert list(models) == [KEY]
 
 
@@ -54,4 +57,4 @@ def test_close_closes_each_retired_model_of_a_key(models, bundle, backends):
         models.retire(KEY)
     models.load(bundle)
     models.close()
-    assert [backend.n_closed for backend in backends] == [1, 1, 1]
+    assert [backend.n_closes for backend in backends] == [1, 1, 1]
