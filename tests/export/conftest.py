@@ -23,25 +23,25 @@ from tests.support.once import MakeOnce
 
 
 @pytest.fixture(scope="session")
-def pristine() -> Document:
+def unchanged_document() -> Document:
     """A valid manifest as a JSON document, which tests must not change."""
     return complete_document(DOCUMENT, FILES)
 
 
 @pytest.fixture
-def document(pristine: Document) -> Document:
+def document(unchanged_document: Document) -> Document:
     """A valid manifest that tests may change."""
-    return copy.deepcopy(pristine)
+    return copy.deepcopy(unchanged_document)
 
 
 @pytest.fixture
 def write_bundle(tmp_path: Path) -> Callable[..., Path]:
     """Function that writes a bundle's directory; its graph files hold plain text."""
 
-    def write_here(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
+    def write_bundle(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
         return write_directory(tmp_path / "bundle", complete_document(document, files), files)
 
-    return write_here
+    return write_bundle
 
 
 # -- fitted systems ------------------------------------------------------------------------
@@ -62,24 +62,26 @@ def system_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def fitted(system_name: str, fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
+def fitted_system(system_name: str, fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
     """Each fitted system in turn."""
     return fit_system(system_name)
 
 
 @pytest.fixture(scope="session")
-def packed(system_name: str, fitted: FittedSystem, make_once: MakeOnce) -> Bundle:
+def packed_bundle(system_name: str, fitted_system: FittedSystem, make_once: MakeOnce) -> Bundle:
     """Each fitted system as a bundle, which tests must not change."""
 
-    def make(folder: Path) -> Bundle:
+    def pack_system(folder: Path) -> Bundle:
         path = folder / "bundle"
-        return pack(fitted.system, path, sample=fitted.rows, name="wards", version="7")
+        return pack(
+            fitted_system.system, path, sample=fitted_system.rows, name="wards", version="7"
+        )
 
-    return make_once(f"packed-{system_name}", make)
+    return make_once(f"packed-{system_name}", pack_system)
 
 
 @pytest.fixture
-def cancer(fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
+def cancer_system(fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
     """The staged binary system."""
     return fit_system("cancer")
 
@@ -88,17 +90,17 @@ def cancer(fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
 
 
 @pytest.fixture
-def run() -> Callable[..., tuple[int, str, str]]:
+def run_command() -> Callable[..., tuple[int, str, str]]:
     """Function that runs a command and returns exit status, standard output and standard error."""
 
-    def call(*args: object) -> tuple[int, str, str]:
-        done = processes.run_in_process(*args)
-        return done.returncode, done.stdout, done.stderr
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        process = processes.run_in_process(*arguments)
+        return process.returncode, process.stdout, process.stderr
 
-    return call
+    return run_command
 
 
 @pytest.fixture
-def refused() -> Callable[..., str]:
+def assert_refused() -> Callable[..., str]:
     """The function :func:`tests.support.processes.assert_command_refused`."""
     return processes.assert_command_refused

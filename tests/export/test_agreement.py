@@ -11,6 +11,7 @@ sets need ``../shared/data`` or GATEWISE_DATA, and their tests are slow.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,13 @@ SHARED_SETS = (
     "cleveland_heart", "covertype", "hapt", "letter", "mbne_tiny", "mq2008", "occupancy", "sonar",
     "statlog_heart", "thyroid",
 )  # fmt: skip
+#: Numbers that are added to all values; 1e6 makes the rounding to float32 matter.
 OFFSETS = (0.0, 1e6)
+#: Wide tables lose columns, so that fits stay fast.
 MAX_COLUMNS = 16
-TAKE_MISSING = ("staged-missing", "cegb", "miser", "regressor")
+#: Kinds of systems that accept missing values.
+KINDS_WITH_MISSING = ("staged-missing", "cegb", "miser", "regressor")
+#: Kinds that predict numbers, not classes.
 VALUE_KINDS = ("regressor", "ranker")
 
 
@@ -65,39 +70,42 @@ VALUE_KINDS = ("regressor", "ranker")
 class Problem:
     """Training, validation and test rows."""
 
-    x: Matrix
+    X: Matrix
     y: NDArray[np.int64]
-    x_val: Matrix
-    y_val: NDArray[np.int64]
-    rows: Matrix
+    X_validation: Matrix
+    y_validation: NDArray[np.int64]
+    test_rows: Matrix
 
 
 @functools.cache
 def load_problem(name: str, offset: float) -> Problem:
     if name in SCIKIT_LEARN_SETS:
-        x, y = SCIKIT_LEARN_SETS[name](return_X_y=True)
+        X, y = SCIKIT_LEARN_SETS[name](return_X_y=True)
     else:
-        with np.load(find_shared_file(f"{name}.npz")) as data:
-            x, y = data["X"], data["y"]
-    # Wide tables lose columns at regular intervals, so that fits stay fast.
-    x = np.asarray(x[:, :: -(-x.shape[1] // MAX_COLUMNS)], np.float32) + np.float32(offset)
+        with np.load(find_shared_file(f"{name}.npz")) as arrays:
+            X, y = arrays["X"], arrays["y"]
+    column_step = math.ceil(X.shape[1] / MAX_COLUMNS)
+    X = np.asarray(X[:, ::column_step], np.float32) + np.float32(offset)
     y = np.unique(y, return_inverse=True)[1]
     rng = np.random.default_rng(0)
-    n_per_class = max(200 // (y.max() + 1), 9)
+    # About 200 rows, and enough of each class for the two splits below.
+    n_classes = y.max() + 1
+    n_per_class = max(200 // n_classes, 9)
     sampled_rows = np.concatenate(
-        [rng.permutation(np.flatnonzero(y == c))[:n_per_class] for c in range(y.max() + 1)]
+        [rng.permutation(np.flatnonzero(y == label))[:n_per_class] for label in range(n_classes)]
     )
-    sampled_rows = sampled_rows[np.isfinite(x[sampled_rows]).all(axis=1)]
+    sampled_rows = sampled_rows[np.isfinite(X[sampled_rows]).all(axis=1)]
     fit_rows, other_rows = train_test_split(
         sampled_rows, test_size=0.5, stratify=y[sampled_rows], random_state=0
     )
     validation_rows, test_rows = train_test_split(
         other_rows, test_size=0.5, stratify=y[other_rows], random_state=0
     )
-    return Problem(x[fit_rows], y[fit_rows], x[validation_rows], y[validation_rows], x[test_rows])
+    return Problem(X[fit_rows], y[fit_rows], X[validation_rows], y[validation_rows], X[test_rows])
 
 
-def make_system(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
+def make_system(kind: str, costs: FeatureCosts) -> Any:
+    """Make a system that is fitted fast."""
     f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
     staged_options: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
     boosted_options: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
@@ -145,18 +153,18 @@ class Case:
 
 def fit_case(kind: str, name: str, offset: float, folder: Path) -> Case:
     problem = load_problem(name, offset)
-    system = make_system(kind, make_grouped_prices(problem.x.shape[1]), problem.y.max() + 1)
-    validation: tuple[Any, ...] = (problem.x_val, problem.y_val)
+    system = make_system(kind, make_grouped_prices(problem.X.shape[1]))
+    validation: tuple[Any, ...] = (problem.X_validation, problem.y_validation)
     options: dict[str, Any] = {}
-    if kind == "ranker":
+    if kind == "ranker":  # queries of eight rows
         options["qid"] = np.arange(len(problem.y)) // 8
-        validation = (*validation, np.arange(len(problem.y_val)) // 8)
-    system.fit(problem.x, problem.y, validation=validation, **options)
+        validation = (*validation, np.arange(len(problem.y_validation)) // 8)
+    system.fit(problem.X, problem.y, validation=validation, **options)
     if hasattr(system, "offload"):  # a point at which stages answer some rows and offload others
         costs = [point.cost for point in system.operating_points_]
         system = system.at(budget=float(np.median(costs)))
-    bundle = pack(system, folder / kind, sample=problem.rows[:16], name=kind)
-    rows = make_hard_rows(system, problem.rows, takes_missing=kind in TAKE_MISSING)
+    bundle = pack(system, folder / kind, sample=problem.test_rows[:16], name=kind)
+    rows = make_hard_rows(system, problem.test_rows, takes_missing=kind in KINDS_WITH_MISSING)
     return Case(kind, system, bundle, rows)
 
 
@@ -166,18 +174,22 @@ def make_hard_rows(system: Any, rows: Matrix, *, takes_missing: bool) -> Matrix:
     row_blocks = [rows]
     for stage in system.stages_:
         model = stage.model
-        if isinstance(model, TreeEnsemble) and (inner := np.flatnonzero(model.feature >= 0)).size:
-            nodes = rng.choice(inner, min(len(inner), 60), replace=False)
+        inner_nodes = (
+            np.flatnonzero(model.feature >= 0) if isinstance(model, TreeEnsemble) else np.empty(0)
+        )
+        if len(inner_nodes):
+            nodes = rng.choice(inner_nodes, min(len(inner_nodes), 60), replace=False)
             threshold = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
             below = np.nextafter(threshold, np.float32(-np.inf))
             above = np.minimum(
                 np.nextafter(threshold, np.float32(np.inf)), np.finfo(np.float32).max
             )
             columns = stage.features[model.feature[nodes]]
-            for value in (below, threshold, above):
-                altered = rows[rng.integers(0, len(rows), len(nodes))].copy()
-                altered[np.arange(len(nodes)), columns] = value
-                row_blocks.append(altered)
+            for cells in (below, threshold, above):
+                altered_rows = rows[rng.integers(0, len(rows), len(nodes))].copy()
+                altered_rows[np.arange(len(nodes)), columns] = cells
+                row_blocks.append(altered_rows)
+    # The smallest float32 is 1e-45, and numbers below 1.2e-38 are denormal.
     tiny_values = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
     with_tiny = rows[rng.integers(0, len(rows), 60)].copy()
     with_tiny = np.where(
@@ -191,7 +203,7 @@ def make_hard_rows(system: Any, rows: Matrix, *, takes_missing: bool) -> Matrix:
     return np.ascontiguousarray(np.concatenate(row_blocks), np.float32)
 
 
-def assert_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
+def assert_same_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
     """Check that all bits are equal; all NaN count as equal."""
     assert outputs.dtype == expected.dtype == np.float32
     assert outputs.shape == expected.shape
@@ -203,28 +215,29 @@ def assert_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
     )
 
 
-def check_python(case: Case) -> None:
+def assert_python_agrees(case: Case) -> None:
     system, bundle, rows = case.system, case.bundle, case.rows
     expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
-    exits, meter = system.exit_stage(rows), Meter(bundle.manifest.feature_costs())
+    exits = system.exit_stage(rows)
+    meter = Meter(bundle.manifest.feature_costs())
     for runner in ("onnxruntime", "numpy"):
         stages = load_stages(bundle, runner=runner)
         device_self_test(bundle, stages)
         outputs = stage_runs.run_all(stages, rows)
         for output, margins in zip(outputs, expected, strict=True):
-            assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
+            assert_same_bits(output.outputs, margins, f"{case.kind}: {runner}")
         stage_exits = stage_runs.exit_indices(stages, outputs)
         if system.high_cost_model_ is None:
             stage_exits = np.minimum(stage_exits, len(stages) - 1)
         assert stage_exits.tolist() == exits.tolist()
-        for s, stage in enumerate(system.stages_):  # a device runs single rows
+        # A device runs single rows; each eleventh is tested, to save time.
+        for stage, device_stage, margins in zip(system.stages_, stages, expected, strict=True):
             acquired = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 reading = Reading(rows[i], meter, lambda: np.inf)
-                output = stages[s].run_instance(reading, allow_missing=True)
-                assert_bits(
-                    np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
-                )
+                output = device_stage.run_instance(reading, allow_missing=True)
+                row_margins = np.float32([output.outputs])
+                assert_same_bits(row_margins, margins[i : i + 1], f"{runner}, row {i}")
                 assert reading.acquired[stage.features].tolist() == acquired[i].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)
@@ -243,17 +256,20 @@ def count_ties(system: Any, rows: Matrix) -> int:
     if f0 is None:
         return 0
     two_largest = np.sort(f0.predict_proba(rows), axis=1)[:, -2:]
+    # The float32 sum of ten trees has an error of less than 1e-6.
     return int(np.count_nonzero(two_largest[:, 1] - two_largest[:, 0] < 1e-6))
 
 
-def check_c(case: Case, compiled_model: CompiledModel) -> None:
+def assert_c_agrees(case: Case, compiled_model: CompiledModel) -> None:
     system, rows = case.system, case.rows
     c_answers = compiled_model(rows)
     exits = system.exit_stage(rows)
     last_stage = np.minimum(exits, len(system.stages_) - 1)
     outputs = [stage.margins(rows) for stage in system.stages_]
     for output, margins in zip(c_answers.outputs, outputs, strict=True):
-        assert_bits(np.ascontiguousarray(output), np.ascontiguousarray(margins), f"{case.kind}: C")
+        assert_same_bits(
+            np.ascontiguousarray(output), np.ascontiguousarray(margins), f"{case.kind}: C"
+        )
     assert c_answers.exits.tolist() == exits.tolist()
     stage_labels = np.stack([labels(stage.run(rows)[0]) for stage in system.stages_])
     assert c_answers.labels.tolist() == stage_labels[last_stage, np.arange(len(rows))].tolist()
@@ -261,13 +277,13 @@ def check_c(case: Case, compiled_model: CompiledModel) -> None:
     answered_classes = np.searchsorted(system.classes_, system.predict(rows))
     assert c_answers.labels[is_local].tolist() == answered_classes[is_local].tolist()
     acquired = np.zeros(rows.shape, bool)
-    for s, stage in enumerate(system.stages_):
-        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= s)[:, None]
+    for i, stage in enumerate(system.stages_):
+        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= i)[:, None]
     assert c_answers.acquired.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
     assert compiled_model.selftest() == 0
 
 
-def check_agreement(name: str, offset: float, folder: Path) -> None:
+def assert_agreement(name: str, offset: float, folder: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
     if name in SHARED_SETS:
         set_index = SHARED_SETS.index(name)
@@ -275,7 +291,7 @@ def check_agreement(name: str, offset: float, folder: Path) -> None:
         kinds = kinds[first_kind : first_kind + 2] if offset else kinds[set_index % 2 :: 2]
     cases = [fit_case(kind, name, offset, folder) for kind in kinds]
     for case in cases:
-        check_python(case)
+        assert_python_agrees(case)
     if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     classifiers = [case for case in cases if case.kind not in VALUE_KINDS]
@@ -287,30 +303,31 @@ def check_agreement(name: str, offset: float, folder: Path) -> None:
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
     flags = ("-O0" if name in SHARED_SETS else "-O1",)  # -O1 takes gcc twice as long
     for case, compiled_model in zip(classifiers, build(sources, flags=flags), strict=True):
-        check_c(case, compiled_model)
+        assert_c_agrees(case, compiled_model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_no_decision_differs_on_wine(offset, tmp_path):
-    check_agreement("wine", offset, tmp_path)
+    assert_agreement("wine", offset, tmp_path)
 
 
 @pytest.mark.slow
 def test_no_decision_differs_with_ten_classes(tmp_path):
-    check_agreement("digits", 0.0, tmp_path)
+    assert_agreement("digits", 0.0, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("name", SHARED_SETS)
 def test_no_decision_differs_on_shared_data(name, offset, tmp_path):
-    check_agreement(name, offset, tmp_path)
+    assert_agreement(name, offset, tmp_path)
 
 
 # -- random rows ----------------------------------------------------------------------------
 
 FINITE_NUMBERS = st.floats(width=32, allow_infinity=False, allow_nan=False)
+#: Zeros, denormal numbers, extremes, and 1e6 with the next float32.
 SPECIAL_NUMBERS = st.sampled_from(
     [0.0, -0.0, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1e6, 1e6 + 0.0625]
 )
@@ -336,15 +353,16 @@ def wine_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 )
 def test_device_stages_decide_random_rows_as_the_system(wine_cases, rows, is_missing):
     for case in wine_cases:
-        x = np.where(is_missing, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
-        expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]
+        takes_missing = case.kind in KINDS_WITH_MISSING
+        X = np.where(is_missing, np.float32(np.nan), rows) if takes_missing else rows
+        expected = [np.ascontiguousarray(stage.margins(X)) for stage in case.system.stages_]
         for runner in ("onnxruntime", "numpy"):
             stages = load_stages(Bundle.open(case.bundle.path), runner=runner)
-            outputs = stage_runs.run_all(stages, x)
+            outputs = stage_runs.run_all(stages, X)
             for output, margins in zip(outputs, expected, strict=True):
-                assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
+                assert_same_bits(output.outputs, margins, f"{case.kind}: {runner}")
             stage_exits = np.minimum(
                 stage_runs.exit_indices(stages, outputs),
                 len(stages) - (case.system.high_cost_model_ is None),
             )
-            assert stage_exits.tolist() == case.system.exit_stage(x).tolist()
+            assert stage_exits.tolist() == case.system.exit_stage(X).tolist()

@@ -23,9 +23,11 @@ from tests.support.budgeted_methods import COSTS, load_table, make_method
 pytestmark = pytest.mark.slow  # fits, compiles and starts devices
 
 N_SAMPLE_ROWS = 16
+#: A cap below the cost of an offload, which acquires all features.
+LOW_COST = 9.0
 
 
-@pytest.fixture(scope="module", params=[9.0, None], ids=["no-offload", "whole"])
+@pytest.fixture(scope="module", params=[LOW_COST, None], ids=["no-offload", "whole"])
 def capped_system(request, tmp_path_factory):
     """System, bundle and rows with a cap below the cost of an offload or equal to it."""
     X, X_test, y, _ = load_table()
@@ -41,15 +43,15 @@ def capped_system(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("capped")
     bundle = pack(system, folder / "bundle", sample=X_test[:N_SAMPLE_ROWS], name="capped")
     rows = X_test.to_numpy(np.float32)
+    # Sums of numbers near the largest float32 overflow, and some are inf - inf.
     huge_rows = rows.copy()
-    huge_rows[np.random.default_rng(0).random(rows.shape) < 0.3] = (
-        3e38  # overflowing sums give inf - inf
-    )
+    huge_rows[np.random.default_rng(0).random(rows.shape) < 0.3] = 3e38
     huge_rows[np.random.default_rng(1).random(rows.shape) < 0.3] = -3e38
     return system, bundle, rows, huge_rows, max_cost
 
 
-def stop_scores(system, rows):
+def compute_stop_scores(system, rows):
+    """Compute the score of each stage for each row."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.stack([stage.run(rows)[1] for stage in system.stages_])
 
@@ -60,11 +62,11 @@ def test_no_instance_costs_more_than_the_cap_anywhere(capped_system, tmp_path):
     manifest = read_manifest(bundle.manifest.to_json())
     assert manifest.max_instance_cost == system.max_instance_cost_ == max_cost
     offloads = manifest.last_exit == len(manifest.stages)
-    assert offloads == (max_cost > 9.0)
+    assert offloads == (max_cost > LOW_COST)
     assert verify(system, bundle, rows).agrees
     assert verify_graphs(bundle, rows).agrees
     all_rows = np.concatenate([rows, huge_rows])
-    assert offloads or np.isnan(stop_scores(system, huge_rows)).any()
+    assert offloads or np.isnan(compute_stop_scores(system, huge_rows)).any()
     frame = pd.DataFrame(all_rows, columns=system.feature_names_)
     exits = system.exit_stage(frame)
     costs = system.cost(frame)
@@ -87,21 +89,17 @@ def test_no_instance_costs_more_than_the_cap_anywhere(capped_system, tmp_path):
     assert compiled_model.selftest() == 0
 
 
-def manifest_document(bundle):
-    return json.loads(bundle.manifest.to_json())
-
-
 def test_a_manifest_with_a_point_above_the_cap_is_refused(capped_system):
     _, bundle, *_ = capped_system
-    document = manifest_document(bundle)
+    document = json.loads(bundle.manifest.to_json())
     highest_cost = max(float(cost) for cost in bundle.manifest.exit_costs())
     document["max_instance_cost"] = 0.1
     with pytest.raises(
         BundleError, match=r"operating_points\[0\].* may cost .* than max_instance_cost 0.1"
     ):
         read_manifest(json.dumps(document).encode())
-    for invalid in (-1.0, "much", True):
-        document["max_instance_cost"] = invalid
+    for invalid_cost in (-1.0, "much", True):
+        document["max_instance_cost"] = invalid_cost
         with pytest.raises(BundleError, match="max_instance_cost"):
             read_manifest(json.dumps(document).encode())
     for max_cost in (highest_cost, None):
@@ -110,7 +108,7 @@ def test_a_manifest_with_a_point_above_the_cap_is_refused(capped_system):
         assert manifest.last_exit == len(bundle.manifest.stages)
 
 
-@pytest.mark.parametrize("capped_system", [9.0], indirect=True)
+@pytest.mark.parametrize("capped_system", [LOW_COST], indirect=True)
 def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped_system):
     _, bundle, rows, huge_rows, max_cost = capped_system
 
@@ -126,9 +124,7 @@ def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped_system):
             for row in np.concatenate([huge_rows, incomplete_rows]):
                 try:
                     answer = device.answer(row)
-                except (
-                    SensorError
-                ):  # the first stage's feature is missing, so that no stage can answer
-                    continue
+                except SensorError:
+                    continue  # the first stage's feature is missing, so that no stage can answer
                 assert answer.route in ("edge", "fallback")
                 assert answer.cost <= max_cost

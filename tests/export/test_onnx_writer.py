@@ -27,6 +27,7 @@ from tests.support.trees import OutputForm, make_trees
 
 Floats = NDArray[np.float32]
 float32 = np.float32
+#: Few thresholds, so that many nodes share one and rows hit them.
 THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(float32)
 
 
@@ -58,10 +59,11 @@ def assert_same_bits(model: FlatModel, rows: Floats) -> None:
         assert (margin_bits == expected_margins.view(np.uint32))[~is_nan].all()
 
 
-def neighbours(values: Floats) -> Floats:
-    """List values, their neighbouring float32 numbers, both zeros and subnormal numbers."""
-    adjacent = [np.nextafter(values, float32(side)) for side in (-np.inf, np.inf)]
-    return np.concatenate([values, *adjacent, float32([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
+def list_with_neighbours(numbers: Floats) -> Floats:
+    """List numbers, their neighbouring float32 numbers, both zeros and subnormal numbers."""
+    neighbours = [np.nextafter(numbers, float32(side)) for side in (-np.inf, np.inf)]
+    tiny_numbers = float32([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])
+    return np.concatenate([numbers, *neighbours, tiny_numbers])
 
 
 @pytest.mark.slow
@@ -100,10 +102,10 @@ def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
 ) -> None:
     rng = np.random.default_rng(seed)
     trees = make_trees(rng, 10, 3, 2, output_form="mixed", threshold_values=THRESHOLDS)
-    values = neighbours(trees.threshold[trees.feature >= 0])
+    cells = list_with_neighbours(trees.threshold[trees.feature >= 0])
     if has_missing:
-        values = np.append(values, float32(np.nan))
-    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(float32))
+        cells = np.append(cells, float32(np.nan))
+    assert_same_bits(trees, rng.choice(cells, (300, 3)).astype(float32))
 
 
 @pytest.mark.parametrize("n_rows", [1, 50, 3000])
@@ -117,22 +119,15 @@ def test_many_trees_and_outputs_give_the_same_bits(n_rows: int, form: OutputForm
 @pytest.mark.parametrize("n_features", [0, 1, 3])
 @pytest.mark.parametrize("n_rows", [1, 4])
 def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, n_rows: int) -> None:
-    leaf = np.full(2, -1, np.int32)
+    leaf = np.full(2, -1, np.int32)  # of two trees; -1 also stands for all outputs
     value = np.array([[0.25, 0, 1e-9], [0, 0, 0]], float32)
     base = np.array([-0.0, 0.1, 0.2], float32)
     roots = np.arange(2, dtype=np.int32)
     trees = TreeEnsemble(
-        leaf,
-        np.zeros(2, float32),
-        leaf,
-        leaf,
-        np.zeros(2, bool),
-        value,
-        roots,
-        leaf,
-        base,
-        n_features,
-    )
+        feature=leaf, threshold=np.zeros(2, float32), left=leaf, right=leaf,
+        nan_left=np.zeros(2, bool), value=value, roots=roots, output=leaf, base=base,
+        n_features=n_features,
+    )  # fmt: skip
     assert_same_bits(trees, np.full((n_rows, n_features), np.nan, float32))
 
 
@@ -180,27 +175,28 @@ def test_kernel_machines_give_the_same_bits(
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_a_fitted_kernel_machine_gives_the_same_bits(offset: float) -> None:
-    x, y = load_wine(return_X_y=True)
-    x = (x + offset).astype(float32)
-    model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
-    assert_same_bits(model, x)
-    assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
+    X, y = load_wine(return_X_y=True)
+    X = (X + offset).astype(float32)
+    model, _ = fit_kernel(X[::2], y[::2], 3, n_landmarks=60)
+    assert_same_bits(model, X)
+    assert np.mean(model.margins(X[1::2]).argmax(axis=1) == y[1::2]) > 0.9  # it has learned
 
 
 # -- files ---------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 2**35 - 1), max_size=20))
-def test_arrays_of_integers_are_encoded_as_protobuf_does(values: list[int]) -> None:
-    message = onnx.AttributeProto(ints=values)
-    packed = _varints(np.array(values, np.int64))
+def test_arrays_of_integers_are_encoded_as_protobuf_does(integers: list[int]) -> None:
+    message = onnx.AttributeProto(ints=integers)
+    content = _varints(np.array(integers, np.int64))
     # field 8, length-delimited: the packed form of the same field
-    parsed = onnx.AttributeProto.FromString(b"\x42" + _length(len(packed)) + packed)
+    parsed = onnx.AttributeProto.FromString(b"\x42" + _encode_length(len(content)) + content)
     assert list(parsed.ints) == list(message.ints)
 
 
-def _length(value: int) -> bytes:
-    return bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7])
+def _encode_length(n_bytes: int) -> bytes:
+    """Encode a length below 2^14 as a varint: seven bits per byte, the lowest first."""
+    return bytes([n_bytes]) if n_bytes < 128 else bytes([n_bytes & 127 | 128, n_bytes >> 7])
 
 
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
@@ -222,6 +218,7 @@ def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
         assert {constant.name for constant in model.graph.initializer} <= input_names
 
 
+#: Writes the graphs of three models; prints their digests and the heavy packages it loaded.
 WRITE_GRAPHS = """
 import hashlib, json, sys
 import numpy as np
@@ -234,8 +231,8 @@ for kind in ("trees", "linear", "kernel"):
     content = open(f"{sys.argv[1]}/{kind}.npz", "rb").read()
     graph = write_graph(read_model(content, kind, kind, n_inputs=4, n_outputs=3))
     digests[kind] = hashlib.sha256(graph).hexdigest()
-heavy = [n for n in ("onnx", "onnxruntime", "numba", "scipy", "sklearn") if n in sys.modules]
-print(json.dumps([digests, heavy]))
+heavy_packages = {"onnx", "onnxruntime", "numba", "scipy", "sklearn"} & set(sys.modules)
+print(json.dumps([digests, sorted(heavy_packages)]))
 """
 
 

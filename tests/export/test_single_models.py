@@ -30,6 +30,7 @@ X = X.astype(np.float32)
 WINE_ROWS, CULTIVARS = load_wine(return_X_y=True)
 WINE_ROWS = WINE_ROWS.astype(np.float32)
 COSTS = make_grouped_prices(10)
+#: Queries of ten rows each, for a ranker.
 QUERIES = np.arange(len(Y)) // 10
 SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSIFIERS: dict[str, Any] = {
@@ -49,12 +50,14 @@ VALUE_MODELS: dict[str, Any] = {
 
 
 def fit_model(name: str) -> tuple[Any, Any]:
+    """Fit a model; return it and its rows."""
     if name in CLASSIFIERS:
         return clone(CLASSIFIERS[name]).fit(WINE_ROWS, CULTIVARS), WINE_ROWS
     model, rows = clone(VALUE_MODELS[name]), X.copy()
     if name == "missing":
         rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.nan
     if name == "rank":
+        # Rows above 150, about the mean, are relevant.
         return model.fit(rows, (Y > 150).astype(int), qid=QUERIES), rows
     return model.fit(rows, Y), rows
 
@@ -97,12 +100,11 @@ def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
     score_name = {"coupled": "R²", "rank": "AP@5"}[name]
     for command in (["inspect", str(path)], ["frontier", str(path)]):
         assert main(command) == 0
-        printed = capsys.readouterr().out
-        assert score_name in printed
-        assert "accuracy" not in printed
-    assert (
-        main(["verify", str(path), "--data", str(table_file), "--target", "target", "--json"]) == 0
-    )
+        output = capsys.readouterr().out
+        assert score_name in output
+        assert "accuracy" not in output
+    command = ["verify", str(path), "--data", str(table_file), "--target", "target", "--json"]
+    assert main(command) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["agrees"]
     assert document["task"] == bundle.manifest.task

@@ -49,15 +49,15 @@ def test_a_run_returns_the_system_the_bundle_and_the_test_rows(settings: Trainin
     assert list(run.test_table.columns) == list(run.bundle.manifest.feature_names)
     header, *lines = run.test_csv().splitlines()
     assert header.split(",") == [*run.data.feature_names, "label"]
-    values = np.array([line.split(",")[:-1] for line in lines], np.float32)
-    assert np.array_equal(values, run.data.X[run.split.test])
+    csv_rows = np.array([line.split(",")[:-1] for line in lines], np.float32)
+    assert np.array_equal(csv_rows, run.data.X[run.split.test])
     assert [line.split(",")[-1] for line in lines] == run.test_labels.tolist()
 
 
 def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: Path) -> None:
-    x, y = load_iris(return_X_y=True)
-    part = np.arange(len(y)) % 3
-    np.savez(tmp_path / "table.npz", X=x, y=y, part=part, subject=part)
+    X, y = load_iris(return_X_y=True)
+    part = np.arange(len(y)) % 3  # 0 for training, 1 for validation, 2 for test rows
+    np.savez(tmp_path / "table.npz", X=X, y=y, part=part, subject=part)
     settings = replace(settings, dataset=str(tmp_path / "table.npz"))
     for groups in (None, "subject"):  # every subject is in one part
         settings = replace(settings, groups=groups)
@@ -79,7 +79,7 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
 def test_part_array_that_contradicts_the_options_is_refused(
     settings: TrainingSettings, tmp_path: Path, part_name: str, change: dict[str, Any], message: str
 ) -> None:
-    x, y = load_iris(return_X_y=True)
+    X, y = load_iris(return_X_y=True)
     row_numbers = np.arange(len(y))
     part_arrays = {
         "mixed": row_numbers % 4 == 0,
@@ -89,7 +89,7 @@ def test_part_array_that_contradicts_the_options_is_refused(
     }
     np.savez(
         tmp_path / "t.npz",
-        X=x,
+        X=X,
         y=y,
         part=part_arrays[part_name],
         subject=row_numbers // 10,
@@ -104,13 +104,14 @@ def test_part_array_that_contradicts_the_options_is_refused(
 def test_whole_groups_are_held_out_near_the_share(
     settings: TrainingSettings, tmp_path: Path, test_share: float
 ) -> None:
-    x, y = load_iris(return_X_y=True)
+    X, y = load_iris(return_X_y=True)
     subject = np.arange(len(y)) // 2
     y[subject == 3] = 9  # only one group has this class
-    np.savez(tmp_path / "t.npz", X=x, y=y, subject=subject)
+    np.savez(tmp_path / "t.npz", X=X, y=y, subject=subject)
     change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": test_share}
     settings = replace(settings, **change)  # type: ignore[arg-type]
     split = split_rows(load_dataset(settings), settings)
+    # Groups of two rows, and the same share of each class.
     assert len(split.test) == pytest.approx(test_share * len(y), abs=8)
     assert not np.isin(subject[split.training], subject[split.test]).any()
     assert set(y[split.training]) == {0, 1, 2, 9}
@@ -166,21 +167,22 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     ):
         train_bundle(settings, quiet=True)
     monkeypatch.undo()
-    stderr = capsys.readouterr().err
+    message = capsys.readouterr().err
     (tmp_path / "away").rename(key)
     if not is_folder_writable:
         folder.unlink()
-    pack_call = stderr[stderr.index("gw.pack(") : stderr.rindex(")") + 1]
+    pack_call = message[message.index("gw.pack(") : message.rindex(")") + 1]
     assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
     bundle = eval(pack_call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
     assert bundle.path == settings.out
     assert bundle.claimed_key_ids()
-    system = joblib.load(stderr.split("saved to ")[1].split(";")[0])["system"]
+    system = joblib.load(message.split("saved to ")[1].split(";")[0])["system"]
     assert verify(system, bundle, load_dataset(settings).X).agrees
 
 
 @pytest.mark.slow
 def test_a_request_larger_than_a_message_is_refused(settings: TrainingSettings) -> None:
+    # A request of the four features of iris: 69 bytes and 4 float32.
     with pytest.raises(InputError, match="would have 85 bytes, more than max_message=84"):
         train_bundle(replace(settings, max_message=84), quiet=True)
     assert train_bundle(replace(settings, max_message=85), quiet=True).verification.agrees
@@ -212,19 +214,19 @@ def test_unusable_paths_are_refused_before_the_data_is_read(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    rows = tmp_path / "rows.csv"
-    rows.write_text("mine\n")
+    rows_file = tmp_path / "rows.csv"
+    rows_file.write_text("mine\n")
     for change, message in (
         ({"out": tmp_path / "file" / "bundle"}, "cannot be written: Not a directory"),
         ({"out": Path()}, "a bundle needs a name"),
         ({"out": tmp_path / ".."}, "a bundle needs a name"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
-        ({"rows": rows}, r"the test rows would overwrite .*rows\.csv: move"),
-        ({"rows": rows, "dataset": str(rows)}, "the test rows would overwrite the data"),
+        ({"rows": rows_file}, r"the test rows would overwrite .*rows\.csv: move"),
+        ({"rows": rows_file, "dataset": str(rows_file)}, "the test rows would overwrite the data"),
     ):
         with pytest.raises(GatewiseError, match=message):
             train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
-    assert rows.read_text() == "mine\n"
+    assert rows_file.read_text() == "mine\n"
 
 
 @pytest.mark.slow
@@ -247,7 +249,7 @@ def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     assert run.verification.agrees
     manifest = run.bundle.manifest
     assert manifest.column_names == ("supplier", "when", "mass", "heat", "ok")
-    assert manifest.feature_costs().total == 9.0
+    assert manifest.feature_costs().total == 9.0  # when 1, and the default 2 for four others
     assert manifest.cloud_prices().request == 3.0
     test_csv = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
     assert test_csv.ignored_columns == ("serial", "label")

@@ -25,10 +25,10 @@ def make_rng(seed=0):
     return np.random.default_rng(seed)
 
 
-@pytest.mark.parametrize("n", [1, 20, 190, 500])
-def test_choice_probabilities_sum_to_the_number_of_labels(n):
-    probability, _ = choice_probabilities(make_archived_rows(200), n, make_rng())
-    assert probability.sum() == pytest.approx(min(n, 200))
+@pytest.mark.parametrize("n_labels", [1, 20, 190, 500])
+def test_choice_probabilities_sum_to_the_number_of_labels(n_labels):
+    probability, _ = choice_probabilities(make_archived_rows(200), n_labels, make_rng())
+    assert probability.sum() == pytest.approx(min(n_labels, 200))
     assert ((probability > 0) & (probability <= 1)).all()
 
 
@@ -36,15 +36,17 @@ def test_no_weight_exceeds_four_times_the_mean_weight():
     rows = make_archived_rows(2000)
     probability, _ = choice_probabilities(rows, 50, make_rng())
     mean_weight = rows.weights.sum() / 50
+    # A quarter of the labels is spread evenly; rounding gets 1e-9.
     assert (rows.weights / probability).max() <= mean_weight / REASON_SHARES["estimate"]["even"] * (
         1 + 1e-9
     )
 
 
 def test_doubt_disagreement_and_rare_regions_raise_the_probability():
+    # Row 0 is in doubt, row 1 has a disagreement, and row 2 lies far from all others.
     rows = make_archived_rows(1000, audit_share=0.0)
     first_class_probability = np.full(1000, 0.999, np.float32)
-    first_class_probability[:3] = 0.5, 0.999, 0.999
+    first_class_probability[0] = 0.5
     device_label = np.full(1000, -1)
     device_label[1] = 1  # the high-cost model says 0
     rows.X[:] = make_rng().normal(size=rows.X.shape) * 0.01 + 1.0
@@ -90,12 +92,15 @@ def test_labels_are_spread_evenly_if_all_answers_are_certain():
 
 
 def test_weights_of_chosen_instances_sum_to_all_weights_on_average():
-    """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w)."""
+    """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w).
+
+    Here w are the weights, and c the probabilities of being chosen.
+    """
     rows = make_archived_rows(300)
     probability, _ = choice_probabilities(rows, 60, make_rng())
     weights = rows.weights / probability
     totals = [weights[make_rng(seed).random(300) < probability].sum() for seed in range(400)]
-    max_error = 4 * np.std(totals) / 20
+    max_error = 4 * np.std(totals) / np.sqrt(len(totals))  # four standard errors of the mean
     assert abs(np.mean(totals) - rows.weights.sum()) < max_error
 
 
@@ -110,13 +115,11 @@ def test_an_instance_is_in_one_choice_only(tmp_path):
     second_choice = choose(tmp_path, 30, make_rng())
     write_choice(tmp_path, second_choice, "2")
     assert not set(first_choice.rows.ids) & set(second_choice.rows.ids)
-    choices = read_choices(tmp_path)
-    assert [choice.rows.ids.tolist() for choice in choices] == [
-        first_choice.rows.ids.tolist(),
-        second_choice.rows.ids.tolist(),
-    ]
-    assert choices[0].choice_facts == first_choice.choice_facts
-    np.testing.assert_array_equal(choices[1].choice_probability, second_choice.choice_probability)
+    first_read, second_read = read_choices(tmp_path)
+    assert first_read.rows.ids.tolist() == first_choice.rows.ids.tolist()
+    assert second_read.rows.ids.tolist() == second_choice.rows.ids.tolist()
+    assert first_read.choice_facts == first_choice.choice_facts
+    np.testing.assert_array_equal(second_read.choice_probability, second_choice.choice_probability)
 
 
 def test_csv_has_an_empty_label_and_no_answer(tmp_path):

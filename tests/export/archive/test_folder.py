@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,7 +16,8 @@ from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 pytest.importorskip("pyarrow")
 
-DAY = 86_400.0
+DAY_SECONDS = 86_400.0
+#: Any time in seconds since 1970.
 NOW = 1_700_000_000.0
 
 
@@ -35,14 +37,15 @@ def test_shards_are_listed_oldest_first(tmp_path):
 def test_old_shards_are_deleted(tmp_path):
     archive = open_folder(tmp_path, max_days=2.0)
     archive.add(make_archived_rows(5), FACTS, NOW)
-    newest = archive.add(make_archived_rows(5), FACTS, NOW + 2 * DAY + 1)
-    assert shards_in(archive.path) == [newest]
+    newest_shard = archive.add(make_archived_rows(5), FACTS, NOW + 2 * DAY_SECONDS + 1)
+    assert shards_in(archive.path) == [newest_shard]
 
 
 def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
     """The inverses of the probabilities sum to the number of offered instances."""
     unlimited_archive = open_folder(tmp_path / "unlimited")
     unlimited_archive.add(make_archived_rows(800), FACTS, NOW)
+    # Room for three of the 16 shards.
     archive = open_folder(tmp_path / "bounded", max_bytes=3 * unlimited_archive.size_bytes())
     n_offered = 0
     for i in range(16):
@@ -55,7 +58,7 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
         assert archive.size_bytes() <= archive.max_bytes
     assert archive.read_store_probability() <= 0.5
     _, rows_left = read_archive(archive.path)["tiny", "1"]
-    # the sum of weights w has a variance of sum(w (w - 1)): 3 standard errors
+    # Three standard errors: the sum of weights w has a variance of sum(w (w - 1)).
     max_error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
     assert abs(rows_left.weights.sum() - n_offered) < max_error < 0.15 * n_offered
     for shard in shards_in(archive.path):
@@ -81,6 +84,7 @@ def test_error_of_an_empty_folder_says_how_to_fill_it(tmp_path):
         read_archive(tmp_path)
 
 
+#: Adds shards to a bounded folder until it is killed.
 WRITER_PROGRAM = """
 import sys
 from tests.export.archive.test_folder import FACTS, NOW, make_archived_rows, open_folder
@@ -95,7 +99,7 @@ for i in range(10_000):
 
 @pytest.mark.slow  # starts processes
 def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
-    for n_lines in (3, 11):
+    for n_lines in (3, 11):  # a kill after few and after more shards
         child = subprocess.Popen(
             [sys.executable, "-c", WRITER_PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
@@ -112,6 +116,4 @@ def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
 
 
 def _facts_with_probability(probability):
-    import msgspec
-
     return msgspec.structs.replace(FACTS, stored_chance=probability)

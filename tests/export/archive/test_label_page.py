@@ -15,30 +15,30 @@ from gatewise_export.archive.label_page import label_studio_tasks, page_of_choic
 from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 
-def make_choice(X, shape, **facts):
-    n_values = X.shape[1]
+def make_choice(X, shape, **changed_facts):
+    """Choose all rows of an array, whose inputs are named <0>, <1> and so on."""
     rows = replace(make_archived_rows(len(X)), X=X)
-    names = tuple(f"<{k}>" for k in range(n_values))
-    facts = msgspec.structs.replace(FACTS, shape=shape, inputs=names, **facts)
-    reason = np.array(["even"] * len(X))
-    return LabelChoice(rows, np.ones(len(X)), reason, facts, ChoiceFacts((), 1.0, 0.0))
+    input_names = tuple(f"<{i}>" for i in range(X.shape[1]))  # HTML must escape them
+    facts = msgspec.structs.replace(FACTS, shape=shape, inputs=input_names, **changed_facts)
+    reasons = np.array(["even"] * len(X))
+    return LabelChoice(rows, np.ones(len(X)), reasons, facts, ChoiceFacts((), 1.0, 0.0))
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])
 def test_pictures_on_the_page_have_the_pixels_of_the_rows(shape):
-    image = pytest.importorskip("PIL.Image")
+    image_module = pytest.importorskip("PIL.Image")
     X = np.random.default_rng(0).integers(0, 256, (2, int(np.prod(shape))), np.uint8)
     page = page_of_choice(make_choice(X, shape))
     urls = re.findall(r"base64,([^\"]+)", page)
     for row, url in enumerate(urls):
-        pixels = np.asarray(image.open(io.BytesIO(base64.b64decode(url))))
-        expected = X[row].reshape(shape)
-        if shape[0] in (1, 3):
-            expected = expected.transpose(1, 2, 0)
-        np.testing.assert_array_equal(pixels, expected.squeeze())
+        pixels = np.asarray(image_module.open(io.BytesIO(base64.b64decode(url))))
+        expected_pixels = X[row].reshape(shape)
+        if shape[0] in (1, 3):  # the channels come first
+            expected_pixels = expected_pixels.transpose(1, 2, 0)
+        np.testing.assert_array_equal(pixels, expected_pixels.squeeze())
     assert len(urls) == 2
-    tasks = json.loads(label_studio_tasks(make_choice(X, shape)))
-    assert tasks[0]["data"]["image"].endswith(urls[0])
+    first_task, _ = json.loads(label_studio_tasks(make_choice(X, shape)))
+    assert first_task["data"]["image"].endswith(urls[0])
 
 
 def test_page_draws_signals_and_shows_rows_as_tables():
@@ -47,4 +47,5 @@ def test_page_draws_signals_and_shows_rows_as_tables():
     page = page_of_choice(make_choice(X, (12,), classes=("a<b", "c")))
     assert "&lt;0&gt;" in page
     assert "<option>a&lt;b</option>" in page
-    assert json.loads(label_studio_tasks(make_choice(X, (12,))))[0]["data"]["values"]["<3>"] == 3.0
+    (task,) = json.loads(label_studio_tasks(make_choice(X, (12,))))
+    assert task["data"]["values"]["<3>"] == 3.0

@@ -20,6 +20,7 @@ pytest.importorskip("pyarrow")
 
 @pytest.fixture
 def archive_and_choice(tmp_path):
+    """The path of an archive of 100 instances, and a choice of about 40 of them."""
     open_folder(tmp_path).add(make_archived_rows(100), FACTS, NOW)
     choice = choose(tmp_path, 40, np.random.default_rng(0))
     write_choice(tmp_path, choice, "1")
@@ -35,18 +36,21 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and
     assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
     assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
-    rows = read_labelled_rows(path, "1")
-    assert dict(zip(rows.rows.ids, rows.truth, strict=True)) == {ids[0]: 0, ids[1]: 0, ids[2]: -1}
-    assert rows.n_chosen == len(ids)
-    np.testing.assert_allclose(rows.label_probability, choice.choice_probability[:3] * 3 / len(ids))
+    labelled_rows = read_labelled_rows(path, "1")
+    truth_of_instance = dict(zip(labelled_rows.rows.ids, labelled_rows.truth, strict=True))
+    assert truth_of_instance == {ids[0]: 0, ids[1]: 0, ids[2]: -1}  # "broken" is no class
+    assert labelled_rows.n_chosen == len(ids)
+    # Three of the chosen instances have a label.
+    label_probability = choice.choice_probability[:3] * 3 / len(ids)
+    np.testing.assert_allclose(labelled_rows.label_probability, label_probability)
 
 
 def test_an_incomplete_line_is_skipped(archive_and_choice):
     path, choice = archive_and_choice
     ids = choice.rows.ids.tolist()
     add_labels(path, {ids[0]: "a", ids[1]: "b"}, by="anna", at=5.0)
-    file = path / "labels" / "labels.jsonl"
-    file.write_bytes(file.read_bytes()[:-20])
+    label_file = path / "labels" / "labels.jsonl"
+    label_file.write_bytes(label_file.read_bytes()[:-20])  # within the second line
     assert set(read_labels(path)) == {ids[0]}
 
 

@@ -41,19 +41,19 @@ def test_answers_and_weights_follow_from_the_device_and_both_probabilities():
     assert 0 < is_audit.sum() < 10
     np.testing.assert_array_equal(rows.answers[is_audit], rows.device_label[is_audit])
     np.testing.assert_array_equal(rows.answers[~is_audit], rows.cloud_label[~is_audit])
+    # 1 / (0.1 * 0.5) for an audit, and 1 / 0.5 for an offload.
     np.testing.assert_allclose(rows.weights, np.where(is_audit, 20.0, 2.0))
 
 
 def test_weight_of_an_instance_is_limited_if_a_device_claims_a_tiny_probability():
-    assert replace(make_archived_rows(1), sent_chance=np.array([1e-6])).weights == pytest.approx(
-        1000
-    )
+    rows = replace(make_archived_rows(1), sent_chance=np.array([1e-6]))
+    assert rows.weights == pytest.approx(1000)  # the limit
 
 
 def test_error_names_a_file_that_is_not_a_shard(tmp_path):
     path = tmp_path / "kept-1.parquet"
     write_shard(path, make_archived_rows(50), FACTS)
-    path.write_bytes(path.read_bytes()[:-100])
+    path.write_bytes(path.read_bytes()[:-100])  # Parquet has its metadata at the end
     with pytest.raises(InputError, match=r"kept-1\.parquet is not a shard"):
         read_facts(path)
 
@@ -64,8 +64,5 @@ def test_rows_by_model_separates_versions(tmp_path):
         version = "1" if i < 2 else "2"
         facts = msgspec.structs.replace(FACTS, version=version)
         write_shard(path, make_archived_rows(4, seed=i), facts)
-    by_model = rows_by_model(paths)
-    assert {key: len(rows) for key, (_, rows) in by_model.items()} == {
-        ("tiny", "1"): 8,
-        ("tiny", "2"): 4,
-    }
+    n_rows_by_model = {key: len(rows) for key, (_, rows) in rows_by_model(paths).items()}
+    assert n_rows_by_model == {("tiny", "1"): 8, ("tiny", "2"): 4}

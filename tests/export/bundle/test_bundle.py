@@ -1,3 +1,5 @@
+"""Bundles as directories and zips: reading, switching the operating point, and refusals."""
+
 from __future__ import annotations
 
 import io
@@ -19,34 +21,37 @@ from tests.support.bundle_files import read_contents, replace_file
 from tests.support.hand_made_bundle import Document
 from tests.support.processes import run_python
 
-Write = Callable[..., Path]
+WriteBundle = Callable[..., Path]
 
 
-def zipped(folder: Path) -> Path:
+def write_zip(folder: Path) -> Path:
+    """Write a bundle's directory as a zip beside it."""
     path = folder.with_suffix(".gwb")
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in read_contents(folder).items():
-            archive.writestr(name, data)
+        for name, content in read_contents(folder).items():
+            archive.writestr(name, content)
     return path
 
 
-def test_a_directory_and_a_zip_are_read_alike(write_bundle: Write) -> None:
+def test_a_directory_and_a_zip_are_read_alike(write_bundle: WriteBundle) -> None:
     folder = Bundle.open(write_bundle())
     assert folder.read("stage_1.onnx") == b"second graph"
     assert "heart" in repr(folder)
-    archive = Bundle.open(zipped(folder.path))
+    archive = Bundle.open(write_zip(folder.path))
     assert archive.manifest == folder.manifest
     for name in folder.manifest.files:
         assert archive.read(name) == folder.read(name)
 
 
-def test_unlisted_files_of_a_zip_are_not_copied(write_bundle: Write) -> None:
-    path = zipped(write_bundle())
+def test_unlisted_files_of_a_zip_are_not_copied(write_bundle: WriteBundle) -> None:
+    path = write_zip(write_bundle())
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", bytes(10 << 20))
         archive.writestr("secret", b"of no concern")
     content = bytearray(path.read_bytes())
-    content[content.rfind(b"PK\1\2") + 8] |= 1  # flag the last entry as encrypted
+    # Flag the last entry as encrypted: the flags follow 8 bytes after the signature of its header
+    # in the central directory (APPNOTE.TXT of PKWARE, 4.3.12).
+    content[content.rfind(b"PK\1\2") + 8] |= 1
     path.write_bytes(content)
     assert set_operating_point(path, 1).manifest.active == 1
     with zipfile.ZipFile(path) as archive:
@@ -54,6 +59,7 @@ def test_unlisted_files_of_a_zip_are_not_copied(write_bundle: Write) -> None:
 
 
 def test_the_error_for_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    # No file may become longer than nine bytes.
     code = (
         "import resource, sys, pathlib; from gatewise_export.bundle.storage import write_file\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9, 9))\n"
@@ -63,7 +69,7 @@ def test_the_error_for_a_full_disk_names_the_file(tmp_path: Path) -> None:
     assert run_python(code, tmp_path / "file") == str(tmp_path / "file")
 
 
-def test_the_sample_has_the_decisions_of_the_bundle(write_bundle: Write) -> None:
+def test_the_sample_has_the_decisions_of_the_bundle(write_bundle: WriteBundle) -> None:
     bundle = Bundle.open(write_bundle())
     sample = bundle.sample()
     assert sample["exit"].tolist() == [0, 1, 2, 0, 1]
@@ -75,58 +81,62 @@ def test_the_sample_has_the_decisions_of_the_bundle(write_bundle: Write) -> None
     assert all_offloaded["label"].tolist() == sample["cloud_label"].tolist()
 
 
-def test_opening_makes_few_calls_for_each_point(document: Document, write_bundle: Write) -> None:
-    counts = []
+def test_opening_makes_few_calls_for_each_point(
+    document: Document, write_bundle: WriteBundle
+) -> None:
+    call_counts = []
     for n_copies in (1, 30):
         points = n_copies * document["operating_points"]
         path = write_bundle(document | {"operating_points": points})
         Bundle.open(path)  # import modules before counting
         with CallCounter() as counter:
             Bundle.open(path)
-        n_objects = json.dumps(points).count("{")
-        counts.append(counter.n_calls - n_objects)
+        n_objects = json.dumps(points).count("{")  # each is one call of the JSON parser
+        call_counts.append(counter.n_calls - n_objects)
         shutil.rmtree(path)
-    assert counts[0] == counts[1] < 400
+    assert call_counts[0] == call_counts[1] < 400
 
 
-@pytest.mark.parametrize("pack", [lambda folder: folder, zipped], ids=["directory", "zip"])
+@pytest.mark.parametrize("convert", [lambda folder: folder, write_zip], ids=["directory", "zip"])
 def test_switching_the_operating_point_rewrites_only_the_manifest(
-    write_bundle: Write, pack: Callable[[Path], Path]
+    write_bundle: WriteBundle, convert: Callable[[Path], Path]
 ) -> None:
-    path = pack(write_bundle())
-    before = Bundle.open(path)
-    after = set_operating_point(path, 1)
-    assert after.manifest == before.manifest.with_active(1)
+    path = convert(write_bundle())
+    bundle_before = Bundle.open(path)
+    bundle_after = set_operating_point(path, 1)
+    assert bundle_after.manifest == bundle_before.manifest.with_active(1)
     assert Bundle.open(path).manifest.active == 1
-    for name in before.manifest.files:
-        assert after.read(name) == before.read(name)
-    assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+    for name in bundle_before.manifest.files:
+        assert bundle_after.read(name) == bundle_before.read(name)
+    assert list(path.parent.glob(".*")) == []  # no temporary file
     with pytest.raises(ManifestError, match="active"):
         set_operating_point(path, 7)
     assert Bundle.open(path).manifest.active == 1
 
 
 @pytest.mark.parametrize("name", ["stage_0.onnx", "cloud.onnx", "sample.npz"])
-@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b"?" + b[1:]])
+@pytest.mark.parametrize(
+    "change", [lambda content: content[:-1], lambda content: b"?" + content[1:]]
+)
 def test_an_altered_file_is_refused_when_opened_and_when_read(
-    write_bundle: Write, name: str, change: Callable[[bytes], bytes]
+    write_bundle: WriteBundle, name: str, change: Callable[[bytes], bytes]
 ) -> None:
     path = write_bundle()
     bundle = Bundle.open(path)
-    good = (path / name).read_bytes()
-    (path / name).write_bytes(change(good))
-    archive = zipped(path)
+    valid_content = (path / name).read_bytes()
+    (path / name).write_bytes(change(valid_content))
+    archive = write_zip(path)
     if name == "sample.npz":  # opening checked it and kept its content
-        assert bundle.read(name) == good
-    for open_it in (
+        assert bundle.read(name) == valid_content
+    for open_or_read in (
         lambda: Bundle.open(path), lambda: Bundle.open(archive), lambda: bundle.read(name)
     ):  # fmt: skip
-        with pytest.raises(DamagedFileError, match="is not the file that was packed") as caught:
-            open_it()
-        assert caught.value.file == name
+        with pytest.raises(DamagedFileError, match="is not the file that was packed") as error_info:
+            open_or_read()
+        assert error_info.value.file == name
 
 
-def test_missing_files_are_refused_by_name(write_bundle: Write) -> None:
+def test_missing_files_are_refused_by_name(write_bundle: WriteBundle) -> None:
     path = write_bundle()
     with pytest.raises(DamagedFileError, match=r"'notes\.txt' is not in its manifest"):
         Bundle.open(path).read("notes.txt")
@@ -144,7 +154,7 @@ def test_missing_files_are_refused_by_name(write_bundle: Write) -> None:
 
 
 def test_a_bundle_for_a_newer_gatewise_is_refused(
-    write_bundle: Write, document: dict[str, Any]
+    write_bundle: WriteBundle, document: dict[str, Any]
 ) -> None:
     document["min_runtime_version"] = "99.0.0"
     with pytest.raises(BundleError, match=r"needs gatewise 99\.0\.0 or newer"):
@@ -158,31 +168,32 @@ def test_arrays_round_trip_and_their_file_is_reproducible() -> None:
     arrays = {"X": np.eye(3, dtype=np.float32), "y": np.arange(3), "s": np.float64(2.5)}
     content = write_arrays(arrays)  # type: ignore[arg-type]
     assert content == write_arrays(dict(reversed(arrays.items())))  # type: ignore[arg-type]
-    read = read_arrays(content)
-    assert read["X"].tolist() == np.eye(3).tolist()
-    assert read["X"].dtype == np.float32
-    with np.load(io.BytesIO(content), allow_pickle=False) as other:
-        assert set(other.files) == {"X", "y", "s"}
+    restored_arrays = read_arrays(content)
+    assert restored_arrays["X"].tolist() == np.eye(3).tolist()
+    assert restored_arrays["X"].dtype == np.float32
+    with np.load(io.BytesIO(content), allow_pickle=False) as numpy_arrays:
+        assert set(numpy_arrays.files) == {"X", "y", "s"}
 
 
-def npy(header: str, body: bytes = b"") -> bytes:
-    text = header.encode()
-    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
+def make_npz(header: str, body: bytes = b"") -> bytes:
+    """Make a file with one array in the .npy format 1.0: magic, version, length and header."""
+    length = len(header).to_bytes(2, "little")
+    content = b"\x93NUMPY\x01\x00" + length + header.encode() + body
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("X.npy", content)
-    return file.getvalue()
+    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"not a zip",
-        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"),
-        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n"),
-        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -1)}", b"1234"),
-        npy("__import__('os').getcwd()"),
-        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", b"1234"),
+        make_npz("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"),
+        make_npz("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n"),
+        make_npz("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -1)}", b"1234"),
+        make_npz("__import__('os').getcwd()"),
+        make_npz("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", b"1234"),
     ],
 )
 def test_invalid_arrays_are_refused(content: bytes) -> None:
@@ -202,11 +213,11 @@ def test_invalid_arrays_are_refused(content: bytes) -> None:
     ],
 )
 def test_a_sample_that_does_not_fit_the_manifest_is_refused(
-    write_bundle: Write, change: dict[str, Any], message: str
+    write_bundle: WriteBundle, change: dict[str, Any], message: str
 ) -> None:
     path = write_bundle()
     arrays = read_arrays(Bundle.open(path).read("sample.npz")) | change
-    content = write_arrays({k: v for k, v in arrays.items() if v is not None})
+    content = write_arrays({name: array for name, array in arrays.items() if array is not None})
     replace_file(path, "sample.npz", content)
     with pytest.raises(BundleError, match=message):
         Bundle.open(path).sample()

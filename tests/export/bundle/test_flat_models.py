@@ -23,7 +23,8 @@ from tests.support.trees import draw_trees
 Arrays = dict[str, Any]
 
 
-def bits(margins: Any) -> Any:
+def list_bits(margins: Any) -> Any:
+    """List the bits of float32 numbers as integers, so that NaN and -0 compare as well."""
     return np.ascontiguousarray(margins).view(np.uint32).tolist()
 
 
@@ -48,7 +49,7 @@ def test_rows_get_the_margins_of_training(seed: int, has_mixed_outputs: bool) ->
     content = write_trees(trees)
     assert write_trees(trees) == content
     margins, acquired = read_same_shape(content, trees).run_and_visit(rows)
-    assert bits(margins) == bits(trees.margins(rows))
+    assert list_bits(margins) == list_bits(trees.margins(rows))
     assert acquired.tolist() == trees.visited_features(rows).tolist()
     assert read_same_shape(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
 
@@ -63,21 +64,22 @@ def test_values_that_trees_never_read_are_not_written() -> None:
         "nan_left": trees.nan_left | ~is_inner,
     })  # fmt: skip
     assert write_trees(noisy_trees) == write_trees(trees)
-    assert bits(read_same_shape(write_trees(noisy_trees), trees).run(rows)) == bits(
+    assert list_bits(read_same_shape(write_trees(noisy_trees), trees).run(rows)) == list_bits(
         trees.margins(rows)
     )
 
 
 def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
-    x = np.float32([[1], [-2], [3], [np.nan]] * 20)
+    X = np.float32([[1], [-2], [3], [np.nan]] * 20)
     y = [0, 0, 0, 1] * 20
-    forest = RandomForestClassifier(3, random_state=0).fit(x, y)
+    forest = RandomForestClassifier(3, random_state=0).fit(X, y)
     trees = TreeEnsemble.from_forest(forest)
     assert np.isinf(trees.threshold).any()
-    x = np.append(x, np.float32([[-3.4028235e38], [3.4028235e38]]), axis=0)
-    margins, acquired = read_same_shape(write_trees(trees), trees).run_and_visit(x)
-    assert bits(margins) == bits(trees.margins(x))
-    assert acquired.tolist() == trees.visited_features(x).tolist()
+    largest = np.finfo(np.float32).max
+    X = np.append(X, np.float32([[-largest], [largest]]), axis=0)
+    margins, acquired = read_same_shape(write_trees(trees), trees).run_and_visit(X)
+    assert list_bits(margins) == list_bits(trees.margins(X))
+    assert acquired.tolist() == trees.visited_features(X).tolist()
 
 
 def test_a_model_without_trees_answers_with_its_base() -> None:
@@ -99,7 +101,7 @@ def test_a_model_without_trees_answers_with_its_base() -> None:
 # -- invalid arrays ------------------------------------------------------------------------
 
 
-def small_trees() -> Arrays:
+def make_small_trees() -> Arrays:
     """Make two trees over three inputs: the first tests 2, then 0, and the second tests 1."""
     return {
         "feature": np.array([2, 0, -1, -1, -1, 1, -1, -1], np.int32),
@@ -120,21 +122,31 @@ def read_small_trees(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) ->
 
 
 def set_element(name: str, place: Any, value: Any) -> Callable[[Arrays], None]:
-    def edit(arrays: Arrays) -> None:
+    def edit_arrays(arrays: Arrays) -> None:
         arrays[name] = arrays[name].copy()
         arrays[name][place] = value
 
-    return edit
+    return edit_arrays
 
 
 def replace_array(name: str, value: Any) -> Callable[[Arrays], None]:
     return lambda arrays: arrays.__setitem__(name, value)
 
 
+def replace_left_by_spare(arrays: Arrays) -> None:
+    """Keep the number of arrays, but not their names."""
+    del arrays["left"]
+    arrays["spare"] = np.zeros(1)
+
+
+def remove_all_trees(arrays: Arrays) -> None:
+    arrays.update(roots=arrays["roots"][:0], output=arrays["output"][:0])
+
+
 INVALID_ARRAYS: list[tuple[Callable[[Arrays], None], str]] = [
     (replace_array("feature", None), "lacks the array 'feature'"),
     (replace_array("spare", np.zeros(1)), "more than 9 arrays"),
-    (lambda a: (a.pop("left"), a.update(spare=np.zeros(1)))[0], "lacks the array 'left'"),
+    (replace_left_by_spare, "lacks the array 'left'"),
     (replace_array("feature", np.array([2, 0, -1, -1, -1, 1, -1, -1])), "'feature' is int64"),
     (replace_array("left", np.array([1, 2, -1, -1, -1, 6, -1, -1], ">i4")), "'left' is >i4"),
     (replace_array("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
@@ -174,23 +186,24 @@ INVALID_ARRAYS: list[tuple[Callable[[Arrays], None], str]] = [
         replace_array("roots", np.array([0, 4], np.int32)),
         "'right' must point to a later node of the same",
     ),
-    (lambda a: a.update(roots=a["roots"][:0], output=a["output"][:0]), "'roots' must ascend"),
+    (remove_all_trees, "'roots' must ascend"),
 ]
 
 
 def test_the_unchanged_file_is_read() -> None:
-    x = np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]])
-    margins, acquired = read_small_trees(small_trees()).run_and_visit(x)
-    assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
-    assert acquired.all()
-    assert read_small_trees(small_trees()).run_and_visit(np.float32([[0, 0, 1]]))[1].tolist() == [
-        [False, True, True]
-    ]
+    rows = np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan], [0, 0, 1]])
+    margins, acquired = read_small_trees(make_small_trees()).run_and_visit(rows)
+    # The base 0.25, a leaf of the first tree (1, 2, 1 or 3) and of the second (-0.5 or 0.5).
+    assert margins[:, 0].tolist() == [0.75, 2.75, 0.75, 2.75]
+    assert acquired[:3].all()
+    assert acquired[3].tolist() == [False, True, True]  # a large feature 2 leads to a leaf
 
 
-@pytest.mark.parametrize(("edit", "message"), INVALID_ARRAYS, ids=[w for _, w in INVALID_ARRAYS])
+@pytest.mark.parametrize(
+    ("edit", "message"), INVALID_ARRAYS, ids=[message for _, message in INVALID_ARRAYS]
+)
 def test_an_error_names_the_invalid_array(edit: Callable[[Arrays], None], message: str) -> None:
-    arrays = small_trees()
+    arrays = make_small_trees()
     edit(arrays)
     with pytest.raises(BundleError) as error_info:
         read_small_trees(arrays)
@@ -200,7 +213,7 @@ def test_an_error_names_the_invalid_array(edit: Callable[[Arrays], None], messag
 
 
 def test_booleans_with_bytes_other_than_0_and_1_are_refused() -> None:
-    content = write_arrays(small_trees())
+    content = write_arrays(make_small_trees())
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members["nan_left.npy"] = members["nan_left.npy"][:-1] + b"\x07"
@@ -236,15 +249,15 @@ def test_invalid_linear_and_kernel_models_are_refused(
 
 
 def zip_members(members: dict[str, bytes]) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return file.getvalue()
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
 
 
 def test_a_file_truncated_at_any_length_is_refused() -> None:
-    content = write_arrays(small_trees())
+    content = write_arrays(make_small_trees())
     for length in range(len(content)):
         with pytest.raises(BundleError) as error_info:
             read_trees(content[:length], "s.npz", n_features=3, n_outputs=1)
@@ -253,16 +266,18 @@ def test_a_file_truncated_at_any_length_is_refused() -> None:
 
 def test_pickles_are_never_loaded(tmp_path: Any) -> None:
     class Trap:
+        """An object whose pickle creates a file when it is loaded."""
+
         def __reduce__(self) -> Any:
             return open, (str(tmp_path / "sprung"), "w")
 
-    file = io.BytesIO()
+    stream = io.BytesIO()
     trap = np.array([Trap()] * 8, dtype=object)
-    np.savez(file, **small_trees() | {"feature": trap})  # type: ignore[arg-type]
+    np.savez(stream, **make_small_trees() | {"feature": trap})  # type: ignore[arg-type]
     with pytest.raises(
         BundleError, match=r"stage_1\.npz cannot be read: an array has an unknown format"
     ):
-        read_trees(file.getvalue(), "stage_1.npz", n_features=3, n_outputs=1)
+        read_trees(stream.getvalue(), "stage_1.npz", n_features=3, n_outputs=1)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -270,16 +285,15 @@ def test_an_array_that_inflates_beyond_the_limit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gatewise_export.bundle.flat_models.MAX_BYTES", 1 << 12)
-    bomb = small_trees() | {"feature": np.full(1 << 18, -1, np.int32)}
-    content = write_arrays(bomb)
-    assert len(content) < 1 << 14
+    large_arrays = make_small_trees() | {"feature": np.full(1 << 18, -1, np.int32)}
+    content = write_arrays(large_arrays)
+    assert len(content) < 1 << 14  # the compressed file is small
     with pytest.raises(BundleError, match="arrays larger than 4096 B"):
         read_trees(content, "s.npz", n_features=3, n_outputs=1)
 
 
 def test_an_array_listed_twice_is_refused() -> None:
-    members = {f"{name}.npy": b"" for name in TreeEnsemble.ARRAYS}
-    with zipfile.ZipFile(io.BytesIO(write_arrays(small_trees()))) as archive:
+    with zipfile.ZipFile(io.BytesIO(write_arrays(make_small_trees()))) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     del members["base.npy"]
     with pytest.raises(BundleError, match="'feature' is listed twice"):
@@ -294,7 +308,7 @@ def test_an_array_listed_twice_is_refused() -> None:
 @given(data=st.data())
 def test_walks_end_for_any_accepted_numbers(data: st.DataObject) -> None:
     """Trees with any integers are refused, or every walk ends at a leaf."""
-    arrays = small_trees()
+    arrays = make_small_trees()
     for name in data.draw(st.lists(st.sampled_from(["feature", "left", "right", "roots", "output"]),
                                    min_size=1, max_size=4)):  # fmt: skip
         place = data.draw(st.integers(0, len(arrays[name]) - 1))

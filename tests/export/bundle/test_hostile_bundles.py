@@ -25,9 +25,11 @@ from tests.support.processes import run_python
 
 pytestmark = pytest.mark.slow  # writes files of hundreds of megabytes
 
+#: The process with numpy and onnxruntime takes most of it; the files have hundreds of megabytes.
 MAX_PEAK_MB = 200
 
-HOSTILE: Cases = {**FILE_CASES, **ARRAY_CASES}
+#: By name, a function that writes a bundle, and a pattern of the reason for its refusal.
+HOSTILE_CASES: Cases = {**FILE_CASES, **ARRAY_CASES}
 
 
 def open_and_self_test(path: Path) -> None:
@@ -40,8 +42,8 @@ def hostile_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Paths of all hostile bundles by name, written once."""
     folder = tmp_path_factory.mktemp("hostile")
     return {
-        name: make(folder / str(i) / "bundle")
-        for i, (name, (make, _)) in enumerate(HOSTILE.items())
+        name: write_hostile_bundle(folder / str(i) / "bundle")
+        for i, (name, (write_hostile_bundle, _)) in enumerate(HOSTILE_CASES.items())
     }
 
 
@@ -50,28 +52,29 @@ def test_the_unchanged_bundle_opens(tmp_path: Path) -> None:
     open_and_self_test(write_zip(tmp_path / "archive"))
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", HOSTILE_CASES)
 def test_a_hostile_bundle_is_refused_with_its_reason(
     name: str, hostile_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail_if_opened(*args: Any, **settings: Any) -> None:
+    def fail_if_opened(*arguments: Any, **settings: Any) -> None:
         pytest.fail("a graph was opened")
 
     monkeypatch.setattr("onnxruntime.InferenceSession", fail_if_opened)
-    with pytest.raises(BundleError, match=HOSTILE[name][1]) as caught:
+    with pytest.raises(BundleError, match=HOSTILE_CASES[name][1]) as error_info:
         open_and_self_test(hostile_paths[name])
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(error_info.value)
+    assert len(str(error_info.value)) < 1000  # it does not repeat what the bundle holds
 
 
-@pytest.mark.parametrize("name", [n for n in HOSTILE if not n.startswith("sample")])
+@pytest.mark.parametrize("name", [name for name in HOSTILE_CASES if not name.startswith("sample")])
 def test_hostile_bundles_are_refused_without_onnxruntime(
     name: str, hostile_paths: dict[str, Path]
 ) -> None:
-    with pytest.raises(BundleError, match=HOSTILE[name][1]):
+    with pytest.raises(BundleError, match=HOSTILE_CASES[name][1]):
         load_stages(Bundle.open(hostile_paths[name]), runner="numpy")
 
 
+#: Opens bundles; prints the reason of each refusal and the peak memory until then.
 OPEN_ALL = """
 import json, pathlib, re, resource, sys
 import onnxruntime
@@ -79,23 +82,23 @@ from gatewise_edge.device.self_checks import self_test
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
-def opened(*args, **settings):
+def fail_if_opened(*arguments, **settings):
     raise SystemExit("a graph was opened")
 
-def peak():
+def read_peak_bytes():
     status = pathlib.Path("/proc/self/status")
     if status.exists():  # Linux: ru_maxrss begins with what the parent had
         return 1024 * int(re.search(r"VmHWM:\\s+(\\d+) kB", status.read_text())[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
-onnxruntime.InferenceSession = opened
+onnxruntime.InferenceSession = fail_if_opened
 refusals = {}
 for name, path in json.load(sys.stdin).items():
     try:
         self_test(Bundle.open(path))
     except BundleError as error:
-        refusals[name] = str(error), peak()
+        refusals[name] = str(error), read_peak_bytes()
 print(json.dumps(refusals))
 """
 
@@ -104,10 +107,10 @@ def test_hostile_bundles_take_little_memory(hostile_paths: dict[str, Path]) -> N
     """One process with numpy and onnxruntime refuses all hostile bundles within a memory limit."""
     paths = json.dumps({name: str(path) for name, path in hostile_paths.items()})
     refusals = json.loads(run_python(OPEN_ALL, stdin_text=paths))
-    assert set(refusals) == set(HOSTILE)
-    assert not [
-        name for name, (text, _) in refusals.items() if not re.search(HOSTILE[name][1], text)
-    ]
-    peak_mb_of = {name: peak / 1e6 for name, (_, peak) in refusals.items()}
-    worst = max(peak_mb_of, key=lambda name: peak_mb_of[name])
-    assert peak_mb_of[worst] < MAX_PEAK_MB, f"{MAX_PEAK_MB} MB exceeded, first at {worst!r}"
+    assert set(refusals) == set(HOSTILE_CASES)
+    for name, (message, _) in refusals.items():
+        assert re.search(HOSTILE_CASES[name][1], message), name
+    peak_mb_of_case = {name: peak_bytes / 1e6 for name, (_, peak_bytes) in refusals.items()}
+    largest_case = max(peak_mb_of_case, key=lambda name: peak_mb_of_case[name])
+    message = f"{MAX_PEAK_MB} MB exceeded, first at {largest_case!r}"
+    assert peak_mb_of_case[largest_case] < MAX_PEAK_MB, message

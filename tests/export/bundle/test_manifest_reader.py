@@ -49,9 +49,9 @@ def test_a_manifest_round_trips_to_the_same_bytes(document: Document) -> None:
         shared={"blood": 2.1},
         names=["age", "chol", "fbs", "thal"],
     )
-    text = manifest.to_json()
-    assert read_manifest(text).to_json() == text
-    assert json.loads(text) == document
+    content = manifest.to_json()
+    assert read_manifest(content).to_json() == content
+    assert json.loads(content) == document
 
 
 def test_figures_by_class_round_trip(document: Document) -> None:
@@ -63,7 +63,9 @@ def test_figures_by_class_round_trip(document: Document) -> None:
 
 def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> None:
     costs = read_document(document).exit_costs()
+    # Prices of the hand-made bundle: a request, an evaluation, and the bytes of three inputs.
     request_cost = 1.0 + 0.5 + 0.01 * request_bytes(3)
+    # age, chol, fbs, the group of the last two, and thal
     all_features = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
     assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, all_features + request_cost])
     document["stages"][1]["kind"] = "lazy"
@@ -78,6 +80,7 @@ def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> 
     costs = manifest.exit_costs(acquired)
     assert costs[0].tolist() == [1.0] * 4
     assert costs[1].tolist() == pytest.approx([1.0, 1.0, 6.2, 6.2])
+    # The cloud reads no fbs.
     expected = [upper_bounds[2] - 3.1] * 2 + [upper_bounds[2]] * 2
     assert costs[2].tolist() == pytest.approx(expected)
 
@@ -114,16 +117,17 @@ def set_entry(*path_and_value: Any) -> Edit:
     """Make a function that sets an entry of a document, or deletes it for the value ``...``."""
     *path, key, value = path_and_value
 
-    def edit(document: Document) -> None:
-        for entry in path:
-            document = document[entry]
+    def edit_document(document: Document) -> None:
+        for parent_key in path:
+            document = document[parent_key]
         document[key] = value
         if value is ...:
             del document[key]
 
-    return edit
+    return edit_document
 
 
+#: Changes of a document, the field that the error names, and a part of its message.
 INVALID_FIELDS: list[tuple[Edit, str, str]] = [
     (set_entry("schema_version", 1), "schema_version", "must be 2"),
     (set_entry("name", ...), "the document", "lacks 'name'"),
@@ -144,7 +148,11 @@ INVALID_FIELDS: list[tuple[Edit, str, str]] = [
     (set_entry("features", 0, "name", "chol"), "features", "'chol' is listed twice"),
     (set_entry("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
     (set_entry("features", 0, "group", "urine"), "features[0].group", "not a listed group"),
-    (set_entry("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
+    (
+        set_entry("groups", [{"name": name, "shared": 1} for name in ("blood", "x")]),
+        "groups",
+        "'x'",
+    ),
     (set_entry("groups", 0, "requires", ["blood"]), "groups", "require each other"),
     (
         set_entry("groups", 0, "requires", ["urine"]),
@@ -241,7 +249,9 @@ def as_regressor(document: Document) -> Document:
     del document["files"]["cloud.onnx"]
     for entry in document["stages"]:
         entry.update(link="identity", score="margin", outputs=1)
-    points = [p | {"thresholds": [ALWAYS_STOP], "chain": 0} for p in document["operating_points"]]
+    points = [
+        point | {"thresholds": [ALWAYS_STOP], "chain": 0} for point in document["operating_points"]
+    ]
     return document | {
         "task": "regress",
         "classes": [],
@@ -283,13 +293,17 @@ DOCUMENT_CASES: list[tuple[Callable[[Document], Document], list[tuple[Edit, str,
     (as_images, INVALID_IMAGES),
     (as_regressor, INVALID_REGRESSORS),
 ]
-ALL_INVALID = [(make, *wrong) for make, table in DOCUMENT_CASES for wrong in table]
+INVALID_CASES = [
+    (make_document, *invalid_field)
+    for make_document, invalid_fields in DOCUMENT_CASES
+    for invalid_field in invalid_fields
+]
 
 
 @pytest.mark.parametrize(
     ("make_document", "edit", "field", "message"),
-    ALL_INVALID,
-    ids=[f"{f}-{w}" for _, _, f, w in ALL_INVALID],
+    INVALID_CASES,
+    ids=[f"{field}-{message}" for _, _, field, message in INVALID_CASES],
 )
 def test_an_error_names_the_invalid_field(
     document: Document,
@@ -322,10 +336,11 @@ def test_only_r_squared_may_be_negative(document: Document) -> None:
     [
         (b"", "not readable JSON"),
         (b"\xff\xfe", "not readable JSON"),
-        (b"[" * 100000, "not readable JSON"),
+        (b"[" * 100000, "not readable JSON"),  # deeper than the recursion limit
         (b"[]", "must be an object"),
         (b'{"schema_version": 2, "schema_version": 2}', "lacks|is repeated"),
         (b'{"schema_version": NaN}', "not readable JSON"),
+        # more digits than int() reads
         (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],
 )
@@ -336,22 +351,25 @@ def test_texts_other_than_a_manifest_are_refused(text: bytes, message: str) -> N
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_a_mutated_manifest_is_read_or_refused(pristine: Document, data: st.DataObject) -> None:
-    value: Any = pristine
+def test_a_mutated_manifest_is_read_or_refused(
+    unchanged_document: Document, data: st.DataObject
+) -> None:
+    # Choose an entry at any depth, and replace it by any JSON value.
+    entry: Any = unchanged_document
     path: list[Any] = []
-    while isinstance(value, dict | list) and value and (not path or data.draw(st.booleans())):
-        keys = sorted(value) if isinstance(value, dict) else list(range(len(value)))
+    while isinstance(entry, dict | list) and entry and (not path or data.draw(st.booleans())):
+        keys = sorted(entry) if isinstance(entry, dict) else list(range(len(entry)))
         path.append(data.draw(st.sampled_from(keys)))
-        value = value[path[-1]]
-    junk = st.recursive(
+        entry = entry[path[-1]]
+    json_values = st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
         max_leaves=5,
     )
-    changed = copy.deepcopy(pristine)
-    set_entry(*path, data.draw(junk))(changed)
+    changed_document = copy.deepcopy(unchanged_document)
+    set_entry(*path, data.draw(json_values))(changed_document)
     try:
-        manifest = read_document(changed)
+        manifest = read_document(changed_document)
     except ManifestError:
         return
     assert read_manifest(manifest.to_json()) == manifest

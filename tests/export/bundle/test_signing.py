@@ -1,3 +1,5 @@
+"""Keys and signatures of bundles: what is refused, and what changes sign again."""
+
 from __future__ import annotations
 
 import contextlib
@@ -35,6 +37,7 @@ FEW_EXAMPLES = settings(
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
+    """Path of a private key."""
     return keygen(tmp_path / "fleet")[0]
 
 
@@ -43,7 +46,8 @@ def other_key(tmp_path: Path) -> Path:
     return keygen(tmp_path / "other_key")[0]
 
 
-def public_file(key: Path) -> Path:
+def find_public_key(key: Path) -> Path:
+    """Return the path of the public key beside a private key."""
     return key.with_suffix(".pub")
 
 
@@ -68,7 +72,7 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
         == PublicKey(public_key_file.read_bytes()).raw
     )
     assert Signer(key_file).public.key_id == read_key.key_id == PublicKey(read_key.raw).key_id
-    assert len(read_key.key_id) == 16
+    assert len(read_key.key_id) == 16  # hexadecimal digits
     first_key_bytes = key_file.read_bytes()
     with pytest.raises(InputError, match="not overwritten"):
         keygen(tmp_path / "fleet")
@@ -112,25 +116,23 @@ def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
 def test_a_signed_bundle_opens_only_with_its_key(
     signed_path: Path, key: Path, other_key: Path
 ) -> None:
-    bundle = Bundle.open(signed_path, public_key=public_file(key))
+    bundle = Bundle.open(signed_path, public_key=find_public_key(key))
     assert bundle.signed_by == Signer(key).public.key_id
     assert bundle.claimed_key_ids() == (bundle.signed_by,)
     assert Bundle.open(signed_path).signed_by is None
-    signature_bytes = signing.read_signatures((signed_path / "SIGNATURE").read_bytes(), "it")[
-        0
-    ].value
-    public_key = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(public_file(key)).raw)
-    public_key.verify(
-        signature_bytes, MANIFEST_CONTEXT + (signed_path / "manifest.json").read_bytes()
-    )  # as any program
+    # Any program can verify the signature.
+    signatures = signing.read_signatures((signed_path / "SIGNATURE").read_bytes(), "it")
+    public_key = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(find_public_key(key)).raw)
+    signed_content = MANIFEST_CONTEXT + (signed_path / "manifest.json").read_bytes()
+    public_key.verify(signatures[0].value, signed_content)
     with pytest.raises(SignatureError, match="is signed by key") as error_info:
-        Bundle.open(signed_path, public_key=public_file(other_key))
+        Bundle.open(signed_path, public_key=find_public_key(other_key))
     for signer in (key, other_key):
         assert Signer(signer).public.key_id in str(error_info.value)
-    unsigned = signed_path.parent / "bundle"  # the signed bundle is a copy of it
-    assert Bundle.open(unsigned).claimed_key_ids() == ()
+    unsigned_path = signed_path.parent / "bundle"  # the signed bundle is a copy of it
+    assert Bundle.open(unsigned_path).claimed_key_ids() == ()
     with pytest.raises(SignatureError, match="is not signed"):
-        Bundle.open(unsigned, public_key=public_file(key))
+        Bundle.open(unsigned_path, public_key=find_public_key(key))
 
 
 @FEW_EXAMPLES
@@ -148,7 +150,7 @@ def test_any_flipped_bit_is_refused(
     flipped_content[byte_index % len(flipped_content)] ^= 1 << bit_index
     path.write_bytes(flipped_content)
     with pytest.raises(SignatureError):
-        Bundle.open(signed_path, public_key=public_file(key))
+        Bundle.open(signed_path, public_key=find_public_key(key))
     path.write_bytes(valid_content)
 
 
@@ -159,7 +161,7 @@ def test_a_signature_file_of_any_bytes_is_refused(
 ) -> None:
     (signed_path / "SIGNATURE").write_bytes(content)
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
-        Bundle.open(signed_path, public_key=public_file(key))
+        Bundle.open(signed_path, public_key=find_public_key(key))
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_another_form_of_a_signature_is_refused(
     text = (signed_path / "SIGNATURE").read_text()
     (signed_path / "SIGNATURE").write_bytes(change(text).encode())
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
-        Bundle.open(signed_path, public_key=public_file(key))
+        Bundle.open(signed_path, public_key=find_public_key(key))
 
 
 def write_invalid_json(path: Path, key: Path) -> None:
@@ -190,8 +192,9 @@ def write_invalid_json(path: Path, key: Path) -> None:
 
 
 def sign_for_another_context(path: Path, key: Path) -> None:
-    other = Signer(key).sign(b"another context\0", (path / "manifest.json").read_bytes())
-    (path / "SIGNATURE").write_bytes(signing.write_signatures(other))
+    content = (path / "manifest.json").read_bytes()
+    foreign_signature = Signer(key).sign(b"another context\0", content)
+    (path / "SIGNATURE").write_bytes(signing.write_signatures(foreign_signature))
 
 
 def damage_a_stage(path: Path, key: Path) -> None:
@@ -206,11 +209,7 @@ def link_the_signature(path: Path, key: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (
-            write_invalid_json,
-            SignatureError,
-            "is invalid",
-        ),  # the signature is checked before parsing
+        (write_invalid_json, SignatureError, "is invalid"),  # it is checked before parsing
         (sign_for_another_context, SignatureError, "is invalid"),
         (damage_a_stage, DamagedFileError, "SHA-256 differs"),
         (link_the_signature, DamagedFileError, "plain file"),
@@ -221,7 +220,7 @@ def test_content_that_the_key_did_not_sign_is_refused(
 ) -> None:
     change(signed_path, key)
     with pytest.raises(error, match=message):
-        Bundle.open(signed_path, public_key=public_file(key))
+        Bundle.open(signed_path, public_key=find_public_key(key))
 
 
 # -- other operating points ----------------------------------------------------------------
@@ -248,8 +247,8 @@ def test_switching_the_operating_point_signs_again(
         "manifest.json",
         "SIGNATURE",
     }
-    assert len((files_after["SIGNATURE"]).splitlines()) == 2
-    assert Bundle.open(path, public_key=public_file(key)).manifest.active == 1
+    assert len(files_after["SIGNATURE"].splitlines()) == 2  # a header and one signature
+    assert Bundle.open(path, public_key=find_public_key(key)).manifest.active == 1
 
 
 def test_an_altered_bundle_is_not_signed(signed_path: Path, key: Path) -> None:
@@ -265,11 +264,12 @@ def test_an_altered_bundle_is_not_signed(signed_path: Path, key: Path) -> None:
     assert not (signed_path.parent / "copy").exists()
 
 
-#: Makes each change in a process of its own, forked from one that has the imports.
+#: Makes each change in a process of its own, forked from one that has the imports. The process
+#: ends with status 9 before it makes more than n renames.
 EXIT_AT_RENAME = """
 import os, sys
 from gatewise_export.bundle.bundle import set_operating_point
-def change(n_left, path, target):
+def change_point(n_left, path, point_index):
     replace = os.replace
     def replace_or_exit(source, target):
         nonlocal n_left
@@ -278,36 +278,40 @@ def change(n_left, path, target):
             os._exit(9)
         replace(source, target)
     os.replace = replace_or_exit
-    set_operating_point(path, target, sign=sys.argv[1])
+    set_operating_point(path, point_index, sign=sys.argv[1])
 for line in sys.stdin:
-    n_left, target, path = line.rstrip().split(" ", 2)
+    n_left, point_index, path = line.rstrip().split(" ", 2)
     pid = os.fork()
     if not pid:
-        change(int(n_left), path, int(target))
+        change_point(int(n_left), path, int(point_index))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 
 
 @pytest.fixture
-def changing() -> Iterator[Callable[[Path], Any]]:
+def start_changes() -> Iterator[Callable[[Path], Any]]:
     """Start the process that makes changes; its standard error is that of the tests."""
     with contextlib.ExitStack() as stack:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        yield lambda signer: stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", EXIT_AT_RENAME, signer], **pipes)
+        yield lambda key: stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", EXIT_AT_RENAME, key], **pipes)
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signing_key", ["same", "other"])
 def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
-    signed_path: Path, key: Path, other_key: Path, changing: Callable[[Path], Any], signing_key: str
+    signed_path: Path,
+    key: Path,
+    other_key: Path,
+    start_changes: Callable[[Path], Any],
+    signing_key: str,
 ) -> None:
     """Let the process die before each of its renames in turn, then switch again."""
     signer = key if signing_key == "same" else other_key
-    process = changing(signer)
-    for n_renames in range(4):
+    process = start_changes(signer)
+    for n_renames in range(4):  # a switch makes three renames
         path = signed_path.with_name(f"cut-{n_renames}")
         shutil.copytree(signed_path, path)
         for point_index in (1, 0, 1):  # later switches start from an interrupted state
@@ -316,24 +320,27 @@ def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
             assert process.stdout.readline() == ("9\n" if n_renames < 3 else "0\n")
             claimed_key_ids = [Bundle.open(path).claimed_key_ids()[0]]
             opened_bundles = [
-                Bundle.open(path, public_key=public_file(key_path))
+                Bundle.open(path, public_key=find_public_key(key_path))
                 for key_path in (key, other_key)
-                if PublicKey(public_file(key_path)).key_id in claimed_key_ids
+                if PublicKey(find_public_key(key_path)).key_id in claimed_key_ids
             ]
             assert len(opened_bundles) == 1, "the claimed key does not open the bundle"
         switched_bundle = set_operating_point(path, 1, sign=signer)
         assert switched_bundle.manifest.active == 1
         assert len((path / "SIGNATURE").read_text().splitlines()) == 2
-        assert Bundle.open(path, public_key=public_file(signer)).manifest.active == 1
+        assert Bundle.open(path, public_key=find_public_key(signer)).manifest.active == 1
 
 
 # -- copies --------------------------------------------------------------------------------
 
 
 def test_a_copy_has_the_same_manifest_and_signature(signed_path: Path, key: Path) -> None:
-    copy = repack(signed_path, signed_path.parent / "copy.gwb")
-    assert read_contents(copy.path) == read_contents(signed_path)
-    assert Bundle.open(copy.path, public_key=public_file(key)).manifest == copy.manifest
+    copied_bundle = repack(signed_path, signed_path.parent / "copy.gwb")
+    assert read_contents(copied_bundle.path) == read_contents(signed_path)
+    assert (
+        Bundle.open(copied_bundle.path, public_key=find_public_key(key)).manifest
+        == copied_bundle.manifest
+    )
 
 
 def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, key: Path) -> None:
@@ -341,14 +348,14 @@ def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, 
     assert read_contents(signed_path).keys() - read_contents(device_copy.path).keys() == {
         "cloud.onnx"
     }
-    device_bundle = Bundle.open(device_copy.path, public_key=public_file(key), for_device=True)
+    device_bundle = Bundle.open(device_copy.path, public_key=find_public_key(key), for_device=True)
     assert device_bundle.absent_files() == ("cloud.onnx",)
     assert device_bundle.read("stage_0.onnx") == b"first graph"
     assert device_bundle.sample()["label"].tolist() == [1, 1, 1, 0, 1]
     with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
         device_bundle.read("cloud.onnx")
     with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
-        Bundle.open(device_copy.path, public_key=public_file(key))
+        Bundle.open(device_copy.path, public_key=find_public_key(key))
     copy_of_copy = repack(device_copy.path, signed_path.parent / "device", for_device=True)
     (copy_of_copy.path / "stage_0.onnx").unlink()
     with pytest.raises(DamagedFileError, match=r"stage_0\.onnx is missing"):
@@ -358,11 +365,11 @@ def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, 
 def test_a_bundle_can_be_signed_in_place(write_bundle: WriteBundle, key: Path) -> None:
     path = write_bundle()
     repack(path, path, sign=key)
-    assert Bundle.open(path, public_key=public_file(key)).signed_by
-    assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+    assert Bundle.open(path, public_key=find_public_key(key)).signed_by
+    assert list(path.parent.glob(".*")) == []  # no temporary file
     (path / "SIGNATURE").unlink()
     set_operating_point(path, 1, sign=key)  # switching also signs
-    assert Bundle.open(path, public_key=public_file(key)).manifest.active == 1
+    assert Bundle.open(path, public_key=find_public_key(key)).manifest.active == 1
 
 
 @pytest.mark.parametrize("is_interrupted_before", [True, False])
@@ -402,13 +409,17 @@ def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_sign_and_check_bundles(
-    write_bundle: WriteBundle, tmp_path: Path, run: Callable[..., Any], refused: Callable[..., str]
+    write_bundle: WriteBundle,
+    tmp_path: Path,
+    run_command: Callable[..., Any],
+    assert_refused: Callable[..., str],
 ) -> None:
-    bundle, key_name, copy = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
-    key, public_key_file = f"{key_name}.key", f"{key_name}.pub"
+    bundle = write_bundle()
+    copied_bundle = tmp_path / "x.gwb"
+    key, public_key_file = tmp_path / "ops.key", tmp_path / "ops.pub"
 
-    def run_successfully(*args: object) -> str:
-        status, stdout, stderr = run(*args)
+    def run_successfully(*arguments: object) -> str:
+        status, stdout, stderr = run_command(*arguments)
         assert status == 0, stderr
         return str(stdout)
 
@@ -416,23 +427,20 @@ def test_commands_sign_and_check_bundles(
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
     subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public_key_file], check=True)
     key_id = PublicKey(public_key_file).key_id
-    pack_output = run_successfully("pack", bundle, "--out", copy, "--sign", key, "--json")
+    pack_output = run_successfully("pack", bundle, "--out", copied_bundle, "--sign", key, "--json")
     assert json.loads(pack_output)["key_id"] == key_id
-    assert "--for fun" in refused("pack", bundle, "--out", copy, "--for", "fun")
-    inspect_document = json.loads(run_successfully("inspect", copy, "--json"))
-    assert (
-        inspect_document["signed"],
-        inspect_document["key_id"],
-        inspect_document["signature_checked"],
-    ) == (True, key_id, False)
-    inspect_output = run_successfully("inspect", copy, "--public-key", public_key_file)
+    assert "--for fun" in assert_refused("pack", bundle, "--out", copied_bundle, "--for", "fun")
+    inspect_document = json.loads(run_successfully("inspect", copied_bundle, "--json"))
+    assert (inspect_document["signed"], inspect_document["key_id"]) == (True, key_id)
+    assert not inspect_document["signature_checked"]
+    inspect_output = run_successfully("inspect", copied_bundle, "--public-key", public_key_file)
     assert f"signed by key {key_id}: the signature is valid" in inspect_output
     assert "not signed" in run_successfully("inspect", bundle)
     for command in ("inspect", "verify"):
-        assert "is not signed" in refused(command, bundle, "--public-key", public_key_file)
-    assert "signed by key" in refused("frontier", copy, "--budget", "200")
-    run_successfully("frontier", copy, "--budget", "200", "--sign", key)
-    assert Bundle.open(copy, public_key=public_key_file).manifest.active == 1
+        assert "is not signed" in assert_refused(command, bundle, "--public-key", public_key_file)
+    assert "signed by key" in assert_refused("frontier", copied_bundle, "--budget", "200")
+    run_successfully("frontier", copied_bundle, "--budget", "200", "--sign", key)
+    assert Bundle.open(copied_bundle, public_key=public_key_file).manifest.active == 1
 
 
 def test_reading_without_a_key_loads_no_cryptography(signed_path: Path) -> None:

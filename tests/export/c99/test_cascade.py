@@ -15,6 +15,7 @@ def test_stages_after_one_that_always_stops_are_left_out():
     three_stages = replace(
         make_step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True
     )
+    # The next larger threshold, with which a score of the lowest float32 does not stop.
     almost_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
     for thresholds, n_stages in (
         ((0.5, ALWAYS_STOP, None), 2),

@@ -19,7 +19,7 @@ from gatewise_export.c99.layout import CALL_STACK_BYTES, PackedTrees, lay_out, p
 from tests.support.c_cascades import make_step_cascade
 
 
-def stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
+def make_stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
     """Make a tree with one inner node."""
     return Tree([feature, -1, -1], [threshold, 0, 0], [1, -1, -1], [2, -1, -1], nan_left, output)
 
@@ -36,22 +36,26 @@ class Tree:
     output: int = 0
 
 
-def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
+def make_ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
+    """Join trees; the value of a node is its number."""
     sizes = [len(tree.feature) for tree in trees]
     roots = np.cumsum([0, *sizes[:-1]])
 
-    def joined_children(side: str) -> NDArray[np.int32]:
-        children = [np.array(getattr(tree, side)) for tree in trees]
-        shifted = [np.where(c < 0, -1, c + root) for c, root in zip(children, roots, strict=True)]
-        return np.concatenate(shifted).astype(np.int32)
+    def join_children(side: str) -> NDArray[np.int32]:
+        """Join the children of all nodes, numbered over all trees; a leaf has -1."""
+        joined_children = [
+            np.where(np.array(getattr(tree, side)) < 0, -1, np.array(getattr(tree, side)) + root)
+            for tree, root in zip(trees, roots, strict=True)
+        ]
+        return np.concatenate(joined_children).astype(np.int32)
 
     feature = np.concatenate([tree.feature for tree in trees]).astype(np.int32)
     nan_left = np.repeat([tree.nan_left for tree in trees], sizes) & (feature >= 0)
     return TreeEnsemble(
         feature=feature,
         threshold=np.concatenate([tree.threshold for tree in trees]).astype(np.float32),
-        left=joined_children("left"),
-        right=joined_children("right"),
+        left=join_children("left"),
+        right=join_children("right"),
         nan_left=nan_left,
         value=np.arange(sum(sizes), dtype=np.float32)[:, None],
         roots=roots.astype(np.int32),
@@ -61,7 +65,7 @@ def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
     )
 
 
-def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
+def make_cascade(*stages: Stage, **changes: Any) -> Cascade:
     return replace(
         make_step_cascade(1, takes_missing=False),
         stages=stages,
@@ -80,8 +84,8 @@ DEEP_TREE = Tree(
 
 
 def test_packed_trees_count_the_inner_nodes_to_the_left():
-    trees = ensemble(DEEP_TREE, stump(2, 7.0), n_features=3)
-    packed = pack_trees(trees, np.array([5, 3, 4]), takes_missing=True)
+    trees = make_ensemble(DEEP_TREE, make_stump(2, 7.0), n_features=3)
+    packed = pack_trees(trees, np.array([5, 3, 4]), takes_missing=True)  # slots of the features
     assert packed.start.tolist() == [0, 3, 4]
     assert packed.slot.tolist() == [3, 5, 3, 4]
     assert packed.threshold.tolist() == [4.0, 2.0, 1.0, 7.0]
@@ -96,9 +100,11 @@ def test_packed_trees_count_the_inner_nodes_to_the_left():
 
 
 def test_slots_are_the_features_of_all_stages_in_order():
-    first = Stage(ensemble(stump(0, 1.0), n_features=2), np.array([7, 2]), "sigmoid")
-    second = Stage(ensemble(stump(1, 1.0), n_features=2), np.array([2, 4]), "sigmoid")
-    layout = lay_out(cascade_of_trees(first, second, thresholds=(0.5, None)), None)
+    first_stage = Stage(
+        make_ensemble(make_stump(0, 1.0), n_features=2), np.array([7, 2]), "sigmoid"
+    )
+    last_stage = Stage(make_ensemble(make_stump(1, 1.0), n_features=2), np.array([2, 4]), "sigmoid")
+    layout = lay_out(make_cascade(first_stage, last_stage, thresholds=(0.5, None)), None)
     assert layout.columns.tolist() == [2, 4, 7]
     assert layout.n_slots == layout.n_values == 3
     assert [stage.slots.tolist() for stage in layout.stages] == [[2, 0], [0, 1]]
@@ -110,34 +116,34 @@ def test_slots_are_the_features_of_all_stages_in_order():
 
 
 def test_a_stage_whose_model_is_left_out_still_acquires_its_features():
-    stage = Stage(ensemble(stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
-    cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), is_lean=True, offloads=True)
+    stage = Stage(make_ensemble(make_stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
+    cascade = make_cascade(stage, stage, thresholds=(None, 0.5), is_lean=True, offloads=True)
     stage_without_model, stage_with_model = lay_out(cascade, 8).stages
-    assert (
-        stage_without_model.model,
-        stage_without_model.n_margins,
-        stage_without_model.score,
-    ) == (None, 0, None)
+    assert (stage_without_model.model, stage_without_model.n_margins) == (None, 0)
+    assert stage_without_model.score is None
     assert stage_without_model.slots.tolist() == stage_with_model.slots.tolist() == [0]
     assert isinstance(stage_with_model.model, PackedTrees)
-    is_lazy = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
-    assert lay_out(cascade_of_trees(is_lazy), None).stages[0].is_lazy
+    lazy_stage = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
+    assert lay_out(make_cascade(lazy_stage), None).stages[0].is_lazy
 
 
 def test_codes_count_the_thresholds_below():
-    first = Stage(ensemble(DEEP_TREE, n_features=2), np.array([0, 1]), "sigmoid")
-    second = Stage(ensemble(stump(0, 3.0), n_features=1), np.array([1]), "sigmoid")
-    layout = lay_out(cascade_of_trees(first, second, takes_missing=True), 8)
+    # The first stage compares feature 0 with 2 and feature 1 with 4 and 1, the second one feature 1
+    # with 3.
+    first_stage = Stage(make_ensemble(DEEP_TREE, n_features=2), np.array([0, 1]), "sigmoid")
+    last_stage = Stage(make_ensemble(make_stump(0, 3.0), n_features=1), np.array([1]), "sigmoid")
+    cascade = make_cascade(first_stage, last_stage, takes_missing=True)
+    layout = lay_out(cascade, 8)
     assert layout.code_bits == 8
     assert [edges.tolist() for edges in layout.edges] == [[2.0], [1.0, 3.0, 4.0]]
     assert [forest.code.tolist() for forest in layout.forests] == [[2, 0, 0], [1]]
     assert layout.nan_code == 255
-    assert lay_out(cascade_of_trees(first, second), 16).nan_code == 65535
+    assert lay_out(make_cascade(first_stage, last_stage), 16).nan_code == 65535
 
 
 def test_a_layout_without_thresholds_has_no_codes():
     linear_model = LinearModel(*np.ones((2, 3), "f4"), np.ones((3, 1), "f4"), np.ones(1, "f4"))
-    layout = lay_out(cascade_of_trees(Stage(linear_model, np.arange(3), "sigmoid")), 8)
+    layout = lay_out(make_cascade(Stage(linear_model, np.arange(3), "sigmoid")), 8)
     assert layout.code_bits is None
     assert layout.forests == ()
     assert layout.nan_flag == 0
@@ -159,30 +165,31 @@ def test_the_error_for_too_many_thresholds_names_a_larger_form():
         lay_out(cascade, 16)
 
 
+# A slot has one, two or four bytes, of which NaN takes the highest bit.
 @pytest.mark.parametrize(
     ("n_features", "flag"),
     [(1, 1 << 7), (128, 1 << 7), (129, 1 << 15), (32768, 1 << 15), (32769, 1 << 31)],
 )
 def test_the_flag_of_nan_is_the_bit_above_all_slots(n_features, flag):
-    trees = ensemble(stump(n_features - 1, 0.5, nan_left=True), n_features=n_features)
+    trees = make_ensemble(make_stump(n_features - 1, 0.5, nan_left=True), n_features=n_features)
     stage = Stage(trees, np.arange(n_features), "sigmoid")
-    layout = lay_out(replace(cascade_of_trees(stage), takes_missing=True), None)
+    layout = lay_out(replace(make_cascade(stage), takes_missing=True), None)
     assert layout.nan_flag == flag
     assert layout.types["slot_type"] == f"uint{flag.bit_length()}_t"
-    assert lay_out(cascade_of_trees(stage), None).nan_flag == 0
+    assert lay_out(make_cascade(stage), None).nan_flag == 0
 
 
 @pytest.mark.parametrize(("n_slots", "c_type"), [(256, "uint8_t"), (257, "uint16_t")])
 def test_slots_and_columns_are_numbered_from_0(n_slots, c_type):
-    trees = ensemble(stump(0, 1.0), n_features=n_slots)
-    types = lay_out(cascade_of_trees(Stage(trees, np.arange(n_slots), "sigmoid")), None).types
+    trees = make_ensemble(make_stump(0, 1.0), n_features=n_slots)
+    types = lay_out(make_cascade(Stage(trees, np.arange(n_slots), "sigmoid")), None).types
     assert {types[name] for name in ("column_type", "list_type", "slot_type")} == {c_type}
 
 
 @pytest.mark.parametrize(("n_outputs", "c_type"), [(256, "uint8_t"), (257, "uint16_t")])
 def test_outputs_are_numbered_from_0(n_outputs, c_type):
-    trees = ensemble(stump(0, 1.0), n_features=1, n_outputs=n_outputs)
-    layout = lay_out(cascade_of_trees(Stage(trees, np.arange(1), "softmax")), None)
+    trees = make_ensemble(make_stump(0, 1.0), n_features=1, n_outputs=n_outputs)
+    layout = lay_out(make_cascade(Stage(trees, np.arange(1), "softmax")), None)
     assert layout.n_outputs == n_outputs
     assert layout.types["output_type"] == c_type
 
@@ -197,21 +204,23 @@ def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, c_type):
 
 def test_layouts_do_not_change():
     layout = lay_out(make_step_cascade(2, takes_missing=False), 8)
-    for record, field in (
-        (layout, "code_bits"),
+    for record, field_name in (
+        (layout, "coded"),
         (layout.stages[0], "is_lazy"),
         (layout.forests[0], "output"),
     ):
         with pytest.raises(FrozenInstanceError):
-            setattr(record, field, None)
+            setattr(record, field_name, None)
 
 
 def test_types_are_the_smallest_that_hold_all_numbers():
     n_stumps = 300
     stage = Stage(
-        ensemble(*(stump(0, i) for i in range(n_stumps)), n_features=1), np.array([260]), "sigmoid"
+        make_ensemble(*(make_stump(0, i) for i in range(n_stumps)), n_features=1),
+        np.array([260]),
+        "sigmoid",
     )
-    types = lay_out(replace(cascade_of_trees(stage)), 16).types
+    types = lay_out(replace(make_cascade(stage)), 16).types
     assert types == {
         "column_type": "uint16_t",  # feature 260
         "list_type": "uint8_t",
@@ -226,7 +235,7 @@ def test_types_are_the_smallest_that_hold_all_numbers():
         "output_type": "uint8_t",
         "edge_start_type": "uint16_t",
     }
-    float_types = lay_out(replace(cascade_of_trees(stage)), None).types
+    float_types = lay_out(replace(make_cascade(stage)), None).types
     assert (float_types["key_type"], float_types["code_type"]) == ("float", "uint8_t")
     assert float_types["edge_start_type"] == "uint8_t"
 
@@ -244,43 +253,43 @@ def test_types_are_the_smallest_that_hold_all_numbers():
     ],
 )
 def test_an_instance_ends_at_a_whole_word(n_features, coded, n_flags, instance_bytes):
-    trees = ensemble(stump(0, 1.0), n_features=n_features)
-    layout = lay_out(cascade_of_trees(Stage(trees, np.arange(n_features), "sigmoid")), coded)
+    trees = make_ensemble(make_stump(0, 1.0), n_features=n_features)
+    layout = lay_out(make_cascade(Stage(trees, np.arange(n_features), "sigmoid")), coded)
     assert layout.n_flags == n_flags
     assert layout.instance_bytes == instance_bytes
     assert instance_bytes % 4 == 0
 
 
 def test_a_cascade_that_reads_nothing_has_one_value():
-    layout = lay_out(cascade_of_trees(Stage(constant_model(), np.arange(0), "sigmoid")), None)
+    layout = lay_out(make_cascade(Stage(make_constant_model(), np.arange(0), "sigmoid")), None)
     assert (layout.n_slots, layout.n_values) == (0, 1)
     assert layout.instance_bytes == 16
 
 
-def constant_model() -> LinearModel:
+def make_constant_model() -> LinearModel:
+    """Make a model without inputs, whose only output is its bias."""
     return LinearModel(
         np.zeros(0, "f4"), np.zeros(0, "f4"), np.zeros((0, 1), "f4"), np.ones(1, "f4")
     )
 
 
 def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
-    def kernel_stage(n_inputs: int) -> Stage:
-        rows = np.ones((2, n_inputs), np.float32)
+    def make_kernel_stage(n_inputs: int) -> Stage:
+        landmarks = np.ones((2, n_inputs), np.float32)
         model = KernelModel(
-            rows[0], rows[0], rows, np.float32(1), np.ones((2, 1), "f4"), np.ones(1, "f4")
-        )
+            mean=landmarks[0], scale=landmarks[0], landmarks=landmarks, rate=np.float32(1),
+            weights=np.ones((2, 1), "f4"), bias=np.ones(1, "f4"),
+        )  # fmt: skip
         return Stage(model, np.arange(n_inputs), "sigmoid")
 
-    layout = lay_out(cascade_of_trees(kernel_stage(2), kernel_stage(5), kernel_stage(3)), None)
+    stages = [make_kernel_stage(n_inputs) for n_inputs in (2, 5, 3)]
+    layout = lay_out(make_cascade(*stages), None)
     assert layout.widest_kernel == 5
-    assert layout.stack_bytes == CALL_STACK_BYTES + 20
-    layout_without_kernels = lay_out(
-        cascade_of_trees(Stage(constant_model(), np.arange(0), "sigmoid")), None
-    )
-    assert (layout_without_kernels.widest_kernel, layout_without_kernels.stack_bytes) == (
-        0,
-        CALL_STACK_BYTES,
-    )
+    assert layout.stack_bytes == CALL_STACK_BYTES + 5 * 4  # five floats
+    constant_stage = Stage(make_constant_model(), np.arange(0), "sigmoid")
+    layout_without_kernels = lay_out(make_cascade(constant_stage), None)
+    assert layout_without_kernels.widest_kernel == 0
+    assert layout_without_kernels.stack_bytes == CALL_STACK_BYTES
 
 
 @pytest.mark.parametrize(("takes_missing", "max_thresholds"), [(False, 255), (True, 254)])

@@ -38,10 +38,11 @@ from gatewise_export.c99.signals.signal_writer import MAX_RELATIVE_ERROR
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
+from tests.export.c99.signal_cases import CASES, Case, make_channels, make_random_windows
 from tests.support import avr
 from tests.support.needs import needs_compiler
 from tests.support.shared_data import find_shared_file
-from tests.support.signal_blocks import RATE_HZ, make_picture_blocks, make_signal_blocks
+from tests.support.signal_blocks import make_signal_blocks
 
 pytestmark = needs_compiler
 
@@ -61,6 +62,7 @@ int main(int argc, char **argv)
 ${calls}    return argc != 2;
 }
 """
+# A program for boards: prints the number of wrong windows and the largest error.
 SELFTEST = """\
 #include <stdio.h>
 int hapt_signals_selftest(float *farthest, int *other);
@@ -71,6 +73,8 @@ int main(void)
     return printf("%d %g\\n", wrong, (double)farthest) < 0;
 }
 """
+# The function of one case. 7919 is a prime, so that its multiples visit the features in a mixed
+# order.
 CASE_PROGRAM = """\
 int ${p}_signals_selftest(float *farthest, int *other);
 static int ${p}(void)
@@ -102,65 +106,7 @@ static int ${p}(void)
 """
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    graph: sig.SignalGraph
-    windows: NDArray[Any]
-    exact: bool = False
-
-
-def acceleration(scale: float = 1 / 720) -> sig.Channels:
-    return sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), scale)
-
-
-def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDArray[Any]:
-    """Noise of all levels with offsets and drifts; some windows are coarse, constant or 0."""
-    rng = np.random.default_rng(seed)
-    level = 10.0 ** rng.uniform(0, 4, (n, 1, 3))
-    x = rng.normal(0, level, (n, samples, 3)) + rng.normal(0, 3 * level)
-    x += np.linspace(0, 1, samples)[:, None] * level * rng.integers(0, 5, (n, 1, 1))
-    x[::7] = np.round(x[::7] / level[::7]) * level[::7]
-    x[1::9] = x[1::9, :1]
-    x[2::11] = 0
-    if dtype == "float32":
-        return (x / 1000).astype(np.float32)
-    limits = np.iinfo(dtype)
-    return np.clip(np.round(x * (limits.max / 32767)), limits.min, limits.max).astype(dtype)
-
-
-def cases() -> dict[str, Case]:
-    x = acceleration()
-    simple_blocks = [
-        *(kind(x) for kind in (sig.Mean, sig.Statistics, sig.Quantiles, sig.ZeroCrossings)),
-        sig.Autocorrelation(x), sig.Statistics(sig.Magnitude(x)), sig.Mean(sig.Jerk(x, 50.0)),
-        sig.Mean(sig.Envelope(x, 3)),
-    ]  # fmt: skip
-    odd_name = sig.Channels('*/\n#error "é\\', (1,))  # C must escape any name
-    few_blocks = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]
-    # C stores a spectrogram with two readers, but not one with a single reader.
-    named_cases = {"all": Case(sig.SignalGraph(make_signal_blocks()), random_windows(5, 80, 100))}
-    spectrogram = sig.Spectrogram(odd_name, RATE_HZ, 16, 5)
-    blocks = [sig.MelEnergies(sig.MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
-    named_cases["shared"] = Case(sig.SignalGraph(blocks), random_windows(6, 20, 90))
-    for dtype in ("int8", "uint16", "float32"):
-        named_cases[dtype] = Case(sig.SignalGraph(few_blocks), random_windows(5, 40, 60, dtype))
-    for n in (17, 1500):  # C adds in the order of numpy
-        windows = random_windows(n, 24, n)
-        named_cases[f"plain{n}"] = Case(sig.SignalGraph(simple_blocks), windows, exact=True)
-    rng = np.random.default_rng(4)
-    for name, shape in {"grey": (19, 23), "colour": (17, 14, 3), "frames": (3, 12, 31)}.items():
-        n_levels = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # some are nearly flat
-        windows = rng.integers(0, n_levels, (60, *shape)).astype(np.uint8)
-        first, last = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
-        pixels = sig.FrameDifference(first, last) if name == "frames" else sig.Pixels(scale=0.5)
-        named_cases[name] = Case(sig.SignalGraph(make_picture_blocks(pixels)), windows)
-    return named_cases
-
-
-CASES = cases()
-
-
-def write_all(folder: Path, named_cases: dict[str, Case]) -> list[str]:
+def write_cases(folder: Path, named_cases: dict[str, Case]) -> list[str]:
     """Write the C of all cases and a program that runs the case given by its argument."""
     includes, functions, calls = "", "", ""
     for name, case in named_cases.items():
@@ -169,31 +115,33 @@ def write_all(folder: Path, named_cases: dict[str, Case]) -> list[str]:
             case.graph, windows.shape[1:], windows.dtype, folder, name=name, sample=windows[::20]
         )
         includes += f'#include "{name}_signals.h"\n'
-        text = (folder / f"{name}_signals.h").read_text()
-        element = re.search(r"const (\w+) \*window;", text)
-        assert element is not None
+        header = (folder / f"{name}_signals.h").read_text()
+        element_type = re.search(r"const (\w+) \*window;", header)
+        assert element_type is not None
         functions += Template(CASE_PROGRAM).substitute(
-            p=name, P=name.upper(), element=element[1], size=windows[0].size,
+            p=name, P=name.upper(), element=element_type[1], size=windows[0].size,
             n_features=len(case.graph.feature_names),
         )  # fmt: skip
         calls += f'    if (argc == 2 && !strcmp(argv[1], "{name}"))\n        return {name}();\n'
-    fill = {"includes": includes, "functions": functions, "calls": calls}
-    (folder / "run.c").write_text(Template(PROGRAM).substitute(fill))
+    program = Template(PROGRAM).substitute(includes=includes, functions=functions, calls=calls)
+    (folder / "run.c").write_text(program)
     return [path.name for path in folder.glob("*.c")]
 
 
-def run(command: Sequence[str], folder: Path, data: bytes = b"") -> bytes:
-    result = subprocess.run(command, cwd=folder, input=data, capture_output=True, check=False)
-    assert result.returncode == 0, f"{result.returncode} {result.stderr.decode()[:2000]}"
-    return result.stdout
+def run_program(command: Sequence[str], folder: Path, stdin: bytes = b"") -> bytes:
+    """Run a program in a folder; return its output."""
+    process = subprocess.run(command, cwd=folder, input=stdin, capture_output=True, check=False)
+    assert process.returncode == 0, f"{process.returncode} {process.stderr.decode()[:2000]}"
+    return process.stdout
 
 
-def features_of(out: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Features in the program's output, and the steps computed for the first feature."""
+def read_features(output: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read a program's output: the features, and the steps computed for the first feature."""
     n_features = len(case.graph.feature_names)
-    n_steps = len(out) // len(case.windows) - 4 * n_features
-    row = np.dtype([("steps", np.uint8, n_steps), ("features", np.float32, n_features)])
-    rows = np.frombuffer(out, row)
+    # The program writes a byte for each step and four for each feature of a window.
+    n_steps = len(output) // len(case.windows) - 4 * n_features
+    row_type = np.dtype([("steps", np.uint8, n_steps), ("features", np.float32, n_features)])
+    rows = np.frombuffer(output, row_type)
     assert len(rows) == len(case.windows)
     return rows["features"], rows["steps"]
 
@@ -202,57 +150,67 @@ def features_of(out: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]]:
 def program(tmp_path_factory):
     """The program of all cases, compiled once."""
     folder = tmp_path_factory.mktemp("signals")
-    files = write_all(folder, CASES)
-    run([*(compiler_command() or ()), *STRICT_FLAGS, *WARNINGS, "-o", "run", *files, "-lm"], folder)
+    files = write_cases(folder, CASES)
+    run_program(
+        [*(compiler_command() or ()), *STRICT_FLAGS, *WARNINGS, "-o", "run", *files, "-lm"], folder
+    )
     return folder
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_features_equal_those_of_python(program, name):
     case = CASES[name]
-    out = run(["./run", name], program, case.windows.tobytes())  # runs the self-test as well
-    features, steps = features_of(out, case)
-    check_features(case, features)
+    output = run_program(["./run", name], program, case.windows.tobytes())  # with the self-test
+    features, is_computed = read_features(output, case)
+    assert_features_agree(case, features)
     # Steps are numbered in the order of computation; later steps may overwrite the window.
-    computed = steps.any(axis=0).nonzero()[0]
-    assert len(computed) <= computed[-1] + 1 <= len(ancestors(case.graph.blocks[0]))
-    assert steps[:, computed[-1]].all()
+    computed_steps = is_computed.any(axis=0).nonzero()[0]
+    last_step = computed_steps[-1]
+    assert len(computed_steps) <= last_step + 1 <= len(find_ancestors(case.graph.blocks[0]))
+    assert is_computed[:, last_step].all()
 
 
-def check_features(case: Case, features: NDArray[Any]) -> None:
+def assert_features_agree(case: Case, features: NDArray[Any]) -> None:
     expected = case.graph.transform(case.windows)
-    if case.exact:
+    if case.is_exact:
         assert features.tobytes() == expected.tobytes()
         return
+    # Differences relative to the largest value of each feature; the initial value avoids 0 / 0.
     differences = np.abs(features - expected) / np.abs(expected).max(axis=0, initial=1e-30)
-    largest = dict(zip(case.graph.feature_names, differences.max(axis=0), strict=True))
-    assert {feature: gap for feature, gap in largest.items() if not gap <= MAX_RELATIVE_ERROR} == {}
+    difference_by_name = dict(zip(case.graph.feature_names, differences.max(axis=0), strict=True))
+    too_large = {
+        name: difference
+        for name, difference in difference_by_name.items()
+        if not difference <= MAX_RELATIVE_ERROR  # also NaN
+    }
+    assert too_large == {}
 
 
-def ancestors(step: sig.Step) -> set[sig.Step]:
-    return {step}.union(*map(ancestors, step.inputs))
+def find_ancestors(step: sig.Step) -> set[sig.Step]:
+    """Find a step and all steps that it needs."""
+    return {step}.union(*map(find_ancestors, step.inputs))
 
 
 def test_every_built_in_step_is_among_the_cases():
-    built_in = set()
-    pending = [sig.Step]
-    while pending:
-        cls = pending.pop()
-        pending += cls.__subclasses__()
-        if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
-            built_in.add(cls)
-    step_types = {type(step) for case in CASES.values() for step in case.graph.steps}
-    assert step_types == set(CALL_WRITERS) == built_in - {FunctionBlock, OnnxBlock}
+    built_in_classes = set()
+    pending_classes = [sig.Step]
+    while pending_classes:
+        step_class = pending_classes.pop()
+        pending_classes += step_class.__subclasses__()
+        if step_class.__module__.startswith("gatewise_signals.") and not isabstract(step_class):
+            built_in_classes.add(step_class)
+    step_classes = {type(step) for case in CASES.values() for step in case.graph.steps}
+    assert step_classes == set(CALL_WRITERS) == built_in_classes - {FunctionBlock, OnnxBlock}
 
 
 def test_nan_and_infinite_samples_give_the_features_of_numpy(tmp_path):
-    windows = random_windows(3, 3, 40, "float32")
+    windows = make_random_windows(3, 3, 40, "float32")
     windows[0, 5, 1], windows[1, 7, 0] = np.nan, np.inf
     graph = sig.SignalGraph(make_signal_blocks()[:5])
     case = Case(graph, windows)
-    files = write_all(tmp_path, {"odd": case})
-    run([*(compiler_command() or ()), *STRICT_FLAGS, "-o", "run", *files, "-lm"], tmp_path)
-    features, _ = features_of(run(["./run", "odd"], tmp_path, windows.tobytes()), case)
+    files = write_cases(tmp_path, {"odd": case})
+    run_program([*(compiler_command() or ()), *STRICT_FLAGS, "-o", "run", *files, "-lm"], tmp_path)
+    features, _ = read_features(run_program(["./run", "odd"], tmp_path, windows.tobytes()), case)
     np.testing.assert_allclose(features, graph.transform(windows), rtol=1e-5)
 
 
@@ -268,7 +226,7 @@ class Peak(SignalBlock):
 
 
 def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
-    x = acceleration()
+    x = make_channels()
     graph = sig.SignalGraph([sig.Mean(x), Peak(x), sig.Statistics(x)])
     with pytest.raises(ConversionError, match=r"^cannot write peak\(acc\) in C: "):
         write_signals(graph, (64, 3), "int16", tmp_path)
@@ -279,17 +237,17 @@ def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
     # Features of other blocks can be written alone, with only the C that they need.
     source = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
-    code = (tmp_path / "model_signals.c").read_text()
+    source_text = (tmp_path / "model_signals.c").read_text()
     assert (source.n_steps, source.n_features) == (2, 3)
-    assert "statistics" not in code
-    assert "logf" not in code
+    assert "statistics" not in source_text
+    assert "logf" not in source_text
     # Channels, features, two words of flags and counters, and one word of padding.
     assert source.struct_bytes == 4 + 4 * (64 * 3 + 3 + 2 + 1)
 
 
-def linear_cascade() -> Cascade:
+def make_linear_cascade() -> Cascade:
     """Cascade of two linear stages on noise, the second of which reads spectra."""
-    x = acceleration()
+    x = make_channels()
     blocks = [
         sig.Mean(x),
         sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 4.0, 8.0, 12.5)),
@@ -297,17 +255,21 @@ def linear_cascade() -> Cascade:
         Peak(x),
     ]
     signal = SignalInput(sig.SignalGraph(blocks), (64, 3), "int16")
-    windows = random_windows(8, 80, 64)
-    rows, rng = signal.features(windows), np.random.default_rng(2)
-    stages, thresholds = [], []
+    windows = make_random_windows(8, 80, 64)
+    rows = signal.features(windows)
+    rng = np.random.default_rng(2)
+    stages = []
+    thresholds = []
     for features in (np.arange(3), np.arange(12)):
-        used = rows[:, features]
-        scale = 1 / np.maximum(used.std(axis=0), 1e-6)
-        weights, bias = rng.normal(size=(len(features), 3)).astype(np.float32), np.zeros(3, "f4")
-        model = LinearModel(used.mean(axis=0), scale.astype(np.float32), weights, bias)
+        stage_rows = rows[:, features]
+        scale = 1 / np.maximum(stage_rows.std(axis=0), 1e-6)  # constant features have no spread
+        weights = rng.normal(size=(len(features), 3)).astype(np.float32)
+        model = LinearModel(
+            stage_rows.mean(axis=0), scale.astype(np.float32), weights, np.zeros(3, "f4")
+        )
         stages.append(Stage(model, features, "softmax"))
-        scores = split_outputs(stages[-1].margins(rows), "margin")[1]
-        thresholds.append(float(np.sort(scores)[50]))  # the score of a row
+        _, scores = split_outputs(stages[-1].margins(rows), "margin")
+        thresholds.append(float(np.sort(scores)[50]))  # the score of one of 80 rows
     return Cascade(
         title="noise", stages=tuple(stages), thresholds=tuple(thresholds), rows=rows,
         feature_names=signal.graph.feature_names, classes=(0, 1, 2), takes_missing=False,
@@ -317,58 +279,61 @@ def linear_cascade() -> Cascade:
 
 @pytest.mark.slow
 def test_a_cascade_in_c_computes_its_features_and_decides_on_them(tmp_path):
-    cascade = linear_cascade()
+    cascade = make_linear_cascade()
     source = write_cascade(cascade, tmp_path, name="noise")
     assert source.signals is not None
     # C computes the features of requests, except the block without a translation.
     assert source.signals.n_features == len(cascade.feature_names) - 3
     assert source.ram_bytes == source.instance_bytes + source.signals.struct_bytes
-    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
-    assert "rows differ (80 of the sample, 256 generated from the model)" in printed
+    output = run_program(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
+    assert "rows differ (80 of the sample, 256 generated from the model)" in output
     pattern = r"features of 0 of 80 .* by at most (\S+) of their scale;\n(\d+) more"
-    match = re.search(pattern, printed)
+    match = re.search(pattern, output)
     assert match is not None
     assert float(match[1]) <= MAX_RELATIVE_ERROR
     assert int(match[2]) <= 1  # the row whose score is the threshold
-    code = (tmp_path / "noise_signals.c").read_text()
-    altered = code.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
-    assert altered != code
-    (tmp_path / "noise_signals.c").write_text(altered)
-    failed = subprocess.run(
+    # An error of 0.02 % in a sum of spectra is detected.
+    source_text = (tmp_path / "noise_signals.c").read_text()
+    altered_text = source_text.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
+    assert altered_text != source_text
+    (tmp_path / "noise_signals.c").write_text(altered_text)
+    process = subprocess.run(
         ["make", "-s", "test", "CFLAGS=-O0"], cwd=tmp_path, capture_output=True, check=False
     )
-    assert failed.returncode != 0
-    assert re.search(rb"features of [1-9]\d* of 80", failed.stdout)
+    assert process.returncode != 0
+    assert re.search(rb"features of [1-9]\d* of 80", process.stdout)
 
 
 def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
-    cascade = linear_cascade()
+    cascade = make_linear_cascade()
 
-    def write(name: str, **changes: Any) -> CSource:
-        changed = replace(cascade, **changes).without_unreachable_stages()
-        return write_cascade(changed, tmp_path / name, name=name)
+    def write_changed_cascade(name: str, **changes: Any) -> CSource:
+        changed_cascade = replace(cascade, **changes).without_unreachable_stages()
+        return write_cascade(changed_cascade, tmp_path / name, name=name)
 
-    whole = write("whole")
-    lean = write("lean", is_lean=True)  # no features of requests
-    stages = write("stages", offloads=False)  # no requests
-    always = write("always", thresholds=(ALWAYS_STOP, None))  # no second stage, no requests
+    whole = write_changed_cascade("whole")
+    lean = write_changed_cascade("lean", is_lean=True)  # no features of requests
+    stages = write_changed_cascade("stages", offloads=False)  # no requests
+    # No second stage and no requests.
+    always = write_changed_cascade("always", thresholds=(ALWAYS_STOP, None))
     n_features = [source.signals.n_features for source in (whole, lean, stages, always)]
+    # All blocks with a translation, both stages, both stages, the first stage.
     assert n_features == [30, 12, 12, 3]
     assert always.n_stages == 1
     assert always.signals.n_steps == 2
     assert always.ram_bytes < stages.ram_bytes <= whole.ram_bytes
     assert always.flash_bytes < stages.flash_bytes < whole.flash_bytes
     assert "0.5f * (a[0] + b[0])" not in (tmp_path / "always" / "always_signals.c").read_text()
-    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path / "always").decode()
-    assert "always: 0 of 336 rows differ" in printed
+    output = run_program(["make", "-s", "test", "CFLAGS=-O0"], tmp_path / "always").decode()
+    assert "always: 0 of 336 rows differ" in output  # 80 of the sample and 256 generated
 
 
 def test_the_self_test_generates_windows_without_a_sample(tmp_path):
-    source = write_cascade(replace(linear_cascade(), windows=None), tmp_path, name="noise")
+    source = write_cascade(replace(make_linear_cascade(), windows=None), tmp_path, name="noise")
     assert source.signals is not None
     assert source.signals.sample_windows == 16
-    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
-    assert "features of 0 of 16 windows differ" in printed
+    output = run_program(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
+    assert "features of 0 of 16 windows differ" in output
 
 
 @avr.needs_avr_gcc
@@ -393,6 +358,7 @@ def test_an_emulated_avr_computes_the_features(tmp_path, name):
     assert not count_differing(tmp_path, call, declarations, *files)
 
 
+#: Compilers and their flags by the processor.
 TARGETS = {
     "x86-64": ("gcc", "-O2"),
     "aarch64": ("aarch64-linux-gnu-gcc", "-O2", "-static"),
@@ -400,9 +366,10 @@ TARGETS = {
 }
 
 
-def hapt() -> Case:
-    with np.load(find_shared_file("hapt_windows.npz")) as data:
-        windows = data["X"][::9]
+def make_hapt_case() -> Case:
+    """Make a case of the standard blocks and windows of human activities."""
+    with np.load(find_shared_file("hapt_windows.npz")) as arrays:
+        windows = arrays["X"][::9]  # so that the test is short
     names = [f"{signal}_{axis}" for signal in ("acc", "gyro") for axis in "xyz"]
     blocks = sig.standard_blocks(rate_hz=50, channels=names, scale=1 / 720, samples=128)
     return Case(sig.SignalGraph(blocks), windows)
@@ -414,20 +381,22 @@ def test_features_of_hapt_on_other_processors(target, tmp_path):
     command, *flags = TARGETS[target]
     if shutil.which(command) is None:
         pytest.skip(f"{command} is not installed")
-    case = hapt()
-    files = write_all(tmp_path, {"hapt": case})
+    case = make_hapt_case()
+    files = write_cases(tmp_path, {"hapt": case})
     if target == "arm-none-eabi":  # the stack stays below the declared size
-        size = [*STRICT_FLAGS, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
-        run([command, *size], tmp_path)
-        declared = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
-        assert declared is not None
-        assert 64 < max_stack_bytes((tmp_path / "hapt_signals.ci").read_text()) <= int(declared[1])
+        options = [*STRICT_FLAGS, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
+        run_program([command, *options], tmp_path)
+        match = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
+        assert match is not None
+        stack_bytes = max_stack_bytes((tmp_path / "hapt_signals.ci").read_text())
+        assert 64 < stack_bytes <= int(match[1])  # more than 64, else the calls were not counted
         run_on_cortex_m4([command, *STRICT_FLAGS, *flags], tmp_path)
         return
-    run([command, *STRICT_FLAGS, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
-    runner = ["./run"] if target == "x86-64" else [emulator(), "./run"]
-    out = run([*runner, "hapt"], tmp_path, case.windows.tobytes())
-    check_features(case, features_of(out, case)[0])
+    run_program([command, *STRICT_FLAGS, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
+    runner = ["./run"] if target == "x86-64" else [find_emulator(), "./run"]
+    output = run_program([*runner, "hapt"], tmp_path, case.windows.tobytes())
+    features, _ = read_features(output, case)
+    assert_features_agree(case, features)
 
 
 def run_on_cortex_m4(command: list[str], folder: Path) -> None:
@@ -437,13 +406,13 @@ def run_on_cortex_m4(command: list[str], folder: Path) -> None:
     (folder / "vectors.c").write_text(VECTORS)
     (folder / "main.c").write_text(SELFTEST)
     files = ["main.c", "hapt_signals.c", "hapt_signals_selftest.c", "vectors.c"]
-    run([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
-    n_wrong, farthest = run([*CORTEX_M4_RUN, "selftest"], folder).split()
+    run_program([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
+    n_wrong, farthest = run_program([*CORTEX_M4_RUN, "selftest"], folder).split()
     assert int(n_wrong) == 0
     assert 0 < float(farthest) <= MAX_RELATIVE_ERROR
 
 
-def emulator() -> str:
+def find_emulator() -> str:
     path = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
     if path is None:
         pytest.skip("qemu-aarch64-static is not installed (apt install qemu-user-static)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import subprocess
@@ -36,7 +37,9 @@ pytestmark = [
 ]
 
 Matrix = NDArray[np.float32]
+#: Outcomes in the order of the C enumeration.
 STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
+#: Random cascades; so many cover all kinds of stages, see below.
 N_CASCADES = 16
 
 # -- expected decisions ---------------------------------------------------------------------
@@ -44,12 +47,14 @@ N_CASCADES = 16
 
 @dataclass
 class Answer:
+    """Decision about an instance; `stage` answers, and -1 stands for none."""
+
     outcome: int
     exit: int
     label: int
     stage: int
-    refused: int
-    acquired: set[int]
+    refused_feature: int
+    acquired_features: set[int]
 
 
 def walk_trees(
@@ -69,50 +74,51 @@ def walk_trees(
 
 def decide_row(cascade: Cascade, row: Matrix) -> Answer:
     """Decide about one instance by the rules, feature by feature."""
-    acquired: set[int] = set()
-    refused = label = last_stage = -1
+    acquired_features: set[int] = set()
+    refused_feature = label = last_stage = -1
 
-    def acquire_and_check(column: int) -> bool:
-        acquired.add(column)
+    def acquire_unusable(column: int) -> bool:
+        """Acquire a feature; return whether its value is unusable."""
+        acquired_features.add(column)
         is_missing = math.isnan(row[column]) and not cascade.takes_missing
         return is_missing or math.isinf(row[column])
 
     def is_usable(column: int) -> bool:
-        nonlocal refused
-        refused = column if acquire_and_check(column) else refused
-        return refused < 0
+        nonlocal refused_feature
+        refused_feature = column if acquire_unusable(column) else refused_feature
+        return refused_feature < 0
 
     n_stages = len(cascade.stages)
-    for s, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
+    for i, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
         if stage.acquisition == "node":
             walk_trees(stage.model, row, stage.features, is_usable)
-            unusable_columns = [refused] if refused >= 0 else []
+            unusable_columns = [refused_feature] if refused_feature >= 0 else []
         else:
             # A stage acquires all its features and refuses an infinite one before a missing one.
-            unusable_columns = [int(k) for k in stage.features if acquire_and_check(int(k))]
-            refused = next(
-                (k for k in unusable_columns if math.isinf(row[k])),
-                next(iter(unusable_columns), -1),
-            )
-        if refused >= 0:
+            columns = stage.features.tolist()
+            unusable_columns = [column for column in columns if acquire_unusable(column)]
+            infinite_columns = [column for column in unusable_columns if math.isinf(row[column])]
+            refused_feature = next(iter([*infinite_columns, *unusable_columns]), -1)
+        if refused_feature >= 0:
             request_features = (
                 cascade.request_features
                 if cascade.request_features is not None
                 else np.arange(len(row))
             )
             is_needed = any(
-                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in request_features)
-                for k in unusable_columns
+                math.isinf(row[column])
+                or (not cascade.cloud_takes_missing and column in request_features)
+                for column in unusable_columns
             )
             may_offload = cascade.offloads and not cascade.takes_missing and not is_needed
             outcome = OFFLOAD if may_offload else FALLBACK if last_stage >= 0 else ERROR
-            return Answer(outcome, n_stages, label, last_stage, refused, acquired)
+            return Answer(outcome, n_stages, label, last_stage, refused_feature, acquired_features)
         margins, score = split_outputs(stage.margins(row[None]), stage.score)
-        if cascade.has_model[s]:
-            label, last_stage = int(labels(margins)[0]), s
-        if stop_mask(score, threshold)[0] or (s == n_stages - 1 and not cascade.offloads):
-            return Answer(STOPPED, s, label, last_stage, -1, acquired)
-    return Answer(OFFLOAD, n_stages, label, last_stage, -1, acquired)
+        if cascade.has_model[i]:
+            label, last_stage = int(labels(margins)[0]), i
+        if stop_mask(score, threshold)[0] or (i == n_stages - 1 and not cascade.offloads):
+            return Answer(STOPPED, i, label, last_stage, -1, acquired_features)
+    return Answer(OFFLOAD, n_stages, label, last_stage, -1, acquired_features)
 
 
 # -- the tests -----------------------------------------------------------------------------
@@ -136,28 +142,30 @@ def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledMode
 @pytest.mark.slow
 def test_the_random_cascades_cover_all_kinds(compiled_cascades):
     stages = [stage for cascade, _ in compiled_cascades for stage in cascade.stages]
-    models = {type(stage.model) for stage in stages}
-    assert models == {TreeEnsemble, LinearModel, KernelModel}
-    for name in ("rows", "starts", "picks", "small"):
-        forests = [forest for c, _ in compiled_cascades for forest in lay_out(c, None).forests]
-        assert {getattr(forest.leaves, name) is None for forest in forests} == {False, True}
+    model_types = {type(stage.model) for stage in stages}
+    assert model_types == {TreeEnsemble, LinearModel, KernelModel}
+    cascades = [cascade for cascade, _ in compiled_cascades]
+    forests = [forest for cascade in cascades for forest in lay_out(cascade, None).forests]
+    for table_name in ("rows", "starts", "picks", "small"):
+        assert {getattr(forest.leaves, table_name) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
-    assert {all(c.has_model) for c, _ in compiled_cascades} == {False, True}
-    assert {(c.takes_missing, c.offloads) for c, _ in compiled_cascades} == {
-        (a, b) for a in (False, True) for b in (False, True)
-    }
+    assert {all(cascade.has_model) for cascade in cascades} == {False, True}
+    options = {(cascade.takes_missing, cascade.offloads) for cascade in cascades}
+    assert options == set(itertools.product((False, True), repeat=2))
 
 
 def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
     """Numbers at and next to every threshold, any other floats, NaN and infinity."""
     trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
-    marks = np.concatenate([DIFFICULT_VALUES, *(ensemble.threshold for ensemble in trees)])
-    neighbours = [np.nextafter(marks, np.float32(side)) for side in (-np.inf, np.inf)]
-    threshold_values = np.concatenate([marks, *neighbours])
-    near_threshold = st.sampled_from(threshold_values[np.isfinite(threshold_values)].tolist())
+    thresholds = np.concatenate([DIFFICULT_VALUES, *(ensemble.threshold for ensemble in trees)])
+    neighbours = [np.nextafter(thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
+    numbers = np.concatenate([thresholds, *neighbours])
+    near_threshold = st.sampled_from(numbers[np.isfinite(numbers)].tolist())
+    # Around 1e6, float32 numbers are 1/16 apart.
     near_offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
     not_finite = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
     any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    # Numbers near a threshold are the most frequent, because they are the most difficult.
     return st.one_of(
         near_threshold,
         near_threshold,
@@ -178,14 +186,12 @@ def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
 def test_c_decides_any_row_as_python(compiled_cascades, data):
     cascade, compiled = compiled_cascades[data.draw(st.integers(0, N_CASCADES - 1))]
     n_features = len(cascade.feature_names)
-    values = data.draw(
-        st.lists(feature_value_strategy(cascade), min_size=3 * n_features, max_size=3 * n_features)
-    )
-    rows = np.array(values, np.float32).reshape(3, n_features)
-    check_rows(cascade, compiled, rows)
+    n_cells = 3 * n_features  # of three rows
+    cells = data.draw(st.lists(feature_value_strategy(cascade), min_size=n_cells, max_size=n_cells))
+    assert_rows_agree(cascade, compiled, np.array(cells, np.float32).reshape(3, n_features))
 
 
-def check_rows(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
+def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
     c_answers = compiled(rows)
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     for i, row in enumerate(rows):
@@ -202,8 +208,8 @@ def check_rows(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
         if not has_model:
             assert outputs.shape[1] == 0
             continue
-        values = rows[:, stage.features]
-        is_unusable = np.isinf(values) | (np.isnan(values) & (not cascade.takes_missing))
+        cells = rows[:, stage.features]
+        is_unusable = np.isinf(cells) | (np.isnan(cells) & (not cascade.takes_missing))
         # Only rows without unusable values are compared. Nodes may skip other values.
         is_usable = ~np.isinf(rows).any(axis=1) & ~is_unusable.any(axis=1)
         is_usable &= cascade.takes_missing | ~np.isnan(rows).any(axis=1)
@@ -215,13 +221,12 @@ def check_rows(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
 def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
     rng = np.random.default_rng(5)
     for cascade, compiled in compiled_cascades:
-        check_rows(
-            cascade, compiled, rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names)))
-        )
+        rows = rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names)))
+        assert_rows_agree(cascade, compiled, rows)
 
 
 def test_all_self_tests_pass(compiled_cascades):
-    assert [c.selftest() for _, c in compiled_cascades] == [0] * N_CASCADES
+    assert [compiled.selftest() for _, compiled in compiled_cascades] == [0] * N_CASCADES
 
 
 def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path):
@@ -253,7 +258,7 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     source = write_cascade(cascade, tmp_path, coded=8)
     (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     assert compiled.selftest() == 0
-    check_rows(cascade, compiled, rows)
+    assert_rows_agree(cascade, compiled, rows)
     assert compiled(rows).exits[0] == 2
 
 
@@ -269,12 +274,11 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     source = write_cascade(cascade, tmp_path, coded=8)
     (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
-    neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-9, 999)]
-    values = np.concatenate(
-        [highest_thresholds, *neighbours, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])]
-    )
-    c_answers = compiled(values[:, None])
-    expected = cascade.stages[0].margins(values[:, None])
+    neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
+    far_numbers = np.float32([0, -1, 3e38, *[np.nan] * takes_missing])
+    rows = np.concatenate([highest_thresholds, *neighbours, far_numbers])[:, None]
+    c_answers = compiled(rows)
+    expected = cascade.stages[0].margins(rows)
     assert c_answers.outputs[0].tobytes() == expected.tobytes()
     assert expected.max() == n_thresholds
 
@@ -286,6 +290,7 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
     """Tables with more than 256 rows, values or entries need two bytes per index."""
     rng = np.random.default_rng(0)
     n_thresholds, n_rows, n_outputs = 500, 600, 8
+    # Distinct rows of few values for the form "picks", of many values and zeros for "sparse".
     if form == "picks":
         leaf_rows = rng.choice(rng.random(500), (n_rows, n_outputs))
     else:
@@ -305,8 +310,8 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
     (compiled,) = build([(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",))
     assert compiled.selftest() == 0
-    values = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
-    assert compiled(values).outputs[0].tobytes() == cascade.stages[0].margins(values).tobytes()
+    rows = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
+    assert compiled(rows).outputs[0].tobytes() == cascade.stages[0].margins(rows).tobytes()
 
 
 # -- the self-test without a sample ------------------------------------------------------------
@@ -327,28 +332,30 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     )
     assert altered_text != source_text
     (tmp_path / "wrong" / "wrong.c").write_text(altered_text)
-    libraries = build([(source, cascade.n_outputs) for source in sources], flags=("-O0",))
-    assert libraries[0].selftest() == 0
-    assert libraries[1].selftest() > 0
+    right_library, wrong_library = build(
+        [(source, cascade.n_outputs) for source in sources], flags=("-O0",)
+    )
+    assert right_library.selftest() == 0
+    assert wrong_library.selftest() > 0
 
 
 def test_generated_rows_hold_only_values_that_the_stages_accept():
     for seed in range(N_CASCADES):
         cascade = draw_cascade(seed)
         rows = probe_rows(cascade)
-        assert 16 <= len(rows) <= 256
+        assert 16 <= len(rows) <= 256  # the bounds of the writer
         assert not np.isinf(rows).any()
         assert cascade.takes_missing or not np.isnan(rows).any()
         read_features = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
         assert not np.delete(rows, read_features, axis=1).any()
     small_cascade = make_step_cascade(3, takes_missing=True)
-    values = set(probe_rows(small_cascade)[:, 0].tolist())
+    cells = set(probe_rows(small_cascade)[:, 0].tolist())
     neighbours = [
         np.nextafter(np.float32(threshold), np.float32(side))
         for threshold in range(3)
-        for side in (-9, 9)
+        for side in (-np.inf, np.inf)
     ]
-    assert {0.0, 1.0, 2.0, *map(float, neighbours)} <= values
+    assert {0.0, 1.0, 2.0, *map(float, neighbours)} <= cells
 
 
 # -- small machines ----------------------------------------------------------------------------

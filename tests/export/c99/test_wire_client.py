@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
 import re
 import subprocess
 import threading
@@ -28,14 +29,21 @@ from tests.support.relay import Relay
 
 pytestmark = needs_compiler
 
-STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+STRICT_FLAGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+#: The id that the C client of these tests gives to an encoded request.
 ID = bytes(range(16))
+#: Time to live of an encoded request.
+TTL_MS = 500
+#: States in the order of the C enumeration.
 IDLE, WAITING, ANSWERED, REFUSED, TIMEOUT, UNSENT = range(6)
+# Types of the C client's callbacks: publish a message, and draw random bytes.
 PUBLISH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 RANDOM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class CResponse(ctypes.Structure):
+    """The struct `m_wire_response` of the small bundle."""
+
     _fields_ = (
         ("label", ctypes.c_int32),
         ("worker_us", ctypes.c_uint32),
@@ -48,15 +56,16 @@ class CResponse(ctypes.Structure):
 class Client:
     """C client of the small bundle, loaded from a library; it records the sent messages."""
 
-    def __init__(self, library_folder: Path, n_bytes: int, response_offset: int) -> None:
-        self.library = ctypes.CDLL(str(library_folder))
+    def __init__(self, library_path: Path, n_bytes: int, response_offset: int) -> None:
+        self.library = ctypes.CDLL(str(library_path))
         for name in ("encode_cbor", "encode_json"):
             getattr(self.library, f"m_wire_{name}").restype = ctypes.c_size_t
         self.state_buffer = ctypes.create_string_buffer(n_bytes)
         self._response_offset = response_offset
         self.sent_messages: list[bytes] = []
         self.is_connected = True
-        self._callbacks = PUBLISH(self._publish), RANDOM(self._random)
+        # C keeps the callbacks, so that they must not be freed.
+        self._callbacks = PUBLISH(self._publish), RANDOM(self._draw_bytes)
         self.library.m_wire_begin(self.state_buffer, *self._callbacks, None)
 
     def _publish(self, message: int, size: int, _: Any) -> int:
@@ -64,28 +73,28 @@ class Client:
             self.sent_messages.append(ctypes.string_at(message, size))
         return int(self.is_connected)
 
-    def _random(self, address: int, size: int, _: Any) -> None:
+    def _draw_bytes(self, address: int, size: int, _: Any) -> None:
         ctypes.memmove(address, os.urandom(size), size)
 
     def encode(self, form: str, row: Any, *, capacity: int = 1000) -> bytes:
-        """Encode a request of three columns."""
+        """Encode a request of three columns; empty if it needs more than `capacity` bytes."""
         message = ctypes.create_string_buffer(capacity)
-        values = (ctypes.c_float * 3)(*row)
-        size = getattr(self.library, f"m_wire_encode_{form}")(message, capacity, ID, 500, values)
+        c_row = (ctypes.c_float * 3)(*row)
+        encode = getattr(self.library, f"m_wire_encode_{form}")
+        size = encode(message, capacity, ID, TTL_MS, c_row)
         return message.raw[:size]
 
     def decode(self, form: str, message: bytes) -> CResponse | None:
+        """Decode a response; return None if it is invalid or belongs to another request."""
         response = CResponse()
         decode = getattr(self.library, f"m_wire_decode_{form}")
         is_valid = decode(message, len(message), ID, ctypes.byref(response))
         return response if is_valid else None
 
-    def offload(self, row: Any, now: int, deadline: int) -> int:
-        return int(
-            self.library.m_wire_offload(
-                self.state_buffer, (ctypes.c_float * 3)(*row), now, deadline
-            )
-        )
+    def offload(self, row: Any, now: int, ttl_ms: int) -> int:
+        """Begin a request; return the state. Times are in milliseconds."""
+        c_row = (ctypes.c_float * 3)(*row)
+        return int(self.library.m_wire_offload(self.state_buffer, c_row, now, ttl_ms))
 
     def receive(self, message: bytes, now: int) -> int:
         return int(self.library.m_wire_receive(self.state_buffer, message, len(message), now))
@@ -114,7 +123,7 @@ def library_folder(bundle, tmp_path_factory) -> Path:
     )
     for json in (0, 1):
         sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
-        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={json}", *STRICT)
+        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={json}", *STRICT_FLAGS)
         command = [*(compiler_command() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
         subprocess.run([*command, "-o", folder / f"client{json}.so"], check=True)
     return folder
@@ -131,36 +140,47 @@ def client(library_folder) -> Client:
     return make_client(library_folder)
 
 
-def worker_answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
-    """Response of a worker to a request."""
-    request = decode_request(message)
-    fields = {"labels": [label], "probabilities": [[0.25, 0.75]], "worker_us": 40} | changes
-    if "error" in fields:
-        fields = {"error": fields["error"], "wait_ms": fields.get("wait_ms", 0)}
-    return Response(id=request.id, model="small", version="7", **fields)
+def answer_message(message: bytes) -> Response:
+    """Make the answer of a worker to a request."""
+    return Response(
+        id=decode_request(message).id, model="small", version="7", labels=[1],
+        probabilities=[[0.25, 0.75]], worker_us=40,
+    )  # fmt: skip
+
+
+def refuse_message(message: bytes, error: str, *, wait_ms: int = 0) -> Response:
+    """Make the refusal of a worker of a request."""
+    request_id = decode_request(message).id
+    return Response(id=request_id, model="small", version="7", error=error, wait_ms=wait_ms)
 
 
 # -- messages ------------------------------------------------------------------------------
 
 
-def make_hard_floats(n: int) -> np.ndarray:
-    """Floats of all sizes, with extremes, neighbours of powers of ten, and a missing value."""
+def make_hard_floats(n_per_kind: int) -> np.ndarray:
+    """Make floats of all sizes, with extremes, neighbours of powers of ten, and a missing value."""
     rng = np.random.default_rng(0)
-    bits = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
-    tens = np.float32(10.0) ** rng.integers(-37, 38, n).astype(np.float32)
-    neighbours = np.nextafter(tens, rng.choice([-np.inf, np.inf], n).astype(np.float32))
-    decimals = (rng.integers(-(10**6), 10**6, n) / 1000).astype(np.float32)
-    tiny = np.finfo(np.float32).smallest_subnormal
-    edges = [0.0, -0.0, 1.0, tiny, np.finfo("f4").max, np.finfo("f4").tiny, 16777217, np.nan]
-    values = np.concatenate([bits, tens, neighbours, decimals, np.array(edges, np.float32)])
-    return values[~np.isinf(values)]
+    random_bits = rng.integers(0, 1 << 32, n_per_kind, dtype=np.uint32).view(np.float32)
+    # All powers of ten that are normal float32 numbers.
+    powers = np.float32(10.0) ** rng.integers(-37, 38, n_per_kind).astype(np.float32)
+    sides = rng.choice([-np.inf, np.inf], n_per_kind).astype(np.float32)
+    neighbours = np.nextafter(powers, sides)
+    decimals = (rng.integers(-(10**6), 10**6, n_per_kind) / 1000).astype(np.float32)
+    limits = np.finfo(np.float32)
+    # 2^24 + 1 is the smallest whole number that is no float32.
+    extremes = [
+        0.0, -0.0, 1.0, limits.smallest_subnormal, limits.tiny, limits.max, 2**24 + 1, np.nan
+    ]  # fmt: skip
+    numbers = np.concatenate(
+        [random_bits, powers, neighbours, decimals, np.array(extremes, np.float32)]
+    )
+    return numbers[~np.isinf(numbers)]
 
 
 @pytest.mark.slow
 def test_requests_keep_the_exact_floats(client):
-    values = make_hard_floats(7500)
-    rows = np.resize(values, (10_000, 3))
-    largest = {"cbor": 0, "json": 0}
+    rows = np.resize(make_hard_floats(7500), (10_000, 3))
+    largest_bytes = {"cbor": 0, "json": 0}
     decoders = {"cbor": decode_request, "json": decode_json_request}
     for row in rows:
         for form, decode in decoders.items():
@@ -169,37 +189,40 @@ def test_requests_keep_the_exact_floats(client):
             expected = np.where(np.isnan(row), np.float32("nan"), row)
             np.testing.assert_array_equal(request.X[0], expected)
             assert (request.id, request.model, request.version) == (ID, "small", "7")
-            assert request.ttl_ms == 500
-            largest[form] = max(largest[form], len(message))
-    assert largest["cbor"] < 100
-    assert largest["json"] < 160
+            assert request.ttl_ms == TTL_MS
+            largest_bytes[form] = max(largest_bytes[form], len(message))
+    # Three floats have 12 bytes in CBOR and up to 15 digits and signs each in JSON.
+    assert largest_bytes["cbor"] < 100
+    assert largest_bytes["json"] < 160
 
 
 def test_requests_have_at_most_the_bytes_of_the_header(library_folder, client):
     header = (library_folder / "include/m_wire.h").read_text()
-    stated = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
-    sizes = {form: int(size) for form, size in stated}
-    worst = [-1.17549435e-38, -3.40282347e38, -1.40129846e-45]
-    assert len(client.encode("cbor", worst)) == sizes["CBOR"]
-    assert 0 < len(client.encode("json", worst)) <= sizes["JSON"]
+    stated_sizes = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
+    sizes = {form: int(size) for form, size in stated_sizes}
+    # Numbers with the most digits: nine, a sign and an exponent of two digits with its sign.
+    longest_row = [-1.17549435e-38, -3.40282347e38, -1.40129846e-45]
+    assert len(client.encode("cbor", longest_row)) == sizes["CBOR"]
+    assert 0 < len(client.encode("json", longest_row)) <= sizes["JSON"]
     for form in ("cbor", "json"):
-        message = client.encode(form, worst)
-        assert client.encode(form, worst, capacity=len(message) - 1) == b""
+        message = client.encode(form, longest_row)
+        assert client.encode(form, longest_row, capacity=len(message) - 1) == b""
         assert client.encode(form, [0, np.inf, 0]) == b""
     assert len(client.encode("json", [1, 2.5, 0.1])) < 110
 
 
 def test_responses_keep_the_exact_floats(client):
     rng = np.random.default_rng(1)
-    for p in rng.uniform(size=2000).astype(np.float32) ** rng.integers(1, 12, 2000):
-        shares = np.array([[p, 1 - p]], np.float32)
+    # Powers of uniform numbers, so that some are tiny.
+    for probability in rng.uniform(size=2000).astype(np.float32) ** rng.integers(1, 12, 2000):
+        probabilities = np.array([[probability, 1 - probability]], np.float32)
         full_response = Response(
-            id=ID, model="small", version="7", labels=[1], probabilities=shares, worker_us=7
+            id=ID, model="small", version="7", labels=[1], probabilities=probabilities, worker_us=7
         )
         for form, encode in (("cbor", encode_response), ("json", encode_json_response)):
             response = client.decode(form, encode(full_response))
             assert response is not None
-            np.testing.assert_array_equal(np.float32(response.probability), shares[0])
+            np.testing.assert_array_equal(np.float32(response.probability), probabilities[0])
             assert (response.label, response.worker_us) == (1, 7)
 
 
@@ -223,6 +246,7 @@ def test_foreign_responses_are_ignored(client, changes):
     assert client.decode("json", encode_json_response(response)) is None
 
 
+# Decodes messages, each after its length in two bytes; prints the number of valid ones.
 FUZZ_PROGRAM = """\
 #include "m_wire.h"
 #include <stdio.h>
@@ -257,14 +281,8 @@ def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
     (tmp_path / "fuzz.c").write_text(FUZZ_PROGRAM)
     sources = (tmp_path / "fuzz.c", *sorted((library_folder / "src").glob("*.c")))
     sanitizers = "-fsanitize=address,undefined"
-    command = [
-        *(compiler_command() or ()),
-        "-std=c99",
-        "-g",
-        "-O1",
-        sanitizers,
-        "-fno-sanitize-recover",
-    ]
+    flags = ["-std=c99", "-g", "-O1", sanitizers, "-fno-sanitize-recover"]
+    command = [*(compiler_command() or ()), *flags]
     command += ["-I", library_folder / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
@@ -272,17 +290,18 @@ def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
     valid_response = Response(
         id=ID, model="small", version="7", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
     )
-    seeds = [encode_response(valid_response), encode_json_response(valid_response)]
+    valid_messages = [encode_response(valid_response), encode_json_response(valid_response)]
     refusal = Response(id=ID, model="", version="", error="busy", detail="d", wait_ms=1)
-    seeds.append(encode_json_response(refusal))
-    messages = [b"", *seeds]
+    valid_messages.append(encode_json_response(refusal))
+    messages = [b"", *valid_messages]
     for _ in range(6000):
-        message = bytearray(seeds[rng.integers(3)])
-        for place in rng.integers(0, len(message), rng.integers(1, 4)):
-            message[place] = rng.integers(256)
+        # Replace one to three bytes; one copy is also cut off.
+        message = bytearray(valid_messages[rng.integers(3)])
+        for position in rng.integers(0, len(message), rng.integers(1, 4)):
+            message[position] = rng.integers(256)
         messages.append(bytes(message[: rng.integers(len(message) + 1)]))
         messages.append(bytes(message))
-    stream = b"".join(len(m).to_bytes(2, "little") + m for m in messages)
+    stream = b"".join(len(message).to_bytes(2, "little") + message for message in messages)
     process = subprocess.run([tmp_path / "fuzz"], input=stream, capture_output=True)
     assert process.returncode == 0, process.stderr.decode()[-2000:]
     # JSON has no checksum, so that a message with a damaged number may be valid.
@@ -298,7 +317,7 @@ def test_a_response_ends_a_request(client):
     (message,) = client.sent_messages
     assert decode_request(message).X.tolist() == [[1, 2, 3]]
     assert client.receive(b"noise", 1005) == WAITING
-    assert client.receive(encode_response(worker_answer(message)), 1010) == ANSWERED
+    assert client.receive(encode_response(answer_message(message)), 1010) == ANSWERED
     assert client.response.label == 1
     assert list(client.response.probability) == [0.25, 0.75]
 
@@ -313,16 +332,17 @@ def test_a_request_is_sent_again_once_and_then_times_out(client):
     assert client.poll(399) == WAITING
     assert client.poll(400) == TIMEOUT
     assert len(client.sent_messages) == 2
-    late = encode_response(worker_answer(client.sent_messages[0]))
-    assert client.receive(late, 401) == TIMEOUT
+    late_response = encode_response(answer_message(client.sent_messages[0]))
+    assert client.receive(late_response, 401) == TIMEOUT
 
 
 def test_the_retry_waits_for_twice_the_round_trip(client):
     for start in range(0, 4000, 100):  # the deviation falls to zero
         client.offload([1, 2, 3], start, 400)
-        client.receive(encode_response(worker_answer(client.sent_messages[-1])), start + 40)
+        client.receive(encode_response(answer_message(client.sent_messages[-1])), start + 40)
     n_sent = len(client.sent_messages)
     client.offload([1, 2, 3], 5000, 400)
+    # Twice 40 ms after 5000; the client smooths in whole milliseconds.
     client.poll(5078)
     assert len(client.sent_messages) == n_sent + 1
     client.poll(5084)
@@ -330,7 +350,7 @@ def test_the_retry_waits_for_twice_the_round_trip(client):
 
 
 def test_deadlines_hold_when_the_clock_overflows(client):
-    client.offload([1, 2, 3], 2**32 - 100, 400)
+    client.offload([1, 2, 3], 2**32 - 100, 400)  # the deadline is at 300
     assert client.poll(2**32 - 1) == WAITING
     assert client.poll(100) == WAITING
     assert len(client.sent_messages) == 2
@@ -339,7 +359,7 @@ def test_deadlines_hold_when_the_clock_overflows(client):
 
 def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
     client.offload([1, 2, 3], 0, 1000)
-    busy = encode_response(worker_answer(client.sent_messages[0], error="busy", wait_ms=300))
+    busy = encode_response(refuse_message(client.sent_messages[0], "busy", wait_ms=300))
     assert client.receive(busy, 10) == WAITING
     client.poll(309)
     assert len(client.sent_messages) == 1
@@ -347,18 +367,19 @@ def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
     assert len(client.sent_messages) == 2
     assert client.receive(busy, 400) == REFUSED
     assert client.response.error == b"busy"
+    # The second refusal, at 400, asks for another 300 ms.
     assert client.offload([1, 2, 3], 500, 1000) == UNSENT
     assert client.offload([1, 2, 3], 700, 1000) == WAITING
 
 
 def test_a_failure_ends_a_request_but_an_unknown_model_does_not(client):
     client.offload([1, 2, 3], 0, 1000)
-    failed = encode_response(worker_answer(client.sent_messages[0], error="failed"))
+    failed = encode_response(refuse_message(client.sent_messages[0], "failed"))
     assert client.receive(failed, 10) == REFUSED
     client.offload([1, 2, 3], 100, 1000)
-    unknown = encode_response(worker_answer(client.sent_messages[1], error="no-model"))
+    unknown = encode_response(refuse_message(client.sent_messages[1], "no-model"))
     assert client.receive(unknown, 110) == WAITING
-    assert client.receive(encode_response(worker_answer(client.sent_messages[1])), 120) == ANSWERED
+    assert client.receive(encode_response(answer_message(client.sent_messages[1])), 120) == ANSWERED
 
 
 def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
@@ -378,27 +399,28 @@ def broker(bundle) -> Iterator[MosquittoBroker]:
         yield broker
 
 
-def clock_ms() -> int:
+def read_clock_ms() -> int:
+    """Read the time as a C client does, which overflows after 49 days."""
     return time.monotonic_ns() // 1_000_000 % 2**32
 
 
 def offload_and_wait(
-    client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline: int
+    client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, ttl_ms: int
 ) -> int:
-    """Offload a row and exchange messages until the request ends."""
-    client.offload(row, clock_ms(), deadline)
+    """Offload a row and exchange messages until the request ends; return the final state."""
+    client.offload(row, read_clock_ms(), ttl_ms)
     n_published = 0
-    while client.poll(clock_ms()) == WAITING:
+    while client.poll(read_clock_ms()) == WAITING:
         for message in client.sent_messages[n_published:]:
             mqtt.client.publish(topic, message, qos=1)
         n_published = len(client.sent_messages)
         try:
-            _, payload = mqtt.inbox.get(timeout=0.01)
-        except Exception:
+            _, payload = mqtt.get(timeout_s=0.01)
+        except queue.Empty:
             continue
-        client.receive(payload, clock_ms())
+        client.receive(payload, read_clock_ms())
     client.sent_messages.clear()
-    return client.poll(clock_ms())
+    return client.poll(read_clock_ms())
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -407,13 +429,12 @@ def test_a_worker_answers_the_c_client_as_in_python(library_folder, broker, json
     suffix = "/json" if json else ""
     mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{suffix}")
     rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
-    labels, shares = small_bundle.cloud_answers(rows)
-    for row, label, expected in zip(rows, labels, shares, strict=True):
-        assert (
-            offload_and_wait(client, mqtt, f"gw/v1/c-{json}/req{suffix}", row, 10_000) == ANSWERED
-        )
+    topic = f"gw/v1/c-{json}/req{suffix}"
+    for row, label, probabilities in zip(rows, *small_bundle.cloud_answers(rows), strict=True):
+        assert offload_and_wait(client, mqtt, topic, row, 10_000) == ANSWERED
         assert client.response.label == label
-        np.testing.assert_allclose(list(client.response.probability), expected, atol=1e-6)
+        # The worker computes in float32, the reference in float64.
+        np.testing.assert_allclose(list(client.response.probability), probabilities, atol=1e-6)
     mqtt.close()
 
 
@@ -426,19 +447,19 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library_folder, broker):
     outcomes = []
     with Relay(port) as relay:
         mqtt = MqttClient(relay.url, "gw/v1/c-cut/rsp", name="gw-c-cut")
-        stop = threading.Event()
+        is_over = threading.Event()
 
-        def cut() -> None:
-            while not stop.wait(0.15):
+        def cut_link() -> None:
+            while not is_over.wait(0.15):  # as often as a request times out
                 relay.break_connections()
 
-        thread = threading.Thread(target=cut)
+        thread = threading.Thread(target=cut_link)
         thread.start()
         for row, label in zip(rows, labels, strict=True):
             outcome = offload_and_wait(client, mqtt, "gw/v1/c-cut/req", row, 150)
             outcomes.append(outcome)
             assert outcome != ANSWERED or client.response.label == label
-        stop.set()
+        is_over.set()
         thread.join()
         mqtt.close()
     assert len(outcomes) == len(rows)

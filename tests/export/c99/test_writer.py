@@ -20,6 +20,7 @@ from gatewise_edge import Device
 from gatewise_edge.errors import SensorError
 from gatewise_export import pack, to_c
 from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.c_text import c_number
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import lay_out
 from gatewise_training import (
@@ -37,15 +38,16 @@ pytestmark = [
     needs_compiler,
 ]
 
-X, LABELS = load_wine(return_X_y=True)
+X, CULTIVARS = load_wine(return_X_y=True)
 X = X.astype(np.float32)
 COSTS = FeatureCosts(
     np.linspace(0.2, 1.4, 13), group=["a"] * 4 + ["b"] * 3 + [None] * 6, shared={"a": 2, "b": 1}
 )
 
 
-#: Fitted in tests/export/conftest.py.
+#: Names of systems that `fit_system` fits.
 FITTED_SYSTEMS = ("cancer-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
+#: Models without a high-cost model, which are fitted here.
 MODELS = {
     "budget-forest": lambda: BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
     "cegb": lambda: CEGBClassifier(COSTS, penalties=(0.02,), n_rounds=15, random_state=0),
@@ -54,15 +56,16 @@ MODELS = {
 
 @pytest.fixture(scope="module")
 def compiled_systems(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
-    """Every system and its bundle, as C with float and with 16-bit thresholds."""
+    """System, rows, bundle, and two libraries: with float and with 16-bit thresholds."""
     folder = tmp_path_factory.mktemp("systems")
     systems: dict[str, tuple[Any, Any]] = {}
     for name in FITTED_SYSTEMS:
-        fitted = fit_system(name)
-        systems[name] = fitted.system, fitted.rows
-    for name, make in MODELS.items():
-        systems[name] = make().fit(X, LABELS), X
-    sources, entries = [], {}
+        fitted_system = fit_system(name)
+        systems[name] = fitted_system.system, fitted_system.rows
+    for name, make_model in MODELS.items():
+        systems[name] = make_model().fit(X, CULTIVARS), X
+    sources = []
+    packed_systems = {}
     for i, (name, (system, rows)) in enumerate(systems.items()):
         bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
         n_outputs = [spec.outputs for spec in bundle.manifest.stages]
@@ -70,11 +73,12 @@ def compiled_systems(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
             c_name = f"m{i}_{coded}"
             source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
             sources.append((source, n_outputs))
-        entries[name] = system, rows, bundle
+        packed_systems[name] = system, rows, bundle
     libraries = build(sources, flags=("-O0",))
+    # Each system has two libraries, one after the other.
     return {
-        name: (*entry, libraries[2 * i : 2 * i + 2])
-        for i, (name, entry) in enumerate(entries.items())
+        name: (*packed_system, libraries[2 * i : 2 * i + 2])
+        for i, (name, packed_system) in enumerate(packed_systems.items())
     }
 
 
@@ -83,48 +87,49 @@ def test_c_decides_and_acquires_as_the_system(compiled_systems, name):
     system, rows, bundle, libraries = compiled_systems[name]
     stages = system.stages_
     columns = np.unique(np.concatenate([stage.features for stage in stages]))
-    routed = system.exit_stage(rows_as_table(system, rows))
-    for c in libraries:
-        assert c.selftest() == 0
-        c_answers = c(rows)
-        np.testing.assert_array_equal(c_answers.exits, np.minimum(routed, len(stages)))
-        at_home = c_answers.outcomes == 0
-        np.testing.assert_array_equal(at_home, routed < len(stages))
-        predicted = system.predict(rows_as_table(system, rows))[at_home]
-        np.testing.assert_array_equal(system.classes_[c_answers.labels[at_home]], predicted)
+    exits = system.exit_stage(rows_as_table(system, rows))
+    for library in libraries:
+        assert library.selftest() == 0
+        c_answers = library(rows)
+        np.testing.assert_array_equal(c_answers.exits, np.minimum(exits, len(stages)))
+        is_local = c_answers.outcomes == 0  # a stage stopped
+        np.testing.assert_array_equal(is_local, exits < len(stages))
+        predictions = system.predict(rows_as_table(system, rows))[is_local]
+        np.testing.assert_array_equal(system.classes_[c_answers.labels[is_local]], predictions)
         acquired = np.zeros(rows.shape, bool)
         acquired[:, columns] = c_answers.acquired
         np.testing.assert_array_equal(
             acquired, cascade_of(bundle).expected_answers(rows).is_acquired
         )
         if system.high_cost_model_ is None:
-            paid = system.feature_costs_.instance_costs(acquired)
-            np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
+            costs = system.feature_costs_.instance_costs(acquired)
+            np.testing.assert_array_equal(costs, system.cost(rows_as_table(system, rows)))
         for stage, outputs in zip(stages, c_answers.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
 
 
 @pytest.mark.parametrize("name", [*FITTED_SYSTEMS, *MODELS])
 def test_c_refuses_values_and_acquires_as_a_device_in_python(compiled_systems, name):
-    _, rows, bundle, (c, _) = compiled_systems[name]
+    _, rows, bundle, (library, _) = compiled_systems[name]
     rng = np.random.default_rng(3)
     rows = np.array(rows[:60], np.float32)
     rows[rng.random(rows.shape) < 0.1] = np.nan
     rows[rng.random(rows.shape) < 0.04] = np.inf
     columns = lay_out(cascade_of(bundle), None).columns
-    c_answers, names = c(rows), bundle.manifest.feature_names
+    c_answers = library(rows)
+    feature_names = bundle.manifest.feature_names
     with Device(bundle, runner="numpy") as device:
         for i, row in enumerate(rows):
-            refused = int(c_answers.refused[i])
+            refused_feature = int(c_answers.refused[i])  # -1 if there is none
             answer = device.answer_many(row[None])[0]
             if isinstance(answer, SensorError):
-                assert (answer.sensor, c_answers.stages[i]) == (names[refused], -1)
+                assert (answer.sensor, c_answers.stages[i]) == (feature_names[refused_feature], -1)
                 continue
             # without a link the features of the cloud are not acquired
             assert answer.acquired == tuple(columns[c_answers.acquired[i]].tolist())
-            if refused >= 0:
-                kind = "infinite" if np.isinf(row[refused]) else "missing"
-                assert answer.reason == f"{kind}:{names[refused]}"
+            if refused_feature >= 0:
+                problem = "infinite" if np.isinf(row[refused_feature]) else "missing"
+                assert answer.reason == f"{problem}:{feature_names[refused_feature]}"
             assert (answer.stage, answer.class_index) == (c_answers.stages[i], c_answers.labels[i])
 
 
@@ -135,9 +140,9 @@ def test_a_system_and_its_bundle_give_the_same_tables(compiled_systems, tmp_path
         for i, source in enumerate((system, bundle)):
             written = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
             assert written.sample_rows == 9
-            source_text = (written.folder / "same.c").read_text()
-            source_texts.append(re.sub(r"-?0\.0f", "0.0f", source_text.split("\n", 1)[1]))
-        # a bundle stores 0 for -0, which changes no sum
+            # The first line names the source. A bundle stores 0 for -0, which changes no sum.
+            _, source_text = (written.folder / "same.c").read_text().split("\n", 1)
+            source_texts.append(re.sub(r"-?0\.0f", "0.0f", source_text))
         assert source_texts[0] == source_texts[1]
 
 
@@ -150,7 +155,7 @@ def test_the_header_states_the_sizes(compiled_systems, tmp_path):
     assert int(constants["GATE_INSTANCE_BYTES"]) == source.instance_bytes
     assert int(constants["GATE_STACK_BYTES"]) == source.stack_bytes
     assert (int(constants["GATE_FEATURES"]), int(constants["GATE_CLASSES"])) == (30, 2)
-    # the compiler's stack use stays within the stated bound
+    # The compiler's stack use stays within the stated bound.
     command = [*compiler_command(), *STRICT_FLAGS, "-c", "-Os", "-fstack-usage", "gate.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
     frame_bytes = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
@@ -158,7 +163,7 @@ def test_the_header_states_the_sizes(compiled_systems, tmp_path):
 
 
 def test_make_builds_and_runs_the_self_test(compiled_systems, tmp_path):
-    bundle = compiled_systems["gated-lines"][2]
+    _, _, bundle, _ = compiled_systems["gated-lines"]
     source = to_c(bundle, tmp_path)
     assert source.name == "gated_lines"
     process = subprocess.run(["make", "-s", "test"], cwd=tmp_path, capture_output=True, text=True)
@@ -172,12 +177,10 @@ def test_the_self_test_finds_one_wrong_bit(compiled_systems, tmp_path):
     source = to_c(bundle, tmp_path, name="m")
     source_text = (tmp_path / "m.c").read_text()
     bias = cascade.stages[0].model.bias
-    from gatewise_export.c99.c_text import c_number
-
     wrong_number = c_number(float(np.nextafter(bias[0], np.float32(9))))
     (tmp_path / "m.c").write_text(source_text.replace(c_number(float(bias[0])), wrong_number, 1))
-    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    assert compiled.selftest() > 0
+    (library,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    assert library.selftest() > 0
 
 
 # -- refused sources -----------------------------------------------------------------------
@@ -201,29 +204,31 @@ def test_more_thresholds_than_codes_are_refused(compiled_systems, tmp_path):
 
 def test_by_default_the_smallest_form_is_written(compiled_systems, tmp_path):
     for name, (_, _, bundle, _) in compiled_systems.items():
-        sizes = {None: to_c(bundle, tmp_path / name, name="m").table_bytes}
+        default_bytes = to_c(bundle, tmp_path / name, name="m").table_bytes
+        form_bytes = []
         for coded in ("float", 8):
             with suppress(ConversionError):  # too many thresholds for 8 bits
-                sizes[coded] = to_c(bundle, tmp_path / name, coded=coded, name="m").table_bytes
-        assert sizes.pop(None) == min(sizes.values())
+                form = to_c(bundle, tmp_path / name, coded=coded, name="m")
+                form_bytes.append(form.table_bytes)
+        assert default_bytes == min(form_bytes)
 
 
 def test_unusable_sources_and_names_are_refused_and_files_are_kept(compiled_systems, tmp_path):
-    model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, LABELS)
+    model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, CULTIVARS)
     with pytest.raises(ConversionError, match="it is not a classifier"):
         to_c(model, tmp_path)
     with pytest.raises(InputError, match="fitted system or a bundle, not int"):
         to_c(3, tmp_path)
     with pytest.raises(InputError, match="not StagedCascade; fit it first"):
         to_c(StagedCascade(), tmp_path)
-    bundle = compiled_systems["kernels"][2]
+    _, _, bundle, _ = compiled_systems["kernels"]
     for name in ("", "main", "while", "9lives", "a-b", "Model", "x" * 50):
         with pytest.raises(InputError, match="cannot begin C identifiers"):
             to_c(bundle, tmp_path, name=name)
     (tmp_path / "main.c").write_text("int main(void) { return 1; }\n")
     with pytest.raises(InputError, match=r"main\.c exists and was not written by Gatewise"):
         to_c(bundle, tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["main.c"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "main.c"]
     (tmp_path / "main.c").unlink()
     to_c(bundle, tmp_path)
     assert to_c(bundle, tmp_path).files  # files that Gatewise wrote are replaced
@@ -233,11 +238,11 @@ def test_unusable_sources_and_names_are_refused_and_files_are_kept(compiled_syst
 
 
 def test_c99_command_writes_the_folder_and_prints_sizes(compiled_systems, tmp_path, capsys):
-    bundle = compiled_systems["lazy"][2]
-    for number in (0, len(bundle.manifest.operating_points) - 1):
-        switched = bundle.with_active(number)
-        thresholds = tuple(switched.manifest.active_point.thresholds)
-        assert cascade_of(switched).thresholds == thresholds
+    _, _, bundle, _ = compiled_systems["lazy"]
+    for point_index in (0, len(bundle.manifest.operating_points) - 1):
+        switched_bundle = bundle.with_active(point_index)
+        thresholds = tuple(switched_bundle.manifest.active_point.thresholds)
+        assert cascade_of(switched_bundle).thresholds == thresholds
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "8",
                  "--json"]) == 0  # fmt: skip
     document = json.loads(capsys.readouterr().out)
@@ -248,8 +253,8 @@ def test_c99_command_writes_the_folder_and_prints_sizes(compiled_systems, tmp_pa
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "a b")]) == 0
     assert f"make -C '{tmp_path / 'a b'}' test\n" in capsys.readouterr().out
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c")]) == 0
-    printed = capsys.readouterr().out
-    assert all(f"{size}, bytes" in printed for size in ("flash for tables", "RAM", "stack"))
+    output = capsys.readouterr().out
+    assert all(f"{memory}, bytes" in output for memory in ("flash for tables", "RAM", "stack"))
     assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2
     assert "choose 8, 16 or float" in capsys.readouterr().err
     assert main(["c99", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2

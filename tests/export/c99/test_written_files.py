@@ -33,11 +33,11 @@ CLASSES = ("ok", "not ok", "not-ok")
 ROW = np.array([[1.5, -2, 0.25, 8]], np.float32)
 
 
-def linear_cascade() -> Cascade:
-    """Cascade of one linear stage that reads all columns and answers all rows."""
+def make_linear_cascade() -> Cascade:
+    """Make a cascade of one linear stage that reads all columns and answers all rows."""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 4
     linear_model = LinearModel(
-        np.zeros(4, np.float32), np.ones(4, np.float32), weights, np.zeros(3, "f4")
+        mean=np.zeros(4, "f4"), scale=np.ones(4, "f4"), weights=weights, bias=np.zeros(3, "f4")
     )
     return Cascade(
         title="plant 1", stages=(Stage(linear_model, np.arange(4), "softmax"),), thresholds=(None,),
@@ -55,7 +55,7 @@ def compile_source(folder: Path, *flags: str) -> subprocess.CompletedProcess[str
 
 
 def test_features_and_classes_have_enums_and_names(tmp_path):
-    write_cascade(linear_cascade(), tmp_path, name="m")
+    write_cascade(make_linear_cascade(), tmp_path, name="m")
     assert re.findall(r"    (M_\w+ = \d)", (tmp_path / "m.h").read_text()) == [
         "M_FEATURE_TEMP___C = 0", "M_FEATURE_A_B = 1", "M_FEATURE_A_B_2 = 2", "M_FEATURE_____ = 3",
         "M_CLASS_OK = 0", "M_CLASS_NOT_OK = 1", "M_CLASS_NOT_OK_2 = 2",
@@ -89,10 +89,9 @@ def test_names_of_static_functions_differ_from_public_ones():
 
 def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
     """All rows are offloaded, so that the expected label is -1."""
-    offloading = replace(linear_cascade(), offloads=True, is_lean=True)
-    (compiled,) = build(
-        [(write_cascade(offloading, tmp_path, name="m"), offloading.n_outputs)], flags=("-O0",)
-    )
+    cascade = replace(make_linear_cascade(), offloads=True, is_lean=True)
+    source = write_cascade(cascade, tmp_path, name="m")
+    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     assert compiled.selftest() == 0
     assert compiled(ROW).labels.tolist() == [-1]
 
@@ -103,7 +102,7 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
         np.random.default_rng(0), 3, 0, 3, output_form="one", threshold_values=ROW[0]
     )
     stage = Stage(leaves, np.arange(0), "softmax", acquisition="node")
-    constant_cascade = replace(linear_cascade(), stages=(stage,))
+    constant_cascade = replace(make_linear_cascade(), stages=(stage,))
     source = write_cascade(constant_cascade, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
     (compiled,) = build([(source, constant_cascade.n_outputs)], flags=("-O0",))
@@ -113,33 +112,34 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
 # -- compilers -------------------------------------------------------------------------------
 
 
+# FLT_EVAL_METHOD (C99, 5.2.4.2.2): with 1 and 2, sums of floats have the precision of double and
+# long double. The value 16 (C23) concerns half precision only.
 @pytest.mark.parametrize(("method", "is_accepted"), [(0, True), (16, True), (1, False), (2, False)])
 def test_compilers_that_do_not_round_floats_after_each_step_are_refused(
     tmp_path, method, is_accepted
 ):
-    write_cascade(linear_cascade(), tmp_path, name="m")
+    write_cascade(make_linear_cascade(), tmp_path, name="m")
     flags = ("-U__FLT_EVAL_METHOD__", f"-D__FLT_EVAL_METHOD__={method}")
-    result = compile_source(tmp_path, *flags)
-    assert (result.returncode == 0) == is_accepted, result.stderr
-    assert is_accepted or "sums must be rounded to float after each step" in result.stderr
+    process = compile_source(tmp_path, *flags)
+    assert (process.returncode == 0) == is_accepted, process.stderr
+    assert is_accepted or "sums must be rounded to float after each step" in process.stderr
 
 
 @pytest.mark.parametrize("optimization", ["-O0", "-O1", "-O2", "-Os"])
 def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, optimization):
-    def kernel_stage(n_inputs: int) -> Stage:
+    def make_kernel_stage(n_inputs: int) -> Stage:
         model = KernelModel(
-            np.zeros(n_inputs, np.float32), np.ones(n_inputs, np.float32),
-            np.ones((2, n_inputs), np.float32), np.float32(0.5),
-            np.ones((2, 3), np.float32), np.zeros(3, np.float32),
+            mean=np.zeros(n_inputs, np.float32), scale=np.ones(n_inputs, np.float32),
+            landmarks=np.ones((2, n_inputs), np.float32), rate=np.float32(0.5),
+            weights=np.ones((2, 3), np.float32), bias=np.zeros(3, np.float32),
         )  # fmt: skip
         return Stage(model, np.arange(n_inputs), "softmax")
 
-    stages = kernel_stage(0), kernel_stage(1)
-    write_cascade(
-        replace(linear_cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m"
-    )
-    result = compile_source(tmp_path, optimization)
-    assert result.returncode == 0, result.stderr
+    stages = make_kernel_stage(0), make_kernel_stage(1)
+    cascade = replace(make_linear_cascade(), stages=stages, thresholds=(0.5, None))
+    write_cascade(cascade, tmp_path, name="m")
+    process = compile_source(tmp_path, optimization)
+    assert process.returncode == 0, process.stderr
 
 
 # -- missing values -------------------------------------------------------------------------
@@ -163,16 +163,20 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     # C offloads the last row, and its caller finds that c is missing when it makes the request.
     assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
     c_answers = compiled(rows)
+    # Outcomes in C: 0 stopped, 1 offload, 2 fallback, 3 error.
     assert c_answers.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
-    assert c_answers.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
+    assert c_answers.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]  # numbers of features
 
 
 # -- builds without the flags of the Makefile --------------------------------------------------
 
 
 def _has_fma() -> bool:
-    info = Path("/proc/cpuinfo")
-    return info.is_file() and " fma " in info.read_text().replace("\n", " ")
+    """Whether the processor has an instruction for fused multiply-add."""
+    processor_file = Path("/proc/cpuinfo")
+    if not processor_file.is_file():
+        return False
+    return " fma " in processor_file.read_text().replace("\n", " ")
 
 
 @pytest.mark.skipif(not _has_fma(), reason="this processor has no fused multiply-add of x86-64")
@@ -180,12 +184,12 @@ def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
     """The sources forbid fused multiply-add, which gcc uses by default."""
     rng = np.random.default_rng(0)
     linear_model = LinearModel(
-        rng.normal(size=4).astype("f4"), rng.gamma(2.0, size=4).astype("f4"),
-        rng.normal(size=(4, 3)).astype("f4"), rng.normal(size=3).astype("f4"),
+        mean=rng.normal(size=4).astype("f4"), scale=rng.gamma(2.0, size=4).astype("f4"),
+        weights=rng.normal(size=(4, 3)).astype("f4"), bias=rng.normal(size=3).astype("f4"),
     )  # fmt: skip
     stages = (Stage(linear_model, np.arange(4), "softmax"),)
     rows = rng.normal(size=(64, 4)).astype("f4")
-    write_cascade(replace(linear_cascade(), stages=stages, rows=rows), tmp_path, name="m")
+    write_cascade(replace(make_linear_cascade(), stages=stages, rows=rows), tmp_path, name="m")
 
     def selftest_fails() -> bool:
         sources = ["m.c", "m_names.c", "m_selftest.c", "main.c"]
@@ -194,6 +198,7 @@ def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
         return subprocess.run([tmp_path / "plain"], capture_output=True, check=False).returncode > 0
 
     assert not selftest_fails()
-    source = tmp_path / "m.c"
-    source.write_text(re.sub("#pragma (GCC optimize|STDC FP_CONTRACT).*", "", source.read_text()))
+    source_file = tmp_path / "m.c"
+    pragmas = "#pragma (GCC optimize|STDC FP_CONTRACT).*"
+    source_file.write_text(re.sub(pragmas, "", source_file.read_text()))
     assert selftest_fails()  # the rows reveal a fused multiply-add

@@ -21,23 +21,23 @@ def small_fits() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wine_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a table, prices and a trained bundle."""
     path = tmp_path_factory.mktemp("home")
     load_wine_table().to_csv(path / "wine.csv", index=False)
     (path / "prices.toml").write_text(COSTS)
-    args = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
-    args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]
     (path / "settings.toml").write_text("test_size = 0.2\n")
-    args += ["--settings", f"{path}/settings.toml"]
+    command = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
+    command += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]
+    command += ["--settings", f"{path}/settings.toml"]
     with fast_fits():
-        done = run_in_process(*args, "--out", f"{path}/bundle", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    (path / "result.json").write_text(done.stdout)
+        process = run_in_process(*command, "--out", f"{path}/bundle", "--json")
+    assert (process.returncode, process.stderr) == (0, "")
+    (path / "result.json").write_text(process.stdout)
     return path
 
 
 @pytest.fixture
-def bundle(home: Path, tmp_path: Path) -> Path:
+def bundle(wine_folder: Path, tmp_path: Path) -> Path:
     """A copy of the trained bundle, which tests may change."""
-    return Path(shutil.copytree(home / "bundle", tmp_path / "bundle"))
+    return Path(shutil.copytree(wine_folder / "bundle", tmp_path / "bundle"))

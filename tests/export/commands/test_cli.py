@@ -21,72 +21,90 @@ from tests.support.wine_table import load_wine_table, set_cell, write_changed_ta
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
-Run = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
+RunCommand = Callable[..., tuple[int, str, str]]
+AssertRefused = Callable[..., str]
 
 
 # -- frontier ------------------------------------------------------------------------------
 
 
-def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: Refused) -> None:
+def test_showing_the_frontier_changes_nothing(
+    bundle: Path, run_command: RunCommand, assert_refused: AssertRefused
+) -> None:
     files_before = read_contents(bundle)
-    status, stdout, _ = run("frontier", bundle)
+    status, output, _ = run_command("frontier", bundle)
     assert status == 0
-    assert "only one of" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
-    assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
-    assert stdout.count("<- active") == 1
-    status, stdout, _ = run("frontier", bundle, "--json")
-    document = json.loads(stdout)
+    assert "only one of" in assert_refused(
+        "frontier", bundle, "--budget", "1", "--offload-rate", "0.5"
+    )
+    assert "nan" in assert_refused("frontier", bundle, "--max-loss", "nan")
+    assert output.count("<- active") == 1
+    status, output, _ = run_command("frontier", bundle, "--json")
+    document = json.loads(output)
     manifest = Bundle.open(bundle).manifest
     assert document["active"] == manifest.active
-    assert [p["cost"] for p in document["points"]] == [p.cost for p in manifest.operating_points]
+    shown_costs = [point["cost"] for point in document["points"]]
+    assert shown_costs == [point.cost for point in manifest.operating_points]
     assert read_contents(bundle) == files_before
 
 
 @pytest.mark.parametrize("goal", ["budget", "max_loss", "offload_rate"])
-def test_a_goal_switches_the_operating_point(bundle: Path, run: Run, goal: str) -> None:
+def test_a_goal_switches_the_operating_point(
+    bundle: Path, run_command: RunCommand, goal: str
+) -> None:
     points = Bundle.open(bundle).manifest.operating_points
     goal_value = {
         "budget": points[0].cost,
         "max_loss": 1.0,
-        "offload_rate": min(p.offload_rate for p in points),
+        "offload_rate": min(point.offload_rate for point in points),
     }[goal]
     files_before = read_contents(bundle)
-    status, stdout, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", goal_value, "--json")
+    status, output, _ = run_command(
+        "frontier", bundle, f"--{goal.replace('_', '-')}", goal_value, "--json"
+    )
     assert status == 0
     files_after = read_contents(bundle)
     manifest = Bundle.open(bundle).manifest
-    assert json.loads(stdout)["active"] == manifest.active
+    assert json.loads(output)["active"] == manifest.active
     if goal != "offload_rate":
         assert manifest.active == 0
     else:
         assert manifest.active_point.offload_rate == goal_value
     assert files_after.pop("manifest.json") != files_before.pop("manifest.json")
     assert files_after == files_before
-    assert run("verify", bundle)[0] == 0
+    assert run_command("verify", bundle)[0] == 0
 
 
-def test_plot_writes_a_picture(bundle: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
-    assert run("frontier", bundle, "--plot", tmp_path / "f.png")[0] == 0
+def test_plot_writes_a_picture(
+    bundle: Path, run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
+) -> None:
+    assert run_command("frontier", bundle, "--plot", tmp_path / "f.png")[0] == 0
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    err = refused("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
-    assert ".png, .svg or .pdf" in err
+    message = assert_refused("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
+    assert ".png, .svg or .pdf" in message
 
 
-def test_only_points_within_max_bytes_are_chosen(bundle: Path, run: Run, refused: Refused) -> None:
-    points = json.loads(run("frontier", bundle, "--json")[1])["points"]
-    point_bytes = sorted({p["bytes"] for p in points})
-    status, stdout, _ = run("frontier", bundle, "--max-bytes", point_bytes[0], "--json")
-    document = json.loads(stdout)
+def test_only_points_within_max_bytes_are_chosen(
+    bundle: Path, run_command: RunCommand, assert_refused: AssertRefused
+) -> None:
+    points = json.loads(run_command("frontier", bundle, "--json")[1])["points"]
+    smallest_bytes = min(point["bytes"] for point in points)
+    status, output, _ = run_command("frontier", bundle, "--max-bytes", smallest_bytes, "--json")
+    document = json.loads(output)
     assert status == 0
-    assert {p["bytes"] for p in document["points"] if p["on_curve"]} == {point_bytes[0]}
-    status, stdout, _ = run("frontier", bundle, "--max-bytes", point_bytes[0], "--max-loss", 1)
+    sizes_on_curve = {point["bytes"] for point in document["points"] if point["on_curve"]}
+    assert sizes_on_curve == {smallest_bytes}
+    status, output, _ = run_command(
+        "frontier", bundle, "--max-bytes", smallest_bytes, "--max-loss", 1
+    )
     assert status == 0
-    assert "as C tables" in stdout
+    assert "as C tables" in output
     manifest = Bundle.open(bundle).manifest
-    assert manifest.active_point.bytes == point_bytes[0]
-    assert str(point_bytes[0]) in refused("frontier", bundle, "--max-bytes", point_bytes[0] - 1)
-    assert "--max-bytes lots" in refused("frontier", bundle, "--max-bytes", "lots")
+    assert manifest.active_point.bytes == smallest_bytes
+    assert str(smallest_bytes) in assert_refused(
+        "frontier", bundle, "--max-bytes", smallest_bytes - 1
+    )
+    assert "--max-bytes lots" in assert_refused("frontier", bundle, "--max-bytes", "lots")
 
 
 def test_an_active_point_without_unused_stages_is_listed_once(bundle: Path, capsys: Any) -> None:
@@ -108,14 +126,14 @@ def test_an_active_point_without_unused_stages_is_listed_once(bundle: Path, caps
 # -- inspect -------------------------------------------------------------------------------
 
 
-def test_inspect_prints_the_contents(bundle: Path, run: Run) -> None:
-    status, text, _ = run("inspect", bundle)
+def test_inspect_prints_the_contents(bundle: Path, run_command: RunCommand) -> None:
+    status, output, _ = run_command("inspect", bundle)
     assert status == 0
     for word in ("wine 1", "every hash is correct", "margins", "cloud", "1 groups"):
-        assert word in text
-    assert Bundle.open(bundle).manifest.stages[0].inputs[0] in text[text.index("acquires") :]
-    status, text, _ = run("inspect", bundle, "--json")
-    document = json.loads(text)
+        assert word in output
+    assert Bundle.open(bundle).manifest.stages[0].inputs[0] in output[output.index("acquires") :]
+    status, output, _ = run_command("inspect", bundle, "--json")
+    document = json.loads(output)
     assert document["manifest"] == json.loads((bundle / "manifest.json").read_text())
     assert document["bytes"] == sum(p.stat().st_size for p in bundle.iterdir()) - (
         (bundle / "manifest.json").stat().st_size
@@ -139,27 +157,29 @@ def test_inspect_is_light_enough_for_a_device(bundle: Path) -> None:
 
 @pytest.mark.parametrize("command", ["inspect", "frontier", "verify"])
 def test_commands_refuse_broken_bundles(
-    bundle: Path, refused: Refused, tmp_path: Path, command: str
+    bundle: Path, assert_refused: AssertRefused, tmp_path: Path, command: str
 ) -> None:
-    assert "does not exist" in refused(command, tmp_path / "nowhere")
+    assert "does not exist" in assert_refused(command, tmp_path / "nowhere")
     (bundle / "cloud.onnx").write_bytes(b"something else")
-    assert "cloud.onnx is not the file that was packed" in refused(command, bundle)
+    assert "cloud.onnx is not the file that was packed" in assert_refused(command, bundle)
     document = json.loads((bundle / "manifest.json").read_text())
     document["cloud"]["file"] = "../cloud.onnx"
     (bundle / "manifest.json").write_text(json.dumps(document))
-    assert "cloud.file" in refused(command, bundle)
+    assert "cloud.file" in assert_refused(command, bundle)
 
 
 # -- verify --------------------------------------------------------------------------------
 
 
-def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -> None:
-    status, text, _ = run("verify", bundle)
+def test_verify_compares_decisions_on_rows(
+    wine_folder: Path, bundle: Path, run_command: RunCommand
+) -> None:
+    status, output, _ = run_command("verify", bundle)
     assert status == 0
-    assert "the bundle's decisions agree" in text
-    args = ["verify", bundle, "--data", home / "wine.csv", "--target", "cultivar"]
-    status, text, _ = run(*args, "--json")
-    document = json.loads(text)
+    assert "the bundle's decisions agree" in output
+    arguments = ["verify", bundle, "--data", wine_folder / "wine.csv", "--target", "cultivar"]
+    status, output, _ = run_command(*arguments, "--json")
+    document = json.loads(output)
     assert document["agrees"] is True
     figures = document["data"]
     assert (figures["rows"], figures["differing_decisions"], figures["max_margin_difference"]) == (
@@ -169,13 +189,18 @@ def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -
     )
     assert figures["accuracy"] > 0.8
     assert 0 <= figures["offload_rate"] <= 1
-    load_wine_table().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "reversed.csv", index=False)
-    args[3] = home / "reversed.csv"  # columns are found by their names
-    assert json.loads(run(*args, "--json")[1])["data"] == figures
-    load_wine_table().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
-    args = ["verify", bundle, "--data", home / "unlabelled.csv"]
-    assert "note: " + str(args[3]) + " has no label, so accuracy is not measured" in run(*args)[1]
-    figures_without_labels = json.loads(run(*args, "--json")[1])["data"]
+    load_wine_table().assign(spare=1.0).iloc[:, ::-1].to_csv(
+        wine_folder / "reversed.csv", index=False
+    )
+    arguments[3] = wine_folder / "reversed.csv"  # columns are found by their names
+    assert json.loads(run_command(*arguments, "--json")[1])["data"] == figures
+    load_wine_table().drop(columns="cultivar").to_csv(wine_folder / "unlabelled.csv", index=False)
+    arguments = ["verify", bundle, "--data", wine_folder / "unlabelled.csv"]
+    assert (
+        "note: " + str(arguments[3]) + " has no label, so accuracy is not measured"
+        in run_command(*arguments)[1]
+    )
+    figures_without_labels = json.loads(run_command(*arguments, "--json")[1])["data"]
     assert "accuracy" not in figures_without_labels
     assert (
         figures.items()
@@ -184,58 +209,76 @@ def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -
     rows_in_grams = load_wine_table().assign(
         **{name: load_wine_table()[name] * 1000 for name in load_wine_table().columns[:1]}
     )
-    rows_in_grams.to_csv(home / "grams.csv", index=False)
-    text = run("verify", bundle, "--data", home / "grams.csv", "--target", "cultivar")[1]
-    assert "of these 178 rows have values far outside the training ranges, most" in text
-    assert f"often in column {rows_in_grams.columns[0]!r}" in text
+    rows_in_grams.to_csv(wine_folder / "grams.csv", index=False)
+    output = run_command(
+        "verify", bundle, "--data", wine_folder / "grams.csv", "--target", "cultivar"
+    )[1]
+    assert "of these 178 rows have values far outside the training ranges, most" in output
+    assert f"often in column {rows_in_grams.columns[0]!r}" in output
     test_rows_command = [
         "verify",
         bundle,
         "--data",
-        home / "bundle-test.csv",
+        wine_folder / "bundle-test.csv",
         "--json",
     ]  # no --target
-    figures = json.loads(run(*test_rows_command)[1])["data"]
+    figures = json.loads(run_command(*test_rows_command)[1])["data"]
     assert figures["rows"] == 36
     assert "remarks" not in figures
 
 
-def test_a_bundle_with_other_decisions_fails_verify(bundle: Path, run: Run) -> None:
+def test_a_bundle_with_other_decisions_fails_verify(bundle: Path, run_command: RunCommand) -> None:
     manifest = Bundle.open(bundle).manifest
     arrays = dict(read_arrays((bundle / "sample.npz").read_bytes()))
     arrays["cloud_label"] = (arrays["cloud_label"] + 1) % manifest.n_classes
     replace_file(bundle, "sample.npz", write_arrays(arrays))
-    status, text, _ = run("verify", bundle)
+    status, output, _ = run_command("verify", bundle)
     assert status == 1
-    assert "DIFFER: do not use it" in text
-    status, text, _ = run("verify", bundle, "--json")
+    assert "DIFFER: do not use it" in output
+    status, output, _ = run_command("verify", bundle, "--json")
     assert status == 1
-    assert json.loads(text)["agrees"] is False
+    assert json.loads(output)["agrees"] is False
 
 
-def test_labels_of_another_type_are_the_same_classes(tmp_path: Path, run: Run) -> None:
+def test_labels_of_another_type_are_the_same_classes(
+    tmp_path: Path, run_command: RunCommand
+) -> None:
     x = np.arange(60.0)
     labels = np.select([x < 20, x < 40], ["1", "2"], "x")
     frame = pd.DataFrame({"a": x, "b": x[::-1], "label": labels})
     frame.to_csv(tmp_path / "all.csv", index=False)
     frame[frame.label != "x"].to_csv(tmp_path / "some.csv", index=False)
     out = tmp_path / "bundle"
-    run("train", tmp_path / "all.csv", "--method", "budget-forest", "--out", out)
-    assert run("verify", out, "--data", tmp_path / "some.csv")[0] == 0
+    run_command("train", tmp_path / "all.csv", "--method", "budget-forest", "--out", out)
+    assert run_command("verify", out, "--data", tmp_path / "some.csv")[0] == 0
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.drop(columns="ash"), "no column 'ash'"),
+        (lambda frame: frame.drop(columns="ash"), "no column 'ash'"),
         (set_cell("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
         (set_cell("hue", np.nan), "column 'hue' is empty (NaN)"),
         (set_cell("hue", "red"), "bad.csv, line 5: column 'hue': 'red' is not a number"),
-        (lambda f: f[["cultivar", "hue"]], "no column 'alcohol' (and 3 more), which the bundle"),
+        (
+            lambda frame: frame[["cultivar", "hue"]],
+            "no column 'alcohol' (and 3 more), which the bundle",
+        ),
     ],
 )
 def test_rows_that_do_not_fit_the_bundle_are_refused(
-    home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], message: str
+    wine_folder: Path,
+    bundle: Path,
+    assert_refused: AssertRefused,
+    edit: Callable[[pd.DataFrame], Any],
+    message: str,
 ) -> None:
-    args = ["verify", bundle, "--target", "cultivar", "--data", write_changed_table(home, edit)]
-    assert message in refused(*args)
+    arguments = [
+        "verify",
+        bundle,
+        "--target",
+        "cultivar",
+        "--data",
+        write_changed_table(wine_folder, edit),
+    ]
+    assert message in assert_refused(*arguments)

@@ -18,61 +18,75 @@ from tests.support.wine_table import load_wine_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
-Run = Callable[..., tuple[int, str, str]]
-Refused = Callable[..., str]
+RunCommand = Callable[..., tuple[int, str, str]]
+AssertRefused = Callable[..., str]
 
 
-def shuffled_days() -> list[str]:
+def make_shuffled_days() -> list[str]:
     days = np.random.default_rng(0).permutation(178) % 28
     return [f"2025-01-{day + 1:02} 10:00" for day in days]
 
 
-def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path) -> None:
-    frame = load_wine_table().assign(bottle=[f"B{i}" for i in range(178)], when=shuffled_days())
+def test_init_writes_a_file_of_prices(
+    run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
+) -> None:
+    frame = load_wine_table().assign(
+        bottle=[f"B{i}" for i in range(178)], when=make_shuffled_days()
+    )
     frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan
-    frame["sold"] = [f"€ {k},200" for k in range(178)]
+    frame["sold"] = [f"€ {i},200" for i in range(178)]
     frame["Unnamed: 0"] = range(178)  # pandas' name for an index column in a CSV
     frame.to_csv(tmp_path / "w.csv", index=False)
-    out = tmp_path / "prices.toml"
-    status, _, err = run("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
+    price_file = tmp_path / "prices.toml"
+    status, _, message = run_command(
+        "init", tmp_path / "w.csv", "--target", "cultivar", "--out", price_file
+    )
     assert status == 0
-    command = shlex.split(err.splitlines()[1])
+    command = shlex.split(message.splitlines()[1])
     assert command[1:] == [
-        "train", str(tmp_path / "w.csv"), "--target", "cultivar", "--costs", str(out), "--impute",
-        "--out", "bundle",
+        "train", str(tmp_path / "w.csv"), "--target", "cultivar", "--costs", str(price_file),
+        "--impute", "--out", "bundle",
     ]  # fmt: skip
-    kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
+    kinds = {name: price.kind for name, price in PriceList.read(price_file).features.items()}
     assert kinds["bottle"] == kinds["bin no."] == kinds["Unnamed: 0"] == "drop"
-    assert "for the label 'cultivar'" in err
+    assert "for the label 'cultivar'" in message
     advice = r"such as '€ \d+,200': if numbers, write them like \d+200$"
-    assert re.search(advice, out.read_text(), re.M)
+    assert re.search(advice, price_file.read_text(), re.M)
     assert kinds["when"] == "time"
     assert kinds["grape, kind"] == "category"
     assert kinds["hue"] is None
-    args = [*command[1:-1], tmp_path / "b.gwb", "--method", "confidence", "--max-loss", "0.1"]
-    status, _, _ = run(*args)
+    # Run the command that `init` advises, with another bundle and a fast method.
+    arguments = [*command[1:-1], tmp_path / "b.gwb", "--method", "confidence"]
+    status, _, _ = run_command(*arguments, "--max-loss", "0.1")
     assert status == 0
     manifest = Bundle.open(tmp_path / "b.gwb").manifest
-    assert manifest.feature_costs().total == 7.0
+    assert manifest.feature_costs().total == 7.0  # 1 for each of seven columns
     assert "grape, kind=Müller" in manifest.feature_names
     rows = pd.read_csv(tmp_path / "b-test.csv")
+    # A quarter of the 178 rows is held out.
     assert (len(rows), list(rows.columns)) == (45, [*frame.drop(columns="cultivar"), "label"])
-    status, text, _ = run("verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv", "--json")
+    status, text, _ = run_command(
+        "verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv", "--json"
+    )
     assert (status, json.loads(text)["data"]["rows"]) == (0, 45)
-    assert "exists" in refused("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
-    assert "none.csv is not a file" in refused("init", tmp_path / "none.csv")
+    assert "exists" in assert_refused(
+        "init", tmp_path / "w.csv", "--target", "cultivar", "--out", price_file
+    )
+    assert "none.csv is not a file" in assert_refused("init", tmp_path / "none.csv")
 
 
-def test_init_names_columns_with_decimal_commas(run: Run, refused: Refused, tmp_path: Path) -> None:
-    data = tmp_path / "w.csv"
-    out = tmp_path / "p.toml"
-    mass = [f"1,{k}" for k in range(100, 278)]  # alone they could be thousands
-    load_wine_table().assign(mass=mass, heat="77,5").to_csv(data, index=False)
-    assert run("init", data, "--target", "cultivar", "--out", out)[0] == 0
+def test_init_names_columns_with_decimal_commas(
+    run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
+) -> None:
+    table_file = tmp_path / "w.csv"
+    price_file = tmp_path / "p.toml"
+    mass = [f"1,{i}" for i in range(100, 278)]  # alone they could be thousands
+    load_wine_table().assign(mass=mass, heat="77,5").to_csv(table_file, index=False)
+    assert run_command("init", table_file, "--target", "cultivar", "--out", price_file)[0] == 0
     advice = "decimal commas, as '77,5': write points (pandas: decimal=',')"
-    assert f"heat = 1.0  # {advice}\n" in out.read_text()
-    assert f"mass = 1.0  # {advice.replace('77,5', '1,100')}\n" in out.read_text()
-    args = ["--target", "cultivar", "--costs", out, "--out", tmp_path / "b"]
-    assert f"'heat' has {advice}" in refused("train", data, *args)
+    assert f"heat = 1.0  # {advice}\n" in price_file.read_text()
+    assert f"mass = 1.0  # {advice.replace('77,5', '1,100')}\n" in price_file.read_text()
+    arguments = ["--target", "cultivar", "--costs", price_file, "--out", tmp_path / "b"]
+    assert f"'heat' has {advice}" in assert_refused("train", table_file, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -31,67 +32,70 @@ pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
 @pytest.fixture
-def small_fit(fit_system: Any) -> Any:
+def small_system(fit_system: Any) -> Any:
     """A system that is packed fast."""
     return fit_system("alone")
 
 
-def leftover_files(path: Path) -> list[str]:
-    return [p.name for p in path.parent.iterdir() if p != path]
+def list_leftover_files(path: Path) -> list[str]:
+    """List the files beside a bundle."""
+    return [sibling.name for sibling in path.parent.iterdir() if sibling != path]
 
 
 # -- decisions -----------------------------------------------------------------------------
 
 
-def test_the_bundle_decides_every_row_as_the_system(fitted: Any, packed: Bundle) -> None:
-    report = verify(fitted.system, packed, fitted.rows)
-    assert report.rows == len(fitted.rows)
+def test_the_bundle_decides_every_row_as_the_system(
+    fitted_system: Any, packed_bundle: Bundle
+) -> None:
+    report = verify(fitted_system.system, packed_bundle, fitted_system.rows)
+    assert report.rows == len(fitted_system.rows)
     assert report.agrees
-    assert (report.differing_decisions, report.differing_labels, report.differing_costs) == (0,) * 3
+    assert report.differing_decisions == report.differing_labels == report.differing_costs == 0
     assert report.max_margin_difference == 0.0
     assert report.cloud_label_differences == 0
-    assert report.cloud_probability_max_difference < 1e-5
-    graph_report = verify_graphs(packed, fitted.rows)
+    assert report.cloud_probability_max_difference < 1e-5  # float32 compared with float64
+    graph_report = verify_graphs(packed_bundle, fitted_system.rows)
     assert graph_report.agrees
     assert graph_report.max_margin_difference == 0.0
-    assert self_test(packed).agrees
+    assert self_test(packed_bundle).agrees
 
 
-def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> None:
-    points = fitted.system.operating_points_
+def test_operating_points_decide_as_the_system(fitted_system: Any, packed_bundle: Bundle) -> None:
+    points = fitted_system.system.operating_points_
     for i in sorted({0, len(points) // 2, len(points) - 1}):
-        system = copy.copy(fitted.system)
+        system = copy.copy(fitted_system.system)
         system.operating_point_ = points[i]
-        bundle = packed.with_active(i)
+        bundle = packed_bundle.with_active(i)
         assert len(bundle.manifest.stages) == len(system.stages_)
-        assert verify(system, bundle, fitted.rows).agrees
+        assert verify(system, bundle, fitted_system.rows).agrees
         assert self_test(bundle).agrees
 
 
 # -- the manifest --------------------------------------------------------------------------
 
 
-def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
-    system = fitted.system
-    manifest = packed.manifest
+def test_the_manifest_describes_the_system(fitted_system: Any, packed_bundle: Bundle) -> None:
+    system = fitted_system.system
+    manifest = packed_bundle.manifest
     assert (manifest.name, manifest.version) == ("wards", "7")
     assert manifest.feature_names == system.feature_names_
     costs = manifest.feature_costs()
-    expected = system.feature_costs_
+    expected_costs = system.feature_costs_
     assert costs.names == system.feature_names_
-    for part in ("own", "shared", "group"):
-        assert getattr(costs, part).tolist() == getattr(expected, part).tolist()
+    for field_name in ("own", "shared", "group"):
+        assert getattr(costs, field_name).tolist() == getattr(expected_costs, field_name).tolist()
     assert manifest.cloud_prices() == system.cloud_prices_
-    missing = {"stages": manifest.missing.stages, "cloud": manifest.missing.cloud}
-    assert missing == system.missing_
-    assert manifest.chains == tuple(tuple(manifest.chains[c]) for c in range(len(system.chains_)))
+    assert manifest.missing.stages == system.missing_["stages"]
+    assert manifest.missing.cloud == system.missing_["cloud"]
+    assert len(manifest.chains) == len(system.chains_)
     assert [len(chain) for chain in manifest.chains] == [len(chain) for chain in system.chains_]
     distinct_stages = {id(stage) for chain in system.chains_ for stage in chain}
     assert len(manifest.every_stage) == len(distinct_stages)
-    for s, stage in enumerate(system.stages_):
-        assert manifest.stage_inputs(s).tolist() == stage.features.tolist()
-        assert manifest.stages[s].link == stage.link
-        assert manifest.stages[s].score == stage.score
+    for i, stage in enumerate(system.stages_):
+        assert manifest.stage_inputs(i).tolist() == stage.features.tolist()
+        assert manifest.stages[i].link == stage.link
+        assert manifest.stages[i].score == stage.score
     if system.high_cost_model_ is None:
         assert manifest.cloud is None
     else:
@@ -105,70 +109,79 @@ def test_the_manifest_describes_the_system(fitted: Any, packed: Bundle) -> None:
 # -- reproducible files --------------------------------------------------------------------
 
 
-def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_path: Path) -> None:
+def test_the_same_system_gives_the_same_bytes(
+    fitted_system: Any, packed_bundle: Bundle, tmp_path: Path
+) -> None:
     date = datetime(2026, 2, 2, tzinfo=UTC)
-    settings: dict[str, Any] = {"sample": fitted.rows, "name": "wards", "version": "7"}
-    repeated = pack(fitted.system, tmp_path / "repeated", created=date, **settings)
-    first = read_contents(packed.path)
-    second = read_contents(repeated.path)
-    manifests = [json.loads(f.pop("manifest.json")) for f in (first, second)]
-    assert first == second
-    created = [m.pop("created") for m in manifests]
-    assert created[0] != created[1] == date.isoformat()
-    assert manifests[0] == manifests[1]
+    settings: dict[str, Any] = {"sample": fitted_system.rows, "name": "wards", "version": "7"}
+    second_bundle = pack(fitted_system.system, tmp_path / "repeated", created=date, **settings)
+    first_files = read_contents(packed_bundle.path)
+    second_files = read_contents(second_bundle.path)
+    first_manifest = json.loads(first_files.pop("manifest.json"))
+    second_manifest = json.loads(second_files.pop("manifest.json"))
+    assert first_files == second_files
+    assert first_manifest.pop("created") != date.isoformat()
+    assert second_manifest.pop("created") == date.isoformat()
+    assert first_manifest == second_manifest
 
 
-def test_switching_the_operating_point_changes_no_graph(cancer: Any, tmp_path: Path) -> None:
-    table = pd.DataFrame(cancer.rows, columns=cancer.system.feature_names_)
-    path = pack(cancer.system, tmp_path / "bundle", sample=table[:9]).path
-    before = read_contents(path)
-    assert verify(cancer.system, Bundle.open(path), table).agrees
-    cheaper = cancer.system.at(budget=cancer.system.operating_point_.cost / 2)
-    number = cancer.system.frontier_.points.index(cheaper.operating_point_)
-    bundle = set_operating_point(path, number)
-    after = read_contents(path)
-    assert after.pop("manifest.json") != before.pop("manifest.json")
-    assert after == before
-    assert verify(cheaper, bundle, cancer.rows).agrees
-    report = verify(cancer.system, bundle, cancer.rows)
+def test_switching_the_operating_point_changes_no_graph(cancer_system: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame(cancer_system.rows, columns=cancer_system.system.feature_names_)
+    path = pack(cancer_system.system, tmp_path / "bundle", sample=table[:9]).path
+    files_before = read_contents(path)
+    assert verify(cancer_system.system, Bundle.open(path), table).agrees
+    system = cancer_system.system
+    cheaper_system = system.at(budget=system.operating_point_.cost / 2)
+    point_index = system.frontier_.points.index(cheaper_system.operating_point_)
+    bundle = set_operating_point(path, point_index)
+    files_after = read_contents(path)
+    assert files_after.pop("manifest.json") != files_before.pop("manifest.json")
+    assert files_after == files_before
+    assert verify(cheaper_system, bundle, cancer_system.rows).agrees
+    report = verify(cancer_system.system, bundle, cancer_system.rows)
     assert report.differing_costs >= report.differing_decisions > 0
     assert report.max_margin_difference == 0
     assert not report.agrees
 
 
-def test_a_zip_holds_the_same_files(small_fit: Any, tmp_path: Path) -> None:
+def test_a_zip_holds_the_same_files(small_system: Any, tmp_path: Path) -> None:
     created = datetime(2026, 1, 1, tzinfo=UTC)
-    folder = pack(small_fit.system, tmp_path / "b", sample=small_fit.rows[:9], created=created)
-    archive = pack(small_fit.system, tmp_path / "b.gwb", sample=small_fit.rows[:9], created=created)
+    folder = pack(
+        small_system.system, tmp_path / "b", sample=small_system.rows[:9], created=created
+    )
+    archive = pack(
+        small_system.system, tmp_path / "b.gwb", sample=small_system.rows[:9], created=created
+    )
     assert archive.manifest == folder.manifest
     for name in folder.manifest.files:
         assert archive.read(name) == folder.read(name)
-    bytes_of_archive = (tmp_path / "b.gwb").read_bytes()
-    pack(small_fit.system, tmp_path / "b.gwb", sample=small_fit.rows[:9], created=created)
-    assert (tmp_path / "b.gwb").read_bytes() == bytes_of_archive
-    assert len(bytes_of_archive) < sum(f.stat().st_size for f in (tmp_path / "b").iterdir())
+    archive_content = (tmp_path / "b.gwb").read_bytes()
+    pack(small_system.system, tmp_path / "b.gwb", sample=small_system.rows[:9], created=created)
+    assert (tmp_path / "b.gwb").read_bytes() == archive_content
+    folder_bytes = sum(path.stat().st_size for path in (tmp_path / "b").iterdir())
+    assert len(archive_content) < folder_bytes
 
 
 # -- destination ---------------------------------------------------------------------------
 
 
-def test_pack_replaces_an_existing_bundle(small_fit: Any, tmp_path: Path) -> None:
+def test_pack_replaces_an_existing_bundle(small_system: Any, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bundle"
     path.mkdir(parents=True)  # an empty folder is accepted
-    pack(small_fit.system, path, sample=small_fit.rows[:5], version="1")
-    bundle = pack(small_fit.system, path, sample=small_fit.rows[:5], version="2")
+    pack(small_system.system, path, sample=small_system.rows[:5], version="1")
+    bundle = pack(small_system.system, path, sample=small_system.rows[:5], version="2")
     assert Bundle.open(path).manifest == bundle.manifest
     assert bundle.manifest.version == "2"
-    assert leftover_files(path) == []
+    assert list_leftover_files(path) == []
 
 
-def test_a_link_stays_and_its_target_is_replaced(small_fit: Any, tmp_path: Path) -> None:
-    pack(small_fit.system, tmp_path / "v1", sample=small_fit.rows[:5])
+def test_a_link_stays_and_its_target_is_replaced(small_system: Any, tmp_path: Path) -> None:
+    pack(small_system.system, tmp_path / "v1", sample=small_system.rows[:5])
     (tmp_path / "current").symlink_to("v1")
-    pack(small_fit.system, tmp_path / "current", sample=small_fit.rows[:5], version="2")
+    pack(small_system.system, tmp_path / "current", sample=small_system.rows[:5], version="2")
     assert (tmp_path / "current").is_symlink()
     assert Bundle.open(tmp_path / "current").manifest.version == "2"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["current", "v1"]
 
 
 @pytest.mark.parametrize(
@@ -182,103 +195,114 @@ def test_a_link_stays_and_its_target_is_replaced(small_fit: Any, tmp_path: Path)
     ],
 )
 def test_only_a_bundle_is_overwritten(
-    small_fit: Any, tmp_path: Path, name: str, files: dict[str, str] | str, message: str
+    small_system: Any, tmp_path: Path, name: str, files: dict[str, str] | str, message: str
 ) -> None:
     path = tmp_path / name
     if name == "bundle":
-        pack(small_fit.system, path, sample=small_fit.rows[:5])
+        pack(small_system.system, path, sample=small_system.rows[:5])
     if isinstance(files, str):
         path.write_text(files)
     else:
         path.mkdir(exist_ok=True)
         for file_name, text in files.items():
             (path / file_name).write_text(text)
-    before = read_contents(path) if path.is_dir() else path.read_bytes()
+    content_before = read_contents(path) if path.is_dir() else path.read_bytes()
     with pytest.raises(BundleError, match=message):
-        pack(small_fit.system, path, sample=small_fit.rows[:5])
-    assert before == (read_contents(path) if path.is_dir() else path.read_bytes())
+        pack(small_system.system, path, sample=small_system.rows[:5])
+    assert content_before == (read_contents(path) if path.is_dir() else path.read_bytes())
 
 
 # -- refused systems -----------------------------------------------------------------------
 
 
 def test_probing_detects_a_wrong_converter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = load_iris(return_X_y=True)
-    x = x.astype(np.float32)
+    X, y = load_iris(return_X_y=True)
+    X = X.astype(np.float32)
     system = StagedCascade(
         make_pipeline(Normalizer("max"), DecisionTreeClassifier(max_depth=4, random_state=0)),
         n_stages=1, families=("linear",), random_state=0,
-    ).fit(x, y)  # fmt: skip
+    ).fit(X, y)  # fmt: skip
     path = tmp_path / "bundle"
     path.mkdir()
-    probed = pack(system, path, sample=x[:32]).manifest.cloud.probed
+    probed = pack(system, path, sample=X[:32]).manifest.cloud.probed
     assert probed.rows == sum(probed.kinds.values()) > 4000
     assert {"one critical value", "sides of a boundary"} < set(probed.kinds)
-    # ONNX's own operator divides by the largest value, scikit-learn by the largest absolute one
-    largest = lambda model, rows: rows / rows.max()  # noqa: E731
-    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, "Normalizer", largest)
-    expected = (
+
+    def divide_by_largest(model: Any, rows: Any) -> Any:
+        """ONNX's own operator does this; scikit-learn divides by the largest absolute value."""
+        return rows / rows.max()
+
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, "Normalizer", divide_by_largest)
+    message = (
         r"Pipeline answers \d+ of \d+ probed rows differently; of the kind .* as class .* --backend"
     )
-    with pytest.raises(ConversionError, match=expected):
-        pack(system, tmp_path / "other", sample=x[:32])  # the sample has no negative values
-    assert leftover_files(path) == []
+    with pytest.raises(ConversionError, match=message):
+        pack(system, tmp_path / "other", sample=X[:32])  # the sample has no negative values
+    assert list_leftover_files(path) == []
 
 
 def test_a_stage_that_is_too_large_for_devices_is_refused(
-    small_fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_writer, "MAX_BYTES", 100)
-    expected = r"files of at most 100 B.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
-    with pytest.raises(InputError, match=expected):
-        pack(small_fit.system, tmp_path / "b", sample=small_fit.rows)
-    assert leftover_files(tmp_path / "b") == []
+    message = r"files of at most 100 B.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
+    with pytest.raises(InputError, match=message):
+        pack(small_system.system, tmp_path / "b", sample=small_system.rows)
+    assert list_leftover_files(tmp_path / "b") == []
 
 
 def test_a_failure_keeps_the_old_bundle(
-    small_fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = pack(small_fit.system, tmp_path / "bundle", sample=small_fit.rows[:5]).path
-    before = read_contents(path)
+    path = pack(small_system.system, tmp_path / "bundle", sample=small_system.rows[:5]).path
+    files_before = read_contents(path)
 
     def raise_disk_full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.fsync", raise_disk_full)
     with pytest.raises(OSError, match="No space left"):
-        pack(small_fit.system, path, sample=small_fit.rows[:5], version="2")
-    assert read_contents(path) == before
-    assert leftover_files(path) == []
+        pack(small_system.system, path, sample=small_system.rows[:5], version="2")
+    assert read_contents(path) == files_before
+    assert list_leftover_files(path) == []
 
 
-def test_a_system_is_packed_and_signed(small_fit: Any, tmp_path: Path) -> None:
-    (key, pub), (other_key, other_pub) = (keygen(tmp_path / name) for name in ("one", "other"))
+def test_a_system_is_packed_and_signed(small_system: Any, tmp_path: Path) -> None:
+    key, public_key = keygen(tmp_path / "one")
+    other_key, other_public_key = keygen(tmp_path / "other")
     for path in (tmp_path / "made", tmp_path / "made.gwb"):
-        bundle = pack(small_fit.system, path, sample=small_fit.rows[:32], sign=key)
-        assert bundle.signed_by == PublicKey(pub).key_id
-        replaced = pack(small_fit.system, path, sample=small_fit.rows[:32], sign=other_key)
-        assert replaced.signed_by == PublicKey(other_pub).key_id
-        unsigned = pack(small_fit.system, path, sample=small_fit.rows[:32])
-        assert unsigned.claimed_key_ids() == ()
+        bundle = pack(small_system.system, path, sample=small_system.rows[:32], sign=key)
+        assert bundle.signed_by == PublicKey(public_key).key_id
+        replaced_bundle = pack(
+            small_system.system, path, sample=small_system.rows[:32], sign=other_key
+        )
+        assert replaced_bundle.signed_by == PublicKey(other_public_key).key_id
+        unsigned_bundle = pack(small_system.system, path, sample=small_system.rows[:32])
+        assert unsigned_bundle.claimed_key_ids() == ()
     with pytest.raises(InputError, match="cannot be read"):
-        pack(small_fit.system, tmp_path / "none", sample=small_fit.rows[:32], sign="nowhere.key")
+        pack(
+            small_system.system,
+            tmp_path / "none",
+            sample=small_system.rows[:32],
+            sign="nowhere.key",
+        )
     assert not (tmp_path / "none").exists()
 
 
 def test_lazy_stages_acquire_features_on_the_path(fit_system: Any, tmp_path: Path) -> None:
-    lazy = fit_system("lazy")
-    bundle = pack(lazy.system, tmp_path / "bundle", sample=lazy.rows[:20])
+    lazy_system = fit_system("lazy")
+    system, rows = lazy_system.system, lazy_system.rows
+    bundle = pack(system, tmp_path / "bundle", sample=rows[:20])
     sample = bundle.sample()
-    stages = zip(lazy.system.stages_, bundle.manifest.stages, strict=True)
-    for s, (stage, spec) in enumerate(stages):
+    for i, (stage, spec) in enumerate(zip(system.stages_, bundle.manifest.stages, strict=True)):
         assert (spec.kind, spec.graph) == ("lazy", None)
         acquired = stage.acquired(sample["X"])
-        assert sample[f"bought_{s}"].tolist() == acquired[:, stage.features].tolist()
+        assert sample[f"bought_{i}"].tolist() == acquired[:, stage.features].tolist()
         assert not acquired.all(axis=0)[stage.features].all()
-    costs = lazy.system.cost(lazy.rows)
-    upper_bounds = bundle.manifest.exit_costs()[lazy.system.exit_stage(lazy.rows)]
+    costs = system.cost(rows)
+    upper_bounds = bundle.manifest.exit_costs()[system.exit_stage(rows)]
     assert (costs <= upper_bounds).all()
-    assert np.mean(costs < upper_bounds) > 0.5
+    assert np.mean(costs < upper_bounds) > 0.5  # most rows acquire only some features of a stage
 
 
 def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path: Path) -> None:
@@ -288,9 +312,9 @@ def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path:
     threshold[0] = np.nan
     broken_stage = replace(stage, model=replace(stage.model, threshold=threshold))
     system.chains_ = tuple((broken_stage,) for _ in system.chains_)
-    with pytest.raises(BundleError, match="the stage: 'threshold' holds values that") as caught:
+    with pytest.raises(BundleError, match="the stage: 'threshold' holds values that") as error_info:
         pack(system, tmp_path / "deep" / "bundle", sample=fit_system("lazy-forest").rows[:5])
-    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(error_info.value).splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -309,10 +333,10 @@ def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path:
     ],
 )
 def test_systems_and_samples_that_cannot_be_packed_are_refused(
-    small_fit: Any, tmp_path: Path, change: dict[str, Any], message: str
+    small_system: Any, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    arguments = {"system": small_fit.system, "sample": small_fit.rows[:5]} | change
-    with pytest.raises(GatewiseError, match=message) as caught:
+    arguments = {"system": small_system.system, "sample": small_system.rows[:5]} | change
+    with pytest.raises(GatewiseError, match=message) as error_info:
         pack(path=tmp_path / "bundle", **arguments)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
     assert list(tmp_path.iterdir()) == []

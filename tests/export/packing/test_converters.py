@@ -35,8 +35,8 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.onnx_graphs import edit_graph, tensor
 
 STRING = TensorProto.STRING
-DATA, SPECIES = load_iris(return_X_y=True)
-ROWS: NDArray[np.float32] = DATA.astype(np.float32)
+_IRIS, SPECIES = load_iris(return_X_y=True)
+ROWS: NDArray[np.float32] = _IRIS.astype(np.float32)
 
 #: One estimator for each way of conversion; test_packable.py probes all listed estimators.
 ESTIMATORS: dict[str, Callable[[], Any]] = {
@@ -47,6 +47,7 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     ),
 }
 
+#: Labels of the rows and all classes; without classes, those of the labels are meant.
 LABEL_CASES: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
     "indices": (SPECIES, np.arange(3)),
     "whole numbers": (SPECIES * 3 + 5, np.array([5, 8, 11])),
@@ -66,6 +67,7 @@ def fit_quietly(estimator: Any, y: NDArray[Any]) -> Any:
 
 
 def run_graph(graph: CloudFile, rows: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Run the graph of a cloud; return labels and probabilities."""
     session = onnxruntime.InferenceSession(graph.content)
     assert [graph_input.name for graph_input in session.get_inputs()] == ["x"]
     output_names = [graph_output.name for graph_output in session.get_outputs()]
@@ -95,13 +97,11 @@ def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:
     assert np.abs(probabilities - expected).max() < 1e-5
     label_of_row, _ = run_graph(graph, ROWS[:1])
     assert label_of_row.tolist() == graph_labels[:1].tolist()
+    model = onnx.load_model_from_string(graph.content)
     if name == "random forest":  # trees are converted to flat arrays
         assert graph.kind == "margins"
-        assert [node.op_type for node in onnx.load_model_from_string(graph.content).graph.node] == [
-            "TreeEnsembleRegressor"
-        ]
-    # operator sets stay old, and the same estimator gives the same bytes
-    model = onnx.load_model_from_string(graph.content)
+        assert [node.op_type for node in model.graph.node] == ["TreeEnsembleRegressor"]
+    # Operator sets stay old, and the same estimator gives the same bytes.
     versions = {opset.domain: opset.version for opset in model.opset_import}
     assert versions[""] <= 17
     assert versions.get("ai.onnx.ml", 1) <= 3
@@ -122,16 +122,17 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     f0 = HighCostModel.from_model(
         pipeline.fit(table, SPECIES), np.arange(3), 5, list(table.columns)
     )
-    x = table.to_numpy(np.float32)
-    x[:5, 4] = 9  # a category that training did not have
-    assert run_graph(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
+    rows = table.to_numpy(np.float32)
+    rows[:5, 4] = 9  # a category that training did not have
+    graph_labels, _ = run_graph(high_cost_graph(f0), rows)
+    assert graph_labels.tolist() == f0.labels(rows).tolist()
 
 
 # -- models without a graph ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("estimator", "fit_params", "message"),
+    ("estimator", "fit_options", "message"),
     [
         (NearestCentroid(), {}, "NearestCentroid has no form.*ONNX file"),
         (lightgbm.LGBMClassifier(n_estimators=3, verbose=-1, sigmoid=2.0), {}, "no exact form"),
@@ -148,13 +149,14 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     ],
 )
 def test_models_without_a_graph_are_refused_in_one_line(
-    estimator: Any, fit_params: dict[str, Any], message: str
+    estimator: Any, fit_options: dict[str, Any], message: str
 ) -> None:
-    x = np.column_stack([np.arange(150) % 7, ROWS[:, 0]]).astype(np.float32)
-    y = x[:, 0].astype(int) % 3
+    # The first column holds categories. There are three classes, or two of them as one.
+    X = np.column_stack([np.arange(150) % 7, ROWS[:, 0]]).astype(np.float32)
+    y = X[:, 0].astype(int) % 3
     if estimator.get_params().get("objective") != "multiclassova":
         y = (y == 1).astype(int)
-    estimator.fit(x, y, **fit_params)
+    estimator.fit(X, y, **fit_options)
     with pytest.raises(ConversionError, match=message) as error_info:
         high_cost_graph(HighCostModel.from_model(estimator, np.unique(y), 2))
     assert "\n" not in str(error_info.value)
@@ -221,7 +223,7 @@ def make_given_graph(form: str) -> tuple[OnnxModel, NDArray[Any]]:
         [numpy_helper.from_array(weights[:, 2:] if is_binary else weights, "weights")],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    # the network's columns are not in the order of the sorted labels
+    # The network's columns are not in the order of the sorted labels.
     class_names = ["no", "yes"][::-1] if is_binary else species_names[[2, 0, 1]].tolist()
     return OnnxModel(model.SerializeToString(), classes=class_names), np.unique(class_names)
 
@@ -237,6 +239,7 @@ def test_given_graphs_of_all_forms_answer_as_their_source(form: str) -> None:
     labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
     assert labels.tolist() == expected_labels.tolist()
     assert len(set(labels.tolist())) > 1
+    # float32 compared with float64
     assert np.abs(probabilities - expected_probabilities).max() < 1e-6
     assert np.abs(expected_probabilities.sum(axis=1) - 1).max() < 1e-6
     np.testing.assert_array_equal(expected_probabilities.argmax(axis=1), expected_labels)
@@ -266,11 +269,16 @@ def add_external_data(model: onnx.ModelProto) -> None:
 
 INVALID_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
     (add_external_data, "in another file"),
-    (lambda m: m.opset_import.append(helper.make_opsetid("com.evil", 1)), "com.evil"),
-    (lambda m: m.graph.ClearField("output"), "At least one output"),
-    (lambda m: m.graph.node.pop(), "not a usable ONNX file"),
     (
-        lambda m: m.graph.input[0].CopyFrom(tensor(m.graph.input[0].name, STRING, "n", 4)),
+        lambda model: model.opset_import.append(helper.make_opsetid("com.evil", 1)),
+        "com.evil",
+    ),
+    (lambda model: model.graph.ClearField("output"), "At least one output"),
+    (lambda model: model.graph.node.pop(), "not a usable ONNX file"),
+    (
+        lambda model: model.graph.input[0].CopyFrom(
+            tensor(model.graph.input[0].name, STRING, "n", 4)
+        ),
         "input must be numbers, not STRING",
     ),
 ]

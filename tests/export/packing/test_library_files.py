@@ -25,24 +25,29 @@ from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.library_files import write_library_file
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-_DATA, _LABELS = load_breast_cancer(return_X_y=True)
-X = _DATA[::3, :6].astype(np.float32)
-Y = _LABELS[::3]
-# the first column holds categories, which are unordered whole numbers
-_CATEGORY = np.random.default_rng(0).integers(0, 3, len(Y))
-X[:, 0] = np.where(Y, np.array([1, 4, 6])[_CATEGORY], np.array([0, 2, 5])[_CATEGORY])
+# A third of the rows and six columns, so that fits are fast. The first column holds categories,
+# which are unordered whole numbers: 1, 4 and 6 for one class, 0, 2 and 5 for the other, and 3.
+_ALL_ROWS, _ALL_LABELS = load_breast_cancer(return_X_y=True)
+X = _ALL_ROWS[::3, :6].astype(np.float32)
+Y = _ALL_LABELS[::3]
+_CHOICES = np.random.default_rng(0).integers(0, 3, len(Y))
+X[:, 0] = np.where(Y, np.array([1, 4, 6])[_CHOICES], np.array([0, 2, 5])[_CHOICES])
 X[::7, 0] = 3
+#: Options of LightGBM for a fast fit.
 SMALL_BOOSTER = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
 
 
 def fit_cancelling_leaves() -> Any:
-    """Fit a model with leaves of 1e9 and -1e9 at the ends, which a float32 sum cannot resolve."""
+    """Fit a model with leaves of 1e9 in its first tree and -1e9 in its last one.
+
+    A float32 sum loses the leaves between them.
+    """
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     booster = model.booster_
-    for tree, value in ((0, 1e9), (7, -1e9)):
-        n_leaves = booster.dump_model()["tree_info"][tree]["num_leaves"]
+    for tree_index, leaf_value in ((0, 1e9), (7, -1e9)):  # of eight trees
+        n_leaves = booster.dump_model()["tree_info"][tree_index]["num_leaves"]
         for leaf in range(n_leaves):
-            booster.set_leaf_output(tree, leaf, value)
+            booster.set_leaf_output(tree_index, leaf, leaf_value)
     return model
 
 
@@ -79,7 +84,7 @@ def test_a_booster_without_an_exact_graph_is_packed_as_a_library_file(
     assert cloud.probed.rows > 4000
     assert verify(system, bundle, X).agrees
     assert self_test(Bundle.open(bundle.path)).agrees
-    # a device does not fetch the high-cost model's file
+    # A device does not fetch the high-cost model's file.
     assert repack(bundle.path, tmp_path / "d", for_device=True).absent_files() == (cloud.file,)
 
 
@@ -95,13 +100,13 @@ def test_a_worker_answers_with_the_library_as_the_model_does(tmp_path: Path) -> 
 
 
 def test_inspect_names_the_library_that_workers_need(
-    tmp_path: Path, run: Callable[..., tuple[int, str, str]]
+    tmp_path: Path, run_command: Callable[..., tuple[int, str, str]]
 ) -> None:
     system = StagedCascade(
         MODELS["linear leaves"](), n_stages=1, families=("linear",), effort="low", random_state=0
     ).fit(X, Y, validation=(X, Y))
     pack(system, tmp_path / "b", sample=X[:20])
-    status, stdout, _ = run("inspect", tmp_path / "b")
+    status, stdout, _ = run_command("inspect", tmp_path / "b")
     assert status == 0
     assert "a model file of lightgbm, which workers need" in " ".join(stdout.split())
 
@@ -109,10 +114,10 @@ def test_inspect_names_the_library_that_workers_need(
 @pytest.mark.slow
 def test_a_library_file_is_loaded_within_limits_of_memory_and_time() -> None:
     model = MODELS["linear leaves"]()
-    text = model.booster_.model_to_string().encode()
+    content = model.booster_.model_to_string().encode()
     with pytest.raises(GraphLoadError, match=r"MemoryError|memory|ended with status"):
         check_loads(
-            text, X[:4], LoadLimits(bytes=1000, seconds=60), library="lightgbm", n_classes=2
+            content, X[:4], LoadLimits(bytes=1000, seconds=60), library="lightgbm", n_classes=2
         )
 
 
@@ -124,7 +129,9 @@ def test_a_booster_with_exact_trees_stays_a_graph() -> None:
 
 
 def predict_with_file(model: Any) -> NDArray[np.float64]:
-    kind_and_content = write_library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
+    """Write a model's file, and predict with the model that is read from it."""
+    f0 = HighCostModel.from_model(model, np.unique(Y), X.shape[1])
+    kind_and_content = write_library_file(f0)
     assert kind_and_content is not None
     return BoosterFile(*kind_and_content, 2).predict_proba(X)
 
@@ -132,7 +139,7 @@ def predict_with_file(model: Any) -> NDArray[np.float64]:
 def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
     early_stopped = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
     early_stopped.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
-    assert early_stopped.best_iteration < 5
+    assert early_stopped.best_iteration < 5  # of 60
     catboost_model = CatBoostClassifier(
         iterations=8, verbose=0, thread_count=1, allow_writing_files=False
     ).fit(X, Y)
@@ -155,5 +162,5 @@ def test_a_file_that_its_library_cannot_read_is_refused(library: Any) -> None:
 def test_a_file_with_another_number_of_classes_is_refused() -> None:
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     booster = BoosterFile("lightgbm", model.booster_.model_to_string().encode(), 3)
-    with pytest.raises(InputError, match="for 190 rows and 3 classes"):
+    with pytest.raises(InputError, match=f"for {len(Y)} rows and 3 classes"):
         booster.predict_proba(X)

@@ -63,6 +63,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")
 
 LIBRARY_CLASSIFIERS = {"LGBMClassifier", "XGBClassifier", "XGBRFClassifier", "CatBoostClassifier"}
+#: Constructors that replace those of scikit-learn's own tests.
 CONSTRUCTORS = {
     "Pipeline": lambda: Pipeline([("a", StandardScaler()), ("b", LogisticRegression())]),
     "VotingClassifier": lambda: VotingClassifier([("a", LogisticRegression())], weights=[2]),
@@ -76,12 +77,11 @@ CONSTRUCTORS = {
         LogisticRegression(), {"C": [0.1, 1.0]}, n_iter=2, cv=2
     ),
     "QuadraticDiscriminantAnalysis": lambda: QuadraticDiscriminantAnalysis(reg_param=0.1),
-    "FrozenEstimator": lambda: FrozenEstimator(LogisticRegression().fit(*scaled_table())),
+    "FrozenEstimator": lambda: FrozenEstimator(LogisticRegression().fit(*make_scaled_table())),
     "KBinsDiscretizer": lambda: KBinsDiscretizer(4, encode="ordinal"),
     "FunctionTransformer": FunctionTransformer,
     "OrdinalEncoder": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
 }
-"""Constructors that replace those of scikit-learn's own tests."""
 
 
 def make_estimator(name):
@@ -92,9 +92,10 @@ def make_estimator(name):
         return next(iter(_construct_instances(dict(all_estimators())[name])))
 
 
-def scaled_table(n_classes=2):
+def make_scaled_table(n_classes=2):
+    """Make rows with values of 0 to 1; a third class has a large second value."""
     X, y = load_breast_cancer(return_X_y=True)
-    X, y = X[::3, :6], y[::3]
+    X, y = X[::3, :6], y[::3]  # so that fits are fast
     X = ((X - X.min(axis=0)) / np.ptp(X, axis=0)).astype(np.float32)
     return X, y if n_classes == 2 else y + (X[:, 1] > 0.35)
 
@@ -103,32 +104,32 @@ def assert_conversion_holds(model, X, y, *, allow_missing=False, n_rows=10_000):
     """Fit and convert a model, and check that no probed row is answered differently."""
     check_packable(model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # some fits do not converge
         model.fit(X, y)
         f0 = HighCostModel.from_model(model, np.unique(y), X.shape[1])
-        figures = convert_and_probe(f0, X[:64], allow_missing=allow_missing, n_rows=n_rows).probed
-    assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
+        probed = convert_and_probe(f0, X[:64], allow_missing=allow_missing, n_rows=n_rows).probed
+    assert probed.rows >= 0.8 * n_rows  # the model refuses some rows
     # Models that sum in float64 have no undecided rows. Others have at most the bisected rows.
-    assert figures.undecided <= figures.kinds["sides of a boundary"]
+    assert probed.undecided <= probed.kinds["sides of a boundary"]
 
 
 @pytest.mark.parametrize("name", ["GaussianNB", "DecisionTreeClassifier", "RidgeClassifier"])
 def test_common_classifiers_hold_on_a_thousand_adversarial_rows(name):
-    assert_conversion_holds(make_estimator(name), *scaled_table(3), n_rows=1000)
+    assert_conversion_holds(make_estimator(name), *make_scaled_table(3), n_rows=1000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CLASSIFIERS - LIBRARY_CLASSIFIERS))
 def test_listed_classifiers_hold_on_adversarial_rows(name):
     assert_conversion_holds(
-        make_estimator(name), *scaled_table(2 if name in ("NuSVC", "FrozenEstimator") else 3)
+        make_estimator(name), *make_scaled_table(2 if name in ("NuSVC", "FrozenEstimator") else 3)
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TRANSFORMERS))
 def test_listed_transformers_hold_on_adversarial_rows(name):
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     X = np.round(4 * X) if name in ("OneHotEncoder", "OrdinalEncoder") else X
     # The thresholds of a tree reveal differences in the last bits of the transformer.
     assert_conversion_holds(
@@ -136,7 +137,9 @@ def test_listed_transformers_hold_on_adversarial_rows(name):
     )
 
 
+#: A tree whose thresholds reveal differences in the last bits.
 UNLIMITED_TREE = DecisionTreeClassifier(random_state=0)
+#: Models with options that the tests above do not use.
 OTHER_OPTIONS = [
     make_pipeline(Normalizer("l1"), UNLIMITED_TREE),
     make_pipeline(Normalizer("max"), UNLIMITED_TREE),
@@ -168,20 +171,20 @@ OTHER_OPTIONS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("model", OTHER_OPTIONS, ids=lambda model: type(model).__name__)
 def test_other_options_hold_on_adversarial_rows(model):
-    assert_conversion_holds(model, *scaled_table(3), n_rows=2000)
+    assert_conversion_holds(model, *make_scaled_table(3), n_rows=2000)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("class_labels", [(0, 1, 2), (3, 5, 9), ("a", "b", "c")])
 def test_polynomial_features_by_skl2onnx_hold_on_adversarial_rows(class_labels):
-    X, y = scaled_table(3)
+    X, y = make_scaled_table(3)
     model = make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression())
     assert_conversion_holds(model, X, np.array(class_labels)[y], n_rows=2000)
 
 
 @pytest.mark.slow
 def test_conversions_of_powers_losses_and_imputed_values_hold():
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     assert_conversion_holds(
         make_pipeline(PowerTransformer("box-cox"), UNLIMITED_TREE), X + 1, y, n_rows=2000
     )
@@ -233,7 +236,7 @@ TREE_MODELS = {
 @pytest.mark.parametrize("allow_missing", [False, True], ids=["", "missing values"])
 @pytest.mark.parametrize("name", TREE_MODELS)
 def test_trees_of_all_libraries_hold_on_adversarial_rows(name, allow_missing):
-    X, y = scaled_table(3)
+    X, y = make_scaled_table(3)
     if allow_missing:
         X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
     assert_conversion_holds(TREE_MODELS[name](), X, y, allow_missing=allow_missing)
@@ -243,18 +246,18 @@ def test_trees_of_all_libraries_hold_on_adversarial_rows(name, allow_missing):
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "histograms"])
 def test_boosters_inside_other_estimators_hold_on_adversarial_rows(library):
     assert_conversion_holds(
-        make_pipeline(StandardScaler(), TREE_MODELS[library]()), *scaled_table(3), n_rows=1000
+        make_pipeline(StandardScaler(), TREE_MODELS[library]()), *make_scaled_table(3), n_rows=1000
     )
     voters = [("a", TREE_MODELS[library]()), ("b", GaussianNB()), ("c", "drop")]
     voting_classifier = VotingClassifier(voters, voting="soft", weights=[1, 3, 2])
-    assert_conversion_holds(voting_classifier, *scaled_table(3), n_rows=1000)
+    assert_conversion_holds(voting_classifier, *make_scaled_table(3), n_rows=1000)
     assert_conversion_holds(
-        CalibratedClassifierCV(TREE_MODELS[library](), cv=2), *scaled_table(), n_rows=1000
+        CalibratedClassifierCV(TREE_MODELS[library](), cv=2), *make_scaled_table(), n_rows=1000
     )
 
 
 def test_conversions_hold_for_data_with_a_large_offset():
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     classifier = make_pipeline(MinMaxScaler(), SVC())
     assert_conversion_holds(
         CalibratedClassifierCV(classifier, cv=2), X + np.float32(1e6), y, n_rows=1000
@@ -262,7 +265,7 @@ def test_conversions_hold_for_data_with_a_large_offset():
 
 
 def test_values_between_categories_are_unknown_categories():
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     X = np.round(4 * X) / 2
     encoder = OneHotEncoder(handle_unknown="ignore", drop="first")
     assert_conversion_holds(make_pipeline(encoder, LogisticRegression()), X, y, n_rows=1000)
@@ -279,7 +282,7 @@ def test_lightgbm_treats_tiny_numbers_as_zero():
 
 @pytest.mark.parametrize("library", ["XGBoost", "LightGBM"])
 def test_conversions_use_the_best_iteration(library):
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     training_data = (X[::2], y[::2])
     stopping_data = (X[1::2], y[1::2])
     if library == "XGBoost":
@@ -301,7 +304,7 @@ def test_conversions_use_the_best_iteration(library):
 
 
 def test_conversions_keep_the_order_of_classes():
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     model = CatBoostClassifier(iterations=30, class_names=[1, 0], **QUIET_CATBOOST)
     model.fit(X[::2], y[::2])
     assert list(model.classes_) == [1, 0]
@@ -348,7 +351,7 @@ def test_options_without_an_exact_form_are_refused_before_the_fit(model, message
     ids=lambda model: type(model).__name__,
 )
 def test_a_booster_fitted_on_categories_is_refused_before_the_fit(model):
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     frame = pd.DataFrame(X, columns=list("abcdef"))
     frame["f"] = pd.Categorical((10 * frame["f"]).astype(int))
     check_packable(clone(model).fit(frame.drop(columns="f"), y))
@@ -364,7 +367,7 @@ def test_a_booster_without_an_exact_graph_is_accepted_as_a_library_file():
 
 
 def test_passthrough_steps_are_converted():
-    X, y = scaled_table()
+    X, y = make_scaled_table()
     assert_conversion_holds(
         Pipeline([("a", "passthrough"), ("b", LogisticRegression())]), X, y, n_rows=1000
     )
@@ -381,7 +384,7 @@ def test_other_estimators_of_scikit_learn_are_refused(kind):
         for name, estimator_class in all_estimators(kind)
         if name not in listed_names | multi_label
     ]
-    assert len(unlisted_classes) > 8
+    assert len(unlisted_classes) > 8  # else the lists are compared wrongly
     for name, estimator_class in unlisted_classes:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)

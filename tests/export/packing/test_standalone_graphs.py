@@ -20,31 +20,31 @@ from tests.support.fitted_systems import FittedSystem
 def test_a_stage_answers_as_in_training(
     fit_system: Callable[[str], FittedSystem], name: str
 ) -> None:
-    fitted = fit_system(name)
-    system = fitted.system
-    x = np.asarray(fitted.rows, np.float32)
+    fitted_system = fit_system(name)
+    system = fitted_system.system
+    rows = np.asarray(fitted_system.rows, np.float32)
     for stage in system.stages_:
-        graph = to_onnx(stage, n_features=x.shape[1], classes=system.classes_)
-        out = run_onnx(graph.SerializeToString(), x)
-        margins, score = stage.run(x)
-        assert out["label"].tolist() == system.classes_[labels(margins)].tolist()
-        assert np.array_equal(out["score"], score, equal_nan=True)
-        assert out["probabilities"].shape == (len(x), len(system.classes_))
+        graph = to_onnx(stage, n_features=rows.shape[1], classes=system.classes_)
+        outputs = run_onnx(graph.SerializeToString(), rows)
+        margins, scores = stage.run(rows)
+        assert outputs["label"].tolist() == system.classes_[labels(margins)].tolist()
+        assert np.array_equal(outputs["score"], scores, equal_nan=True)
+        assert outputs["probabilities"].shape == (len(rows), len(system.classes_))
         assert json.loads(graph.metadata_props[0].value) == system.classes_.tolist()
         onnx.checker.check_model(graph, full_check=True)
 
 
-def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer: FittedSystem) -> None:
-    f0 = cancer.system.high_cost_model_
-    x = np.asarray(cancer.rows, np.float32)
-    out = run_onnx(to_onnx(f0).SerializeToString(), x[:, f0.features])
-    expected = f0.answers(x)[0]
-    class_indices = labels(out["margins"]) if "margins" in out else out["label"]
-    assert class_indices.tolist() == expected.tolist()
+def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer_system: FittedSystem) -> None:
+    f0 = cancer_system.system.high_cost_model_
+    rows = np.asarray(cancer_system.rows, np.float32)
+    outputs = run_onnx(to_onnx(f0).SerializeToString(), rows[:, f0.features])
+    expected_indices, _ = f0.answers(rows)
+    class_indices = labels(outputs["margins"]) if "margins" in outputs else outputs["label"]
+    assert class_indices.tolist() == expected_indices.tolist()
 
 
-def test_models_without_a_graph_are_refused(cancer: FittedSystem) -> None:
-    system = cancer.system
+def test_models_without_a_graph_are_refused(cancer_system: FittedSystem) -> None:
+    system = cancer_system.system
     with pytest.raises(ConversionError, match="takes a Stage or a high-cost model"):
         to_onnx(system)
     with pytest.raises(ConversionError, match="give n_features"):

@@ -30,15 +30,16 @@ def replace_bundle_file(bundle: Bundle, name: str, content: bytes) -> Bundle:
 
 
 def test_verify_detects_an_altered_weight(fit_system: Any, tmp_path: Path) -> None:
-    fitted = fit_system("gated-lines")
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
+    fitted_system = fit_system("gated-lines")
+    bundle = pack(fitted_system.system, tmp_path / "bundle", sample=fitted_system.rows)
     stage_spec = bundle.manifest.stages[0]
     model = bundle.read_model(stage_spec)
     model = replace(model, bias=model.bias + np.float32(0.5))
     replace_bundle_file(bundle, stage_spec.arrays, write_model(model))
     bundle = replace_bundle_file(bundle, stage_spec.graph, write_graph(model))
+    # The margins of all classes are shifted by 0.5, and rounded.
     assert self_test(bundle).max_margin_difference == pytest.approx(0.5)
-    assert verify(fitted.system, bundle, fitted.rows).max_margin_difference > 0.4
+    assert verify(fitted_system.system, bundle, fitted_system.rows).max_margin_difference > 0.4
 
 
 def test_verify_encodes_raw_rows(make_once: Any) -> None:
@@ -57,10 +58,11 @@ def test_the_self_test_detects_another_high_cost_model(fit_system: Any, tmp_path
     digits = fit_system("digits")
     bundle = pack(digits.system, tmp_path / "bundle", sample=digits.rows)
     model = onnx.load_model_from_string(bundle.read("cloud.onnx"))
+    # Exchange the classes of the trees' leaves.
     targets = next(
         attribute for attribute in model.graph.node[0].attribute if attribute.name == "target_ids"
     )
-    targets.ints[:] = [(i + 1) % 6 for i in targets.ints]
+    targets.ints[:] = [(class_index + 1) % 6 for class_index in targets.ints]
     bundle = replace_bundle_file(bundle, "cloud.onnx", model.SerializeToString())
     report = self_test(bundle)
     assert report.cloud_label_differences > 0
@@ -68,26 +70,28 @@ def test_the_self_test_detects_another_high_cost_model(fit_system: Any, tmp_path
     assert report.max_margin_difference == 0
 
 
-def test_verify_detects_a_graph_that_differs_from_its_arrays(cancer: Any, tmp_path: Path) -> None:
-    bundle = pack(cancer.system, tmp_path / "bundle", sample=cancer.rows[:20])
-    first = bundle.manifest.stages[0]
-    last = bundle.manifest.stages[-1]
-    altered = replace_bundle_file(bundle, first.graph, bundle.read(last.graph))
-    with pytest.raises(BundleError, match=f"{first.graph} differs from the graph of"):
-        verify_graphs(altered, cancer.rows)
+def test_verify_detects_a_graph_that_differs_from_its_arrays(
+    cancer_system: Any, tmp_path: Path
+) -> None:
+    bundle = pack(cancer_system.system, tmp_path / "bundle", sample=cancer_system.rows[:20])
+    first_stage = bundle.manifest.stages[0]
+    last_stage = bundle.manifest.stages[-1]
+    altered_bundle = replace_bundle_file(bundle, first_stage.graph, bundle.read(last_stage.graph))
+    with pytest.raises(BundleError, match=f"{first_stage.graph} differs from the graph of"):
+        verify_graphs(altered_bundle, cancer_system.rows)
 
 
 def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(
-    fit_system: Any, tmp_path: Path, run: Any, refused: Any
+    fit_system: Any, tmp_path: Path, run_command: Any, assert_refused: Any
 ) -> None:
     kernels = fit_system("kernels")  # fitted on the data set wine
     pack(kernels.system, tmp_path / "full", sample=kernels.rows[:20])
     repack(tmp_path / "full", tmp_path / "device.gwb", for_device=True)
-    status, out, _ = run("verify", tmp_path / "device.gwb")
+    status, output, _ = run_command("verify", tmp_path / "device.gwb")
     assert status == 0
-    assert "not run: cloud.onnx" in out
-    err = refused("verify", tmp_path / "device.gwb", "--data", "wine")
-    assert "is a bundle for devices, without cloud.onnx" in err
+    assert "not run: cloud.onnx" in output
+    message = assert_refused("verify", tmp_path / "device.gwb", "--data", "wine")
+    assert "is a bundle for devices, without cloud.onnx" in message
 
 
 def test_a_graph_that_onnxruntime_refuses_is_an_error_without_log_lines(

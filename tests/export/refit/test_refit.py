@@ -4,7 +4,9 @@ import json
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.cli import main
 from gatewise.errors import InputError
@@ -18,77 +20,76 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows
+from gatewise_training import FeatureCosts, StagedCascade
 from tests.export.archive.test_folder import NOW, open_folder
+from tests.support import small_bundle
 
 pytest.importorskip("pyarrow")
 
 NAMES = ("a", "b", "regime")
-QUICK = {"n_stages": 2, "families": ("linear",)}
+FAST_PARAMETERS = {"n_stages": 2, "families": ("linear",)}
 
 
-def make_rows(n_rows, seed, *, shifted=False, new_class=False):
-    """Rows whose classes swap in the shifted regime; no linear model can learn both regimes."""
+def make_rows(n_rows, seed, *, is_shifted=False, has_new_class=False):
+    """Make rows whose classes swap in the shifted regime.
+
+    No linear model can learn both regimes. A third of the rows may have a new class far away.
+    """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, 3)).astype(np.float32)
-    X[:, 2] = 1.0 if shifted else 0.0
+    X[:, 2] = 1.0 if is_shifted else 0.0
     margin = X[:, 0] + 0.3 * X[:, 1]
-    y = np.where((margin > 0) ^ shifted, "yes", "no")
-    if new_class:
+    y = np.where((margin > 0) ^ is_shifted, "yes", "no")
+    if has_new_class:
         is_new = rng.random(n_rows) < 0.3
         X[is_new, 1] += 8.0
         y[is_new] = "new"
     return X, y
 
 
-def table(X):
-    import pandas as pd
-
+def make_table(X):
     return pd.DataFrame(X, columns=NAMES)
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory):
-    """Bundle fitted before the shift, with a high-cost model fitted to both regimes."""
-    from sklearn.ensemble import RandomForestClassifier
-
-    from gatewise_training import FeatureCosts, StagedCascade
-
-    X, y = (
-        np.concatenate(parts)
-        for parts in zip(make_rows(600, 0), make_rows(600, 1, shifted=True), strict=True)
-    )
-    forest = RandomForestClassifier(25, min_samples_leaf=3, random_state=0).fit(table(X), y)
+def deployed_folder(tmp_path_factory):
+    """Folder of a bundle fitted before the shift, with a high-cost model fitted to both regimes."""
+    earlier_X, earlier_y = make_rows(600, 0)
+    later_X, later_y = make_rows(600, 1, is_shifted=True)
+    X = np.concatenate([earlier_X, later_X])
+    y = np.concatenate([earlier_y, later_y])
+    forest = RandomForestClassifier(25, min_samples_leaf=3, random_state=0).fit(make_table(X), y)
     path = tmp_path_factory.mktemp("refit")
     X, y = make_rows(600, 2)
     X_validation, y_validation = make_rows(400, 3)
     np.savez(path / "train.npz", X=X, y=y, feature_names=np.array(NAMES))
     costs = FeatureCosts([1.0, 1.0, 1.0], names=NAMES)
     system = StagedCascade(
-        forest, feature_costs=costs, random_state=0, offload_rate=0.1, **QUICK
-    ).fit(table(X), y, validation=(table(X_validation), y_validation))
+        forest, feature_costs=costs, random_state=0, offload_rate=0.1, **FAST_PARAMETERS
+    ).fit(make_table(X), y, validation=(make_table(X_validation), y_validation))
     pack(system, path / "bundle", sample=X[:32], name="turn", version="7")
     return path
 
 
-def keep_rows(path, bundle, X, y, n_labels, *, share=0.2, version=None, first_id=0):
+def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     """Archive the rows that a fleet would send, and label some of them."""
-    bundle = Bundle.open(bundle)
+    bundle = Bundle.open(bundle_path)
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
     rng = np.random.default_rng(0)
-    offloaded = outcome.exits == len(manifest.stages)
-    is_sent = offloaded | (rng.random(len(X)) < share)
-    order = manifest.cloud_inputs()
+    audit_share = 0.2
+    is_offloaded = outcome.exits == len(manifest.stages)
+    is_sent = is_offloaded | (rng.random(len(X)) < audit_share)
     rows = ArchivedRows(
         ids=np.array([f"{first_id + i:032x}-0" for i in range(len(X))]),
         device=np.full(len(X), "pi-1"),
         time=NOW + np.arange(len(X), dtype=float),
-        X=X[:, order],
+        X=X[:, manifest.cloud_inputs()],
         cloud_label=outcome.cloud_labels.astype(np.int32),
         probabilities=outcome.cloud_probabilities.astype(np.float32),
-        device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
+        device_label=np.where(is_offloaded, -1, outcome.labels).astype(np.int32),
         confidence=np.full(len(X), np.nan, np.float32),
-        sent_chance=np.where(offloaded, 1.0, share),
+        sent_chance=np.where(is_offloaded, 1.0, audit_share),
         stored_chance=np.ones(len(X)),
         late=np.zeros(len(X), bool),
     ).take(is_sent)
@@ -99,101 +100,119 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2, version=None, first_id
     open_folder(path).add(rows, facts, NOW)
     choice = choose(path, n_labels, rng)
     write_choice(path, choice, f"{first_id}")
-    truth = {f"{first_id + i:032x}-0": str(label) for i, label in enumerate(y)}
-    add_labels(
-        path, {row_id: truth[row_id] for row_id in choice.rows.ids.tolist()}, by="truth", at=NOW
+    truth_by_id = {f"{first_id + i:032x}-0": str(label) for i, label in enumerate(y)}
+    labels = {row_id: truth_by_id[row_id] for row_id in choice.rows.ids.tolist()}
+    add_labels(path, labels, by="truth", at=NOW)
+
+
+def make_settings(deployed_folder, kept, out, **fields):
+    default_fields = {
+        "parameters": FAST_PARAMETERS,
+        "offload_rate": 0.1,
+        "train": str(deployed_folder / "train.npz"),
+    }
+    return RefitSettings(
+        bundle=deployed_folder / "bundle", kept=kept, out=out, **default_fields | fields
     )
 
 
-def settings(deployed, kept, out, **fields):
-    defaults = {"parameters": QUICK, "offload_rate": 0.1, "train": str(deployed / "train.npz")}
-    return RefitSettings(bundle=deployed / "bundle", kept=kept, out=out, **defaults | fields)
-
-
-def accuracy(path, X, y):
+def measure_accuracy(path, X, y):
     bundle = Bundle.open(path)
     return np.mean(np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels] == y)
 
 
 @pytest.mark.slow
-def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed, tmp_path):
-    X, y = make_rows(2500, 10, shifted=True)
-    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 150)
-    new, report = refit_bundle(
-        settings(deployed, tmp_path / "kept", tmp_path / "new", kept_share=0.9)
+def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_folder, tmp_path):
+    X, y = make_rows(2500, 10, is_shifted=True)
+    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
+    new_bundle, report = refit_bundle(
+        make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new", kept_share=0.9)
     )
-    assert new.manifest.title == "turn 8"
-    X, y = make_rows(1000, 11, shifted=True)
-    accuracy_before = accuracy(deployed / "bundle", X, y)
-    accuracy_after = accuracy(tmp_path / "new", X, y)
+    assert new_bundle.manifest.title == "turn 8"
+    X, y = make_rows(1000, 11, is_shifted=True)
+    accuracy_before = measure_accuracy(deployed_folder / "bundle", X, y)
+    accuracy_after = measure_accuracy(tmp_path / "new", X, y)
     assert accuracy_after > accuracy_before + 0.1
     assert report.verdict == "better"
-    total = report.comparisons[0]
-    assert total.low <= accuracy_after - accuracy_before <= total.high
-    parts = [comparison.part for comparison in report.comparisons]
-    assert parts == ["all", "class no", "class yes", "earlier half", "later half"]
+    comparison_of_all_rows = report.comparisons[0]
+    gain = accuracy_after - accuracy_before
+    assert comparison_of_all_rows.low <= gain <= comparison_of_all_rows.high
+    compared_parts = [comparison.part for comparison in report.comparisons]
+    assert compared_parts == ["all", "class no", "class yes", "earlier half", "later half"]
 
 
-def test_without_a_shift_no_improvement_is_shown(deployed, tmp_path, capsys):
+def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, capsys):
     X, y = make_rows(1500, 20)
-    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 60)
-    toml = tmp_path / "quick.toml"
-    toml.write_text('[parameters]\nn_stages = 2\nfamilies = ["linear"]\n')
-    arguments = ["--train", deployed / "train.npz", "--kept", tmp_path / "kept"]
-    arguments += ["--out", tmp_path / "new", "--settings", toml, "--offload-rate", 0.1, "--json"]
-    assert main(["refit", str(deployed / "bundle"), *map(str, arguments)]) == 1
+    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 60)
+    settings_file = tmp_path / "fast.toml"
+    settings_file.write_text('[parameters]\nn_stages = 2\nfamilies = ["linear"]\n')
+    arguments = ["--train", deployed_folder / "train.npz", "--kept", tmp_path / "kept"]
+    arguments += [
+        "--out",
+        tmp_path / "new",
+        "--settings",
+        settings_file,
+        "--offload-rate",
+        0.1,
+        "--json",
+    ]
+    assert main(["refit", str(deployed_folder / "bundle"), *map(str, arguments)]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == "not shown"
     assert (tmp_path / "new" / "manifest.json").exists()
 
 
 @pytest.mark.slow
-def test_a_new_class_needs_a_new_high_cost_model(deployed, tmp_path):
-    X, y = make_rows(1500, 30, new_class=True)
-    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 150)
+def test_a_new_class_needs_a_new_high_cost_model(deployed_folder, tmp_path):
+    X, y = make_rows(1500, 30, has_new_class=True)
+    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
     with pytest.raises(InputError, match="--high-cost new"):
-        refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
-    new, report = refit_bundle(
-        settings(deployed, tmp_path / "kept", tmp_path / "new", high_cost="new")
+        refit_bundle(make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new"))
+    new_bundle, report = refit_bundle(
+        make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new", high_cost="new")
     )
-    assert new.manifest.classes == ("new", "no", "yes")
-    X, y = make_rows(1000, 31, new_class=True)
-    assert accuracy(tmp_path / "new", X, y) > accuracy(deployed / "bundle", X, y) + 0.15
+    assert new_bundle.manifest.classes == ("new", "no", "yes")
+    X, y = make_rows(1000, 31, has_new_class=True)
+    assert (
+        measure_accuracy(tmp_path / "new", X, y)
+        > measure_accuracy(deployed_folder / "bundle", X, y) + 0.15
+    )
     assert report.verdict == "better"
-    differences = {c.part: c.difference for c in report.comparisons}
-    assert differences["class new"] > 0.5
+    difference_by_part = {
+        comparison.part: comparison.difference for comparison in report.comparisons
+    }
+    assert difference_by_part["class new"] > 0.5
 
 
-def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
+def test_too_few_labels_and_other_bundles_are_refused(deployed_folder, tmp_path):
     X, y = make_rows(300, 40)
-    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 10)
+    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 10)
     with pytest.raises(InputError, match="a refit needs at least 20"):
-        refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
-    from tests.support import small_bundle
-
-    other = small_bundle.write_bundle(tmp_path / "other")
+        refit_bundle(make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new"))
+    other_bundle = small_bundle.write_bundle(tmp_path / "other")
     other_settings = msgspec.structs.replace(
-        settings(deployed, tmp_path / "kept", tmp_path / "new"), bundle=other.path
+        make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new"),
+        bundle=other_bundle.path,
     )
     with pytest.raises(InputError, match="kept instances lack"):
         refit_bundle(other_settings)
 
 
-def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
+def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_path):
     path = tmp_path / "kept"
-    old_bundle = Bundle.open(deployed / "bundle")
+    old_bundle = Bundle.open(deployed_folder / "bundle")
     X, y = make_rows(800, 50)
-    keep_rows(path, deployed / "bundle", X, y, 40, version="6")
+    keep_rows(path, deployed_folder / "bundle", X, y, 40, version="6")
     X, y = make_rows(800, 51)
-    keep_rows(path, deployed / "bundle", X, y, 60, first_id=1000)
+    keep_rows(path, deployed_folder / "bundle", X, y, 60, first_id=1000)
     row_split = split_kept_rows(
         path, old_bundle.manifest, comparison_share=0.4, rng=np.random.default_rng(3)
     )
     assert len(row_split.earlier_labels) == 1
     earlier_ids = row_split.earlier_labels[0].rows.ids
-    assert 20 <= len(earlier_ids) <= 60
+    assert 20 <= len(earlier_ids) <= 60  # about 40 labels were chosen
     assert all(int(row_id[:32], 16) < 800 for row_id in earlier_ids)
-    for part in (row_split.comparison_rows, row_split.comparison_labels.rows):
-        assert not np.isin(part.ids, earlier_ids).any()
+    for compared_rows in (row_split.comparison_rows, row_split.comparison_labels.rows):
+        assert not np.isin(compared_rows.ids, earlier_ids).any()
     rows = fit_rows_of(
         row_split, old_bundle.manifest, cap=10.0, uses_unlabelled=False,
         rng=np.random.default_rng(0),
@@ -204,17 +223,17 @@ def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deploye
     )
 
 
-def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
+def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_path):
     """A machine labels the instances that it sees, which are not a random sample."""
     path = tmp_path / "kept"
     X, y = make_rows(1500, 20)
-    keep_rows(path, deployed / "bundle", X, y, 60)
-    manifest = Bundle.open(deployed / "bundle").manifest
+    keep_rows(path, deployed_folder / "bundle", X, y, 60)
+    manifest = Bundle.open(deployed_folder / "bundle").manifest
 
     def split_rows():
         return split_kept_rows(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
-    before = split_rows()
+    split_before = split_rows()
     _, rows = read_archive(path)["turn", "7"]
     labelled_ids = set(read_labels(path))
     labels = [
@@ -224,13 +243,16 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
     ]
     archive = open_folder(path)
     assert set(add_machine_labels(archive, labels, shards_in(archive.path))) == {"added"}
-    after = split_rows()
-    assert after.comparison_labels.rows.ids.tolist() == before.comparison_labels.rows.ids.tolist()
-    assert after.comparison_rows.ids.tolist() == before.comparison_rows.ids.tolist()
-    fit_ids = set(after.fit_labels.rows.ids.tolist())
-    assert fit_ids == set(after.fit_rows.ids.tolist())
-    assert len(fit_ids) > 3 * len(before.fit_labels)
+    split_after = split_rows()
+    assert (
+        split_after.comparison_labels.rows.ids.tolist()
+        == split_before.comparison_labels.rows.ids.tolist()
+    )
+    assert split_after.comparison_rows.ids.tolist() == split_before.comparison_rows.ids.tolist()
+    fit_ids = set(split_after.fit_labels.rows.ids.tolist())
+    assert fit_ids == set(split_after.fit_rows.ids.tolist())
+    assert len(fit_ids) > 3 * len(split_before.fit_labels)  # most have a label of the machine
     # A machine label has the weight of its own instance only.
-    is_machine = np.isin(after.fit_labels.rows.ids, [label.id for label in labels])
-    weights = after.fit_labels.weights[is_machine]
-    np.testing.assert_array_equal(weights, after.fit_labels.rows.weights[is_machine])
+    is_machine = np.isin(split_after.fit_labels.rows.ids, [label.id for label in labels])
+    weights = split_after.fit_labels.weights[is_machine]
+    np.testing.assert_array_equal(weights, split_after.fit_labels.rows.weights[is_machine])

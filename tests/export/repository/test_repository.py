@@ -18,12 +18,18 @@ from gatewise.documents import DocumentError
 from gatewise.errors import InputError
 from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.repository.release import Release
-from gatewise_export.repository.repository import LIFETIME_DAYS, Repository, StaleVersionError
+from gatewise_export.repository.repository import (
+    LIFETIME_DAYS,
+    RENEWAL_DAYS,
+    Repository,
+    StaleVersionError,
+)
 from tests.support.small_bundle import write_bundle
 
 RELEASE = Release(
-    1, "small", "8", {"stage_0.onnx": FileSpec("0" * 64, 12)}, ("a", "b"), "0.1.0", ("aarch64",)
-)
+    release=1, model="small", version="8", files={"stage_0.onnx": FileSpec("0" * 64, 12)},
+    features=("a", "b"), runtime="0.1.0", hardware=("aarch64",),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +120,9 @@ def test_publish_and_rollback_change_the_preferred_release(repository, bundles):
     with pytest.raises(InputError, match="no release is offered"):
         repository.rollback()
     assert [repository.publish(f"small/{version}").serial for version in ("8", "9")] == [1, 2]
-    assert repository.publish("9", 0.25) == replace(repository.offers()[0], rollout=2500)
+    assert repository.publish("9", 0.25) == replace(
+        repository.offers()[0], rollout=2500
+    )  # of 10,000
     assert repository.publish("8").serial == 3  # an older release can be published again
     assert str(repository.rollback()) == "small/8"
     version = repository.version
@@ -177,54 +185,61 @@ def test_changes_need_the_keys_of_their_roles(repository):
 
 
 def test_roles_that_expire_soon_are_signed_again_or_named(repository, monkeypatch, capsys):
-    def expiries():
+    def read_expiries():
         return {role["role"]: role["expires"] for role in repository.roles()}
 
     with monkeypatch.context() as context:  # metadata that expires soon
         for role in ("root", "targets"):
-            context.setitem(LIFETIME_DAYS, role, 80.0)
+            context.setitem(LIFETIME_DAYS, role, RENEWAL_DAYS - 10.0)
         repository.rotate_key("targets")
-    expiries_before = expiries()
+    expiries_before = read_expiries()
     (repository.keys / "root-1.key").unlink()
     assert main(["repo", "publish", str(repository.folder)]) == 0
     assert f"root expires on {expiries_before['root'][:10]}" in capsys.readouterr().err
     repository = Repository(repository.folder)
-    assert expiries()["root"] == expiries_before["root"]
-    assert expiries()["targets"] > expiries_before["targets"]
+    assert read_expiries()["root"] == expiries_before["root"]
+    assert read_expiries()["targets"] > expiries_before["targets"]
     assert repository.refresh().keys() == {"root"}
+
+
+#: Changes a repository twice, and kills itself before it has replaced more than n files.
+KILLED_WRITER = """
+import os, signal, sys
+from gatewise_export.repository.repository import Repository
+n_left = int(sys.argv[2])
+replace = os.replace
+def replace_or_die(*arguments):
+    global n_left
+    n_left -= 1
+    if n_left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(*arguments)
+repository = Repository(sys.argv[1])
+os.replace = replace_or_die
+repository.publish("8")
+repository.rotate_key("snapshot")
+"""
 
 
 @pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
-    program = (
-        "import os, signal, sys\n"
-        "from gatewise_export.repository.repository import Repository\n"
-        "n_left, replace = int(sys.argv[2]), os.replace\n"
-        "def replace_or_die(*args):\n"
-        "    global n_left\n"
-        "    n_left -= 1\n"
-        "    if n_left < 0: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    replace(*args)\n"
-        "repository = Repository(sys.argv[1])\n"
-        "os.replace = replace_or_die\n"
-        "repository.publish('8')\n"
-        "repository.rotate_key('snapshot')\n"
-    )
-    for n_replaced in range(12):
-        args = [sys.executable, "-c", program, str(repository.folder), str(n_replaced)]
-        process = subprocess.run(args, capture_output=True, text=True, timeout=60)
+    for n_replaced in range(12):  # more files than the two changes write
+        command = [sys.executable, "-c", KILLED_WRITER, str(repository.folder), str(n_replaced)]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert len(Repository(repository.folder).offers()) == 1
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, process.stderr
-    assert n_replaced >= 5
+    assert n_replaced >= 5  # else the files were not counted
 
 
-def test_commands_manage_a_repository_and_refuse_wrong_arguments(tmp_path, bundles, run, refused):
+def test_commands_manage_a_repository_and_refuse_wrong_arguments(
+    tmp_path, bundles, run_command, assert_refused
+):
     repository_path = str(tmp_path / "fleet")
 
     def run_repo(*arguments: str) -> str:
-        exit_status, stdout, stderr = run("repo", *arguments)
+        exit_status, stdout, stderr = run_command("repo", *arguments)
         assert exit_status == 0, stderr
         return stdout
 
@@ -249,4 +264,4 @@ def test_commands_manage_a_repository_and_refuse_wrong_arguments(tmp_path, bundl
         ["publish", repository_path, "small/8", "--ca-file", "x"],
         ["init", repository_path + "2", "--threshold", "2"],
     ):
-        refused("repo", *wrong_arguments)
+        assert_refused("repo", *wrong_arguments)

@@ -17,12 +17,14 @@ def test_memory_is_shared_between_steps(tmp_path):
     spectra = [sig.Spectrum(channel, 100.0) for channel in channels]
     blocks = [sig.BandPowers(spectrum, (0.0, 20.0, 50.0)) for spectrum in spectra]
     source = write_signals(sig.SignalGraph(blocks), (1000, 6), "int16", tmp_path)
-    padded_samples = 1024
+    padded_samples = 1024  # the next power of two
+    # One buffer of floats for all six channels, and a few bytes for features and flags.
     assert 4 * padded_samples < source.struct_bytes < 4.1 * padded_samples
     # The magnitude reads both channels, so that they cannot share memory.
     two_channels = sig.Channels("both", (0, 1))
-    pair = sig.SignalGraph([*blocks[:2], sig.Statistics(sig.Magnitude(two_channels))])
-    source = write_signals(pair, (1000, 6), "int16", tmp_path)
+    graph = sig.SignalGraph([*blocks[:2], sig.Statistics(sig.Magnitude(two_channels))])
+    source = write_signals(graph, (1000, 6), "int16", tmp_path)
+    # Floats of two channels and the magnitude, of 1,000 samples each.
     assert 4 * 3000 < source.struct_bytes < 4 * 3100
 
 
@@ -30,7 +32,7 @@ def test_blocks_of_sound_reuse_the_memory_of_the_samples(tmp_path):
     """The limit leaves memory for 8,192 samples, one envelope and the features."""
     blocks = sig.standard_blocks(rate_hz=8000, channels=["sound"], samples=8192, scale=1 / 32768)
     source = write_signals(sig.SignalGraph(blocks), (8192,), "int16", tmp_path)
-    assert source.struct_bytes <= 39_000
+    assert source.struct_bytes <= 39_000  # of which 4 * 8,192 are the samples
 
 
 def test_a_result_keeps_its_memory_until_its_last_reader():
@@ -39,20 +41,21 @@ def test_a_result_keeps_its_memory_until_its_last_reader():
     spectrum = sig.Spectrum(x, 100.0)
     bands = sig.BandPowers(spectrum, (0.0, 20.0))
     moments = sig.SpectralMoments(spectrum)
-    for blocks, shares in (
+    for blocks, shares_memory in (
         ([bands, moments, sig.Quantiles(x)], True),
         ([bands, sig.Quantiles(x), moments], False),
     ):
         graph = sig.SignalGraph(blocks)
-        order = [feature for block in blocks for feature in _features(graph, block)]
-        plan = plan_signals(graph, np.zeros((64, 1), np.int16), order)
+        feature_order = [feature for block in blocks for feature in _list_features(graph, block)]
+        plan = plan_signals(graph, np.zeros((64, 1), np.int16), feature_order)
         offsets = {
             code.step: plan.offsets[f"RESULT_{code.step_number}"] for code in plan.step_codes
         }
-        assert (offsets[spectrum] == offsets[x]) is shares
+        assert (offsets[spectrum] == offsets[x]) is shares_memory
 
 
-def _features(graph: sig.SignalGraph, block: sig.Step) -> range:
+def _list_features(graph: sig.SignalGraph, block: sig.Step) -> range:
+    """List the numbers of a block's features."""
     columns = graph.columns(graph.blocks.index(block))
     return range(columns.start, columns.stop)
 
@@ -70,19 +73,18 @@ def test_a_step_does_not_overwrite_an_input_that_its_block_reads_again():
     graph = SimpleNamespace(steps=(channels, spectrum, block), blocks=(block,))
     assert not _is_only_reader(graph, spectrum, channels)
     bands = sig.BandPowers(spectrum, (0.0, 20.0))
-    separate = sig.SignalGraph([bands, sig.Mean(channels)])  # each block reads the channels once
-    assert _is_only_reader(separate, spectrum, channels)
-    assert not _is_only_reader(
-        separate, bands, spectrum
-    )  # the spectrum is not a part of the window
+    separate_graph = sig.SignalGraph([bands, sig.Mean(channels)])  # each block reads channels once
+    assert _is_only_reader(separate_graph, spectrum, channels)
+    # The spectrum is not a part of the window.
+    assert not _is_only_reader(separate_graph, bands, spectrum)
 
 
 def test_channels_are_read_again_only_after_steps_that_overwrite_them():
     x = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 1 / 720)
     blocks = [sig.Mean(x), sig.Quantiles(x), sig.Statistics(x), sig.Mean(sig.Magnitude(x))]
     plan = plan_signals(sig.SignalGraph(blocks), np.zeros((64, 3), np.int16))
-    labels = {code.step_number: code.step.label for code in plan.step_codes}
-    overwritten = {labels[code.step_number]: code.overwritten_steps for code in plan.step_codes}
-    assert {label for label, steps in overwritten.items() if steps} == {"quantiles(acc)"}
-    # The magnitude is stored directly behind the channels that it reads.
+    overwriting_codes = [code for code in plan.step_codes if code.overwritten_steps]
+    # Quantiles sort the samples in place.
+    assert [code.step.label for code in overwriting_codes] == ["quantiles(acc)"]
+    # The magnitude is stored directly behind the three channels of 64 samples that it reads.
     assert plan.offsets["RESULT_4"] == plan.offsets["RESULT_0"] + 3 * 64

@@ -25,69 +25,74 @@ pytestmark = needs_compiler
 WINDOWS = (np.random.default_rng(0).normal(size=(6, 64, 2)) * 3000).astype(np.int16)
 
 
-def blocks(**options: Any) -> list[Any]:
+def make_blocks(**options: Any) -> list[Any]:
+    """Make a cheap block and one that needs a spectrum."""
     channels = sig.Channels("acc", (0, 1), **options)
     spectrum = sig.Spectrum(channels, 50.0, **options)
     return [sig.Mean(channels, **options), sig.SpectralMoments(spectrum, **options)]
 
 
-def target_param(target: str) -> Any:
+def make_target_parameter(target: str) -> Any:
+    """Make a test parameter that is skipped if a program for the target is missing."""
     problem = TARGETS[target].missing_program()
     return pytest.param(target, marks=pytest.mark.skipif(problem is not None, reason=str(problem)))
 
 
-@pytest.mark.parametrize("target", [target_param(name) for name in TARGETS])
+@pytest.mark.parametrize("target", [make_target_parameter(name) for name in TARGETS])
 def test_each_step_has_a_price_that_grows_with_its_work(target):
-    signal = SignalInput.from_windows(blocks(), WINDOWS)
+    signal = SignalInput.from_windows(make_blocks(), WINDOWS)
     table = price_table_in_c(signal, WINDOWS, target, mhz=48, watts=0.1)
     assert set(table.microseconds) == {step.label for step in signal.graph.steps}
     assert min(table.microseconds.values()) > 0
-    mean, spectrum = (
+    mean_us, spectrum_us = (
         next(us for label, us in table.microseconds.items() if label.startswith(name))
         for name in ("mean", "spectrum")
     )
-    assert spectrum > 2 * mean
+    assert spectrum_us > 2 * mean_us
     assert (table.windows, table.watts) == (6, 0.1)
-    assert sig.priced(blocks(), table, unit="uj")[0].price > 0
+    assert sig.priced(make_blocks(), table, unit="uj")[0].price > 0
 
 
-@pytest.mark.parametrize("target", [target_param("cortex-m0plus"), target_param("rv32")])
+@pytest.mark.parametrize(
+    "target", [make_target_parameter("cortex-m0plus"), make_target_parameter("rv32")]
+)
 def test_an_emulator_counts_the_same_instructions_each_time(target):
-    signal = SignalInput.from_windows(blocks(), WINDOWS)
-    slow, fast = (price_table_in_c(signal, WINDOWS, target, mhz=mhz) for mhz in (16, 64))
-    repeated = price_table_in_c(signal, WINDOWS, target, mhz=16)
-    assert repeated == slow
-    for label, us in fast.microseconds.items():
-        assert us == pytest.approx(slow.microseconds[label] / 4)
+    signal = SignalInput.from_windows(make_blocks(), WINDOWS)
+    slow_table = price_table_in_c(signal, WINDOWS, target, mhz=16)
+    fast_table = price_table_in_c(signal, WINDOWS, target, mhz=64)
+    assert price_table_in_c(signal, WINDOWS, target, mhz=16) == slow_table
+    for label, us in fast_table.microseconds.items():
+        assert us == pytest.approx(slow_table.microseconds[label] * 16 / 64)
 
 
 def test_unknown_targets_and_python_functions_are_refused():
-    signal = SignalInput.from_windows(blocks(), WINDOWS)
+    signal = SignalInput.from_windows(make_blocks(), WINDOWS)
     with pytest.raises(InputError, match="unknown target 'avr'; choose one of host, cortex-m0plus"):
         price_table_in_c(signal, WINDOWS, "avr")
     with pytest.raises(InputError, match="mhz is 0"):
         price_table_in_c(signal, WINDOWS, mhz=0)
-    function = sig.Block.from_function(np.max, names=["largest"], price=1.0)
-    python = SignalInput.from_windows([function], WINDOWS)
+    function_block = sig.Block.from_function(np.max, names=["largest"], price=1.0)
+    signal_of_function = SignalInput.from_windows([function_block], WINDOWS)
     with pytest.raises(ConversionError, match="Python functions"):
-        price_table_in_c(python, WINDOWS)
+        price_table_in_c(signal_of_function, WINDOWS)
 
 
 @pytest.mark.slow
 def test_the_command_writes_a_price_file_for_blocks(tmp_path, capsys):
-    x, y = draw_windows(200)
+    X, y = draw_windows(200)
     system = gw.StagedCascade(
-        blocks=blocks(price=1.0), n_stages=2, effort="low", families=("linear",), random_state=0,
-        high_cost_model=LogisticRegression(max_iter=1000),
-    ).fit(x, y)  # fmt: skip
-    bundle = tmp_path / "bundle"
-    gw.pack(system, bundle, sample=x[:20])
-    out = tmp_path / "prices.json"
-    assert main(["calibrate", str(bundle), "--c", "--out", str(out), "--json"]) == 0
+        blocks=make_blocks(price=1.0), n_stages=2, effort="low", families=("linear",),
+        random_state=0, high_cost_model=LogisticRegression(max_iter=1000),
+    ).fit(X, y)  # fmt: skip
+    bundle_path = tmp_path / "bundle"
+    gw.pack(system, bundle_path, sample=X[:20])
+    price_file = tmp_path / "prices.json"
+    command = ["calibrate", str(bundle_path), "--out", str(price_file)]
+    assert main([*command, "--c", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["machine"].startswith("C on this computer")
-    assert all(block.price >= 0 for block in sig.priced(blocks(), out))
-    assert main(["calibrate", str(bundle), "--out", str(out)]) == 0
+    assert all(block.price >= 0 for block in sig.priced(make_blocks(), price_file))
+    assert main(command) == 0
     assert "numpy" in capsys.readouterr().out
-    assert main(["calibrate", str(bundle), "--on", "rv32", "--out", str(out)]) == 2
+    assert main([*command, "--on", "rv32"]) == 2
     assert "needs --c" in capsys.readouterr().err
