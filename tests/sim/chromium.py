@@ -16,20 +16,26 @@ import tempfile
 import time
 from typing import Any
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_PROGRAM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+#: Longest wait for one message: a browser starts slowly on a machine that runs many tests.
 _TIMEOUT_SECONDS = 120.0
+#: Longest wait for the browser to end by itself before it is killed.
+_END_SECONDS = 20.0
+#: First descriptor that pipes get in this process, clear of 3 and 4.
+_FIRST_DESCRIPTOR = 20
 
 
 def find_chromium() -> str | None:
     """Find the path of an installed browser."""
-    return next((path for name in _NAMES if (path := shutil.which(name))), None)
+    return next((path for name in _PROGRAM_NAMES if (path := shutil.which(name))), None)
 
 
 def _make_pipe() -> tuple[int, int]:
-    """Make a pipe with descriptors from 20 up, because the browser needs descriptors 3 and 4."""
+    """Make a pipe with high descriptors, because the browser needs descriptors 3 and 4."""
     descriptors = os.pipe()
     high_descriptors = [
-        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 20) for descriptor in descriptors
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+        for descriptor in descriptors
     ]
     for descriptor in descriptors:
         os.close(descriptor)
@@ -37,7 +43,7 @@ def _make_pipe() -> tuple[int, int]:
 
 
 class Chromium:
-    """A browser process; :meth:`page` opens a page in it."""
+    """A browser process; :meth:`open_page` opens a page in it."""
 
     def __init__(self, program: str) -> None:
         self._folder = tempfile.mkdtemp(prefix="gatewise-chromium-")
@@ -73,15 +79,15 @@ class Chromium:
         self._last_id = 0
         self.events: list[dict[str, Any]] = []
 
-    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result; store the events that arrive before it."""
         self._last_id += 1
-        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
+        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": parameters}
         if session is not None:
             message["sessionId"] = session
         os.write(self._command_end, json.dumps(message).encode() + b"\0")
         while True:
-            reply = self._next(f"reply to {method}")
+            reply = self._read_message(f"reply to {method}")
             if reply.get("id") == self._last_id:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 return reply["result"]
@@ -91,9 +97,9 @@ class Chromium:
         """Wait for an event of a page."""
         while not any(event.get("method") == method and event.get("sessionId") == session
                       for event in self.events):  # fmt: skip
-            self.events.append(self._next(method))
+            self.events.append(self._read_message(method))
 
-    def _next(self, description: str) -> dict[str, Any]:
+    def _read_message(self, description: str) -> dict[str, Any]:
         """Read the next message; `description` names it in a timeout error."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while b"\0" not in self._buffer:
@@ -106,7 +112,7 @@ class Chromium:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
-    def page(self, url: str, width: int = 1200, **options: Any) -> Page:
+    def open_page(self, url: str, width: int = 1200, **options: Any) -> Page:
         """Open a page and wait until it is loaded."""
         return Page(self, url, width, **options)
 
@@ -114,7 +120,7 @@ class Chromium:
         """End the browser and delete its profile."""
         try:
             os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait(20)
+            self._process.wait(_END_SECONDS)
         except ProcessLookupError:
             pass
         except subprocess.TimeoutExpired:
@@ -153,14 +159,16 @@ class Page:
         assert error is None, f"{url}: {error}"
         browser.wait_for("Page.loadEventFired", self._session)
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
-        return self._browser.call(method, self._session, **params)
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send a command about this page and return its result."""
+        return self._browser.call(method, self._session, **parameters)
 
     def resize(self, width: int, height: int = 900) -> None:
+        """Set the size of the window in CSS pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=False)  # fmt: skip
 
-    def run(self, expression: str) -> Any:
+    def evaluate(self, expression: str) -> Any:
         """Evaluate a JavaScript expression and return its value."""
         reply = self.call("Runtime.evaluate", expression=expression, returnByValue=True,
                         awaitPromise=True)  # fmt: skip
@@ -178,7 +186,7 @@ class Page:
     def troubles(self) -> list[str]:
         """Messages of the page's console, exceptions and log entries."""
         event_kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
-        self.run("1")  # earlier events arrive before its reply
+        self.evaluate("1")  # earlier events arrive before its reply
         return [
             json.dumps(event["params"]) for event in self._events if event["method"] in event_kinds
         ]

@@ -18,6 +18,7 @@ command = processes.command
 
 
 def _fit_digits(folder: Path) -> SimpleNamespace:
+    """Fit and pack a small system of two stages; many of its rows go to the cloud."""
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_export import pack
@@ -25,6 +26,7 @@ def _fit_digits(folder: Path) -> SimpleNamespace:
     from gatewise_training.data import datasets
 
     data_set = datasets.load("digits")
+    # Even rows are fitted and odd rows are tested: few enough for a fast fit and fast runs.
     train_rows = np.arange(0, 800, 2)
     test_rows = np.arange(1, 600, 2)
     high_cost_model = ExtraTreesClassifier(30, random_state=0).fit(
@@ -74,7 +76,7 @@ def small_fits() -> Iterator[None]:
 def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
     """A demo of 90 instances: its arguments, its folder and its output."""
 
-    def make(folder: Path) -> SimpleNamespace:
+    def run_demo(folder: Path) -> SimpleNamespace:
         arguments = (
             "demo", "--dataset", "breast_cancer", "--method", "confidence", "--link", "none",
             "--instances", "90", "--devices", "2", "--json",
@@ -83,10 +85,10 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
             process = run_in_process(*arguments, folder=folder)
         assert process.returncode == 0, process.stderr
         return SimpleNamespace(
-            arguments=arguments, folder=folder / "demo-out", printed=process.stdout
+            arguments=arguments, folder=folder / "demo-out", output=process.stdout
         )
 
-    return make_once("quick-demo", make)
+    return make_once("quick-demo", run_demo)
 
 
 @pytest.fixture

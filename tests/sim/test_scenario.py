@@ -23,6 +23,7 @@ def test_settings_are_parsed():
     assert scenario.arrival_process.mean_rate == 0.1
     assert scenario.link_profile is PROFILES["wifi"]
     assert scenario.outages.faults() == [("cloud", 3600, 4200, 1), ("link", 5, 6, 1)]
+    # By default a virtual run lasts an hour, and a live run, which takes real time, a minute.
     assert Scenario().seconds == 3600
     assert Scenario(engine="live").seconds == 60
 
@@ -84,7 +85,7 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
     assert scenario.rare_settings() == {"queue": 5}
     assert "secret" not in str(scenario.as_dict())
     assert scenario.as_dict()["queue"] == 5
-    # The command reads the other settings from a file.
+    # The command reads the other settings from a file; its options replace those of the file.
     path = tmp_path / "settings.toml"
     path.write_text(
         "devices = 9\nqueue = 5\n[timings]\nedge_ms = [1.0]\nrun_us = 2\ninstance_us = 3\n"
@@ -100,11 +101,11 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
 
 def test_help_lists_every_link_and_only_frequent_options(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    text = run_in_process("simulate", "--help").stdout
-    for name in PROFILES:
-        assert name in text
-    listed = text.rpartition("Options:")[2]
-    options = set(re.findall(r"^  (--[a-z-]+)", listed, re.MULTILINE)) - {"--help"}
+    help_text = run_in_process("simulate", "--help").stdout
+    for link_name in PROFILES:
+        assert link_name in help_text
+    options_text = help_text.rpartition("Options:")[2]
+    options = set(re.findall(r"^  (--[a-z-]+)", options_text, re.MULTILINE)) - {"--help"}
     assert len(options) <= 26  # today's number; rare settings are read from a file
     assert {"--devices", "--settings", "--sweep"} <= options
-    assert "queue" in text
+    assert "queue" in help_text  # a rare setting

@@ -13,12 +13,12 @@ def set_default_action():
     """Fixture that sets the default action of a signal, which nohup may have ignored."""
     previous_handlers = {}
 
-    def set_default(number):
-        previous_handlers[number] = signal.signal(number, signal.SIG_DFL)
+    def set_action(signal_number):
+        previous_handlers[signal_number] = signal.signal(signal_number, signal.SIG_DFL)
 
-    yield set_default
-    for number, handler in previous_handlers.items():
-        signal.signal(number, handler)
+    yield set_action
+    for signal_number, handler in previous_handlers.items():
+        signal.signal(signal_number, handler)
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
@@ -33,9 +33,9 @@ def test_signal_raises_system_exit_and_its_action_is_restored(signal_number, set
         finally:
             clean_ups.append(True)
 
-    with pytest.raises(SystemExit) as error:
+    with pytest.raises(SystemExit) as error_info:
         kill_own_process()
-    assert error.value.code == 128 + signal_number
+    assert error_info.value.code == 128 + signal_number  # as shells report the signal
     assert clean_ups
     assert signal.getsignal(signal_number) is signal.SIG_DFL
 
@@ -68,7 +68,7 @@ def test_other_errors_are_not_changed():
 def test_existing_signal_handler_is_kept():
     received_signals = []
     previous_handler = signal.signal(
-        signal.SIGTERM, lambda number, frame: received_signals.append(number)
+        signal.SIGTERM, lambda signal_number, _frame: received_signals.append(signal_number)
     )
     try:
         with exit_on_termination():

@@ -17,13 +17,15 @@ def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
     assert max(map(len, process.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", list(cli.SUBCOMMANDS))
-def test_every_command_has_help_with_an_example_and_json(monkeypatch, name):
+@pytest.mark.parametrize("command_name", list(cli.SUBCOMMANDS))
+def test_every_command_has_help_with_an_example_and_json(monkeypatch, command_name):
     monkeypatch.setenv("COLUMNS", "80")
-    process = run_in_process(name, "--help")
+    process = run_in_process(command_name, "--help")
     assert process.returncode == 0, process.stderr
-    assert f"gatewise {name}" in process.stdout.split("Usage:")[1].split("\n", 1)[1]
+    text_below_usage = process.stdout.split("Usage:")[1].split("\n", 1)[1]
+    assert f"gatewise {command_name}" in text_below_usage  # the example
     assert "--json" in process.stdout
+    # Lines of an example may be longer, because a command is not broken.
     prose_lines = [
         line for line in process.stdout.splitlines() if not line.strip().startswith("gatewise ")
     ]
@@ -48,17 +50,19 @@ def test_wrong_command_line_exits_2_with_one_line(arguments, line):
 
 
 def make_demo_raise(monkeypatch, error):
-    def command() -> None:
+    """Replace the command demo by one that raises the error."""
+
+    def raise_error() -> None:
         """Raise."""
         raise error
 
     module = type(sys)("fake_commands")
-    module.commands = {"demo": command}
+    module.commands = {"demo": raise_error}
     monkeypatch.setitem(sys.modules, "fake_commands", module)
     monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("fake_commands", "Fail.", "sim"))
 
 
-def system_error_from(error: BaseException) -> SystemError:
+def make_system_error(error: BaseException) -> SystemError:
     """Make the error that compiled code raises if another error occurs during its run."""
     system_error = SystemError("returned a result with an exception set")
     system_error.__cause__ = error
@@ -67,7 +71,7 @@ def system_error_from(error: BaseException) -> SystemError:
 
 @pytest.mark.parametrize(
     ("error", "status", "line"),
-    [
+    [  # 130 is the status that shells report for SIGINT
         (InputError("no file\nx.csv"), 2, "gatewise: no file x.csv\n"),
         (
             ZeroDivisionError("by zero"),
@@ -81,7 +85,7 @@ def system_error_from(error: BaseException) -> SystemError:
             "gatewise: this needs jinja2, which is not installed: pip install 'gatewise[sim]'\n",
         ),
         (KeyboardInterrupt(), 130, "gatewise: interrupted\n"),
-        (system_error_from(KeyboardInterrupt()), 130, "gatewise: interrupted\n"),
+        (make_system_error(KeyboardInterrupt()), 130, "gatewise: interrupted\n"),
     ],
 )
 def test_errors_are_printed_in_one_line_with_their_status(monkeypatch, capsys, error, status, line):

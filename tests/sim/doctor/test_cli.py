@@ -12,6 +12,7 @@ bundle = small_bundle.bundle
 
 
 def run_doctor(*arguments):
+    """Run the command in this process."""
     return run_in_process("doctor", *arguments)
 
 
@@ -36,7 +37,7 @@ def test_output_and_status_of_healthy_and_broken_devices(bundle):
     ("arguments", "message"),
     [
         (("--broker", "http://x"), "must begin with mqtt://"),
-        (("--broker", "mqtt://x", "--device", "a/b"), "a/b"),
+        (("--broker", "mqtt://x", "--device", "a/b"), "a/b"),  # a slash separates topic levels
         (("--broker", "mqtt://x", "--timeout", "0"), "--timeout"),
     ],
 )

@@ -7,6 +7,7 @@ import re
 
 from gatewise_sim.doctor.installation import check_installation
 
+#: Requirements of a package, of which edge needs a newer numpy and a library that do not exist.
 REQUIREMENTS = [
     "numpy>=1.26",
     'numpy>=99.1; extra == "edge"',
@@ -17,14 +18,19 @@ REQUIREMENTS = [
 ]
 
 
-def findings_by_code(**settings):
+#: Extras that the doctor reports.
+EXTRAS = ("train", "export", "edge", "cloud", "sim")
+
+
+def check_by_code(**settings):
+    """Check the installation of a machine that is no device; return the findings by code."""
     return {finding.code: finding for finding in check_installation(is_device=False, **settings)}
 
 
 def test_this_installation_is_complete():
     findings = list(check_installation(is_device=False))
     assert {finding.state for finding in findings} == {"ok"}
-    assert sum(finding.text.startswith("[") for finding in findings) == 5
+    assert sum(finding.text.startswith("[") for finding in findings) == len(EXTRAS)
     assert any(finding.text.startswith("onnxruntime ") for finding in findings)
 
 
@@ -49,4 +55,4 @@ def test_device_is_checked_for_the_edge_extra_only():
 
 def test_a_clock_before_the_installation_is_behind():
     long_ago = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
-    assert findings_by_code(now=long_ago)["clock-behind"].state == "problem"
+    assert check_by_code(now=long_ago)["clock-behind"].state == "problem"

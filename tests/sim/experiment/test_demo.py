@@ -26,9 +26,9 @@ from tests.support.processes import (
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_fits")
 def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
-    report = json.loads(quick_demo.printed)
+    report = json.loads(quick_demo.output)
     check_report(report)
-    msgspec.json.decode(quick_demo.printed, type=Report)
+    msgspec.json.decode(quick_demo.output, type=Report)
     assert report["instances"] == 90
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:

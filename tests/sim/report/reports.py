@@ -40,7 +40,9 @@ POLICY_NAMES = {
     "random": "Random",
     "oracle": "Oracle",
 }
+#: Offload rates of the policies that do not offload a fifth of the instances.
 OFFLOAD_RATES = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
+#: Timings of which none is assumed.
 MEASURED_TIMINGS = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
 
@@ -55,10 +57,11 @@ def make_policy_result(
 ) -> PolicyResult:  # fmt: skip
     """Make the results of a policy for 1,000 instances.
 
-    Most policies offload a fifth of them, 10 of which become fallbacks.
+    Most policies offload a fifth of them, 10 of which become fallbacks. The other figures are round
+    numbers that grow with the offload rate, so that tests can predict texts and sums.
     """
     offload_rate = OFFLOAD_RATES.get(key, 0.2)
-    n_fallbacks = round(50 * offload_rate)
+    n_fallbacks = round(50 * offload_rate)  # 5 % of the offloads
     latency = {
         quantile: make_estimate(factor * p95_ms, 1.0)
         for quantile, factor in (("p50", 0.5), ("p95", 1), ("p99", 1.5))
@@ -126,14 +129,14 @@ def make_policy_result(
         timeline=tuple(make_timeline(has_labels=accuracy is not None)),
         classes=tuple(
             ClassResult(
-                label=f"kind {i}",
-                instances=200.0 * (i < 5),
-                offload_rate=0.1 * i if i < 5 else None,
-                accuracy=0.98 - 0.04 * i if i < 5 and accuracy is not None else None,
-                edge_accuracy=0.95 - 0.1 * i if i < 5 and accuracy is not None else None,
+                label=f"kind {index}",
+                instances=200.0 * (index < 5),
+                offload_rate=0.1 * index if index < 5 else None,
+                accuracy=0.98 - 0.04 * index if index < 5 and accuracy is not None else None,
+                edge_accuracy=0.95 - 0.1 * index if index < 5 and accuracy is not None else None,
                 precision=None,
             )
-            for i in range(6)
+            for index in range(6)  # the last class has no instance
         ),
     )  # fmt: skip
     return replace(policy_result, **changes)
@@ -145,6 +148,7 @@ def make_report(
     settings: dict[str, Any] | None = None, system: dict[str, Any] | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """Make a report of a simulated hour with an outage; `changes` are fields of the report."""
+    # Offloading more costs more and is right more often; the oracle is the best.
     accuracy_gains = {"cloud_only": 0.05, "oracle": 0.06, "edge_only": -0.08}
     cost_factors = {"cloud_only": 4.0, "edge_only": 0.8}
     policies = [
@@ -161,7 +165,7 @@ def make_report(
         )
         for key in keys
     ]
-    points = tuple(
+    points = tuple(  # accuracy rises with cost, ever more slowly
         FrontierPoint(cost=cost, accuracy=0.99 - 0.6 * 2.0 ** (-cost / 4), offload_rate=cost / 64)
         for cost in (2.0, 5.0, 8.0, 10.0, 12.0, 18.0, 24.0, 40.0, 64.0)
     )
@@ -234,8 +238,9 @@ def make_live_report(**changes: Any) -> Report:
 
 def parse_plots(html: str) -> list[ET.Element]:
     """Parse the plots of a page, which must be well-formed."""
-    svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
-    return [ET.fromstring(svg.replace("xlink:href", "href")) for svg in svgs]
+    svg_texts = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    # A browser knows the prefix xlink, but an XML parser needs its declaration.
+    return [ET.fromstring(svg_text.replace("xlink:href", "href")) for svg_text in svg_texts]
 
 
 #: Width, height and horizontal edges of each visible plot.

@@ -1,4 +1,4 @@
-"""The report document: stable keys, JSON Schema, and errors for malformed documents."""
+"""Tests of the report document: stable keys, JSON Schema, and errors for malformed documents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gatewise.documents import DocumentError, decode_json, json_schema
 from gatewise_sim.report.document import Report
 from tests.sim.report.reports import make_live_report, make_report
 
-SCHEMA = Path(__file__).parents[3] / "docs/report.schema.json"
+SCHEMA_FILE = Path(__file__).parents[3] / "docs/report.schema.json"
+#: Keys that later versions keep, with the type of the value or the keys inside it.
 STABLE_KEYS = {
     "dataset": str,
     "method": str,
@@ -28,17 +29,19 @@ STABLE_KEYS = {
 }
 
 
-def to_document(report: Report) -> dict:
+def make_document(report: Report) -> dict:
+    """Make the JSON document of a report."""
     return json.loads(report.to_json())
 
 
 def test_report_has_the_stable_keys():
-    report = to_document(make_report())
-    for key, expected in STABLE_KEYS.items():
-        if isinstance(expected, set):
-            assert set(report[key]) >= expected
+    report = make_document(make_report())
+    for key, keys_or_type in STABLE_KEYS.items():
+        if isinstance(keys_or_type, set):
+            assert set(report[key]) >= keys_or_type
         else:
-            assert isinstance(report[key], expected)
+            assert isinstance(report[key], keys_or_type)
+    # `make_report` gives these costs and latencies to the system and to all cloud.
     assert report["cost_reduction"] == pytest.approx(1 - 10.0 / 40.0)
     assert report["latency_ms"]["system"] == {"p50": 25.0, "p95": 50.0, "p99": 75.0}
 
@@ -60,7 +63,7 @@ def test_report_survives_a_round_trip(report):
     ],
 )
 def test_error_names_the_path_of_the_bad_value(path, bad_value, message):
-    document = to_document(make_report())
+    document = make_document(make_report())
     parent = document
     for key in path[:-1]:
         parent = parent[key]
@@ -71,7 +74,7 @@ def test_error_names_the_path_of_the_bad_value(path, bad_value, message):
 
 def test_schema_in_the_docs_is_current_and_accepts_reports():
     schema = json_schema(Report, "report.json of Gatewise")
-    assert SCHEMA.read_bytes() == schema, "write docs/report.schema.json again"
+    assert SCHEMA_FILE.read_bytes() == schema, "write docs/report.schema.json again"
     validate = fastjsonschema.compile(json.loads(schema))
-    validate(to_document(make_report(money=3.0)))
-    validate(to_document(make_live_report()))
+    validate(make_document(make_report(money=3.0)))
+    validate(make_document(make_live_report()))

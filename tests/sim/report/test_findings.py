@@ -13,35 +13,38 @@ from gatewise_sim.report.policy_result import Estimate
 from tests.sim.report.reports import MEASURED_TIMINGS, make_estimate, make_live_report, make_report
 
 
-def summary_text(report) -> str:
+def join_summary(report) -> str:
     """Join the two parts of the summary."""
     return "".join(summary_sentence(report))
 
 
-def with_accuracy(report, accuracy_at):
+def replace_accuracy(report, accuracy_at):
     """Replace the accuracy of each bin of the timeline by a function of the bin's begin."""
     time_bins = (
         replace(time_bin, accuracy=accuracy_at(time_bin.begin))
         for time_bin in report.system.timeline
     )
-    return with_system(report, timeline=tuple(time_bins))
+    return replace_system(report, timeline=tuple(time_bins))
 
 
-def with_system(report, **changes):
+def replace_system(report, **changes):
     """Replace fields of the system's policy."""
     return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))
 
 
 def test_summary_states_accuracy_savings_and_latency():
     report = make_report()
-    text = summary_text(report)
-    assert text.startswith(percent(report.system.accuracy.value))
-    assert percent(report.find_policy("cloud_only").accuracy.value) in text
-    assert "80 % fewer bytes and 68 % less energy" in text
-    assert millis(report.system.latency_ms["p95"].value) in text
-    assert "with the cloud down for 10 min" in text
-    assert text.endswith(".")
-    assert text.count(".") == 1 + len(re.findall(r"\d\.\d", text))
+    summary = join_summary(report)
+    assert summary.startswith(percent(report.system.accuracy.value))
+    assert percent(report.find_policy("cloud_only").accuracy.value) in summary
+    # A fifth of the bytes of all cloud; 2400 * (5 * 0.2 + 0.75) + 300 = 4500 J a day instead of
+    # 2400 * (5 + 0.75) + 300 = 14,100 J.
+    assert "80 % fewer bytes and 68 % less energy" in summary
+    assert millis(report.system.latency_ms["p95"].value) in summary
+    assert "with the cloud down for 10 min" in summary
+    assert summary.endswith(".")
+    # One sentence: every other point is a decimal point.
+    assert summary.count(".") == 1 + len(re.findall(r"\d\.\d", summary))
 
 
 @pytest.mark.parametrize(
@@ -56,18 +59,18 @@ def test_summary_states_accuracy_savings_and_latency():
     ],
 )
 def test_summary_depends_on_the_known_figures(changes, expected_text):
-    assert expected_text in summary_text(make_report(**changes))
+    assert expected_text in join_summary(make_report(**changes))
 
 
 def test_summary_mentions_wide_intervals():
     wide_estimate = Estimate(value=0.99, low=0.44, high=1.0)
-    report = with_system(
+    report = replace_system(
         make_report(accuracy=0.99), accuracy=wide_estimate, offload_rate=make_estimate(0.02, 0.01)
     )
-    first, _ = summary_sentence(report)
-    assert "99.0 % right against 99.0 % for offloading every instance" in first
-    assert first.endswith("(too few rows to tell more than 44.0 to 100 % right)")
-    unlabelled = with_system(
+    main_clause = summary_sentence(report).main_clause
+    assert "99.0 % right against 99.0 % for offloading every instance" in main_clause
+    assert main_clause.endswith("(too few rows to tell more than 44.0 to 100 % right)")
+    unlabelled = replace_system(
         make_report(accuracy=None), offload_rate=Estimate(value=0.0, low=0.0, high=0.56)
     )
     assert summary_sentence(unlabelled).main_clause.endswith(
@@ -76,39 +79,41 @@ def test_summary_mentions_wide_intervals():
 
 
 def test_system_without_offloads_has_no_savings():
-    report = with_system(make_report(), offload_rate=Estimate(value=0.0, low=0.0, high=0.0))
-    text = summary_text(report)
-    assert "less energy" not in text
-    assert "no instance leaves its device" in text
+    report = replace_system(make_report(), offload_rate=Estimate(value=0.0, low=0.0, high=0.0))
+    summary = join_summary(report)
+    assert "less energy" not in summary
+    assert "no instance leaves its device" in summary
 
 
 def test_broken_promise_is_the_first_sentence():
     report = make_report(promise="The rows break the bundle's promise: 95.0 % are right.")
     assert summary_sentence(report).main_clause == report.promise
-    text = summary_text(report)
-    assert text == f"{report.promise} {summary_text(replace(report, promise=None))}"
+    summary = join_summary(report)
+    assert summary == f"{report.promise} {join_summary(replace(report, promise=None))}"
     assert report.promise not in caveats(report)
 
 
 def test_savings_below_100_percent_are_not_rounded_up():
     small_estimate = Estimate(value=1.0, low=1.0, high=1.0)
+    # 2 instead of 750 bytes save 99.73 %.
     few_bytes = replace(make_report().system.bytes, up=small_estimate, down=small_estimate)
-    assert "99.7 % fewer bytes" in summary_text(with_system(make_report(), bytes=few_bytes))
+    assert "99.7 % fewer bytes" in join_summary(replace_system(make_report(), bytes=few_bytes))
 
 
 def test_summary_reports_more_bytes_and_energy_than_all_cloud():
     report = make_report()
     system = report.system
     large_estimate = replace(system.bytes.up, value=900.0, low=890.0, high=910.0)
-    worse_report = with_system(
+    worse_report = replace_system(
         report, bytes=replace(system.bytes, up=large_estimate), joules_per_device_day=20_000.0
     )
-    assert "27 % more bytes and 42 % more energy" in summary_text(worse_report)
+    # 900 + 50 bytes instead of 750, and 20,000 J a day instead of 14,100.
+    assert "27 % more bytes and 42 % more energy" in join_summary(worse_report)
 
 
 @pytest.mark.parametrize(
     ("accuracy_at", "expected_text"),
-    [
+    [  # the outage of the report lasts from 1200 s to 1800 s
         (
             lambda time: 0.5 if 1200 <= time < 1800 else 0.9,
             "accuracy fell to 50.0 % and recovered.",
@@ -119,7 +124,7 @@ def test_summary_reports_more_bytes_and_energy_than_all_cloud():
     ],
 )
 def test_outage_is_reported_with_its_effect_on_accuracy(accuracy_at, expected_text):
-    assert expected_text in summary_text(with_accuracy(make_report(), accuracy_at))
+    assert expected_text in join_summary(replace_accuracy(make_report(), accuracy_at))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +134,14 @@ def test_outage_is_reported_with_its_effect_on_accuracy(accuracy_at, expected_te
         (make_report(), "Assumed, not measured on this machine: a worker's time for a message"),
         (make_report(accuracy=None), "The rows have no labels"),
         (
-            with_system(make_report(), scaled=True, sampling="5 of 100,000 devices"),
+            replace_system(make_report(), scaled=True, sampling="5 of 100,000 devices"),
             "Simulated 5 of 100,000 devices. The figures are estimates",
         ),
         (make_live_report(), "Only Gatewise was run live"),
         (make_report(notes=("a note",), troubles=("a trouble",)), "a note"),
-        (with_system(make_report(), utilisation=0.9), "the workers are busy 90 % of the time"),
+        (replace_system(make_report(), utilisation=0.9), "the workers are busy 90 % of the time"),
         (
-            with_system(make_report(), answers=replace(make_report().answers, error=7)),
+            replace_system(make_report(), answers=replace(make_report().answers, error=7)),
             "7 instances could not be answered",
         ),
     ],
@@ -148,7 +153,7 @@ def test_caveats_contain_each_limitation(report, expected_text):
 def test_run_without_limitations_has_no_caveats():
     report = make_report(timings=MEASURED_TIMINGS, keys=("system",))
     answers = replace(report.answers, fallback=0)
-    assert caveats(with_system(report, answers=answers)) == []
+    assert caveats(replace_system(report, answers=answers)) == []
 
 
 def test_key_figures_come_with_intervals_and_baselines():
@@ -160,8 +165,8 @@ def test_key_figures_come_with_intervals_and_baselines():
     assert figures["offloaded: 95 % within"].value == "100 ms"
     assert figures["bytes per instance"].note == "100 up, 50 down; all cloud 750"
     assert figures["cost per month"].value == "30 EUR"
-    names = {
+    figure_names = {
         figure.name
         for figure in key_figures(make_report(accuracy=None, keys=("edge_only", "system")))
     }
-    assert not {"accuracy", "cost per month"} & names
+    assert not {"accuracy", "cost per month"} & figure_names

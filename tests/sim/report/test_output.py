@@ -1,6 +1,7 @@
 """Tests of result folders and of CSV files."""
 
 import csv
+import errno
 import io
 import itertools
 import json
@@ -47,7 +48,7 @@ def test_folder_has_exactly_the_results(tmp_path, demo_contents):
     DEMO.write(out_folder, demo_contents)
     assert list_files(out_folder) == {*demo_contents, "bundle/manifest.json"} - {"bundle"}
     assert (out_folder / "report.html").read_text() == "<p>"
-    assert (out_folder / "report.html").stat().st_mode & 0o077 == 0o044
+    assert (out_folder / "report.html").stat().st_mode & 0o077 == 0o044  # others may read it
 
 
 def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo_contents):
@@ -84,15 +85,15 @@ def read_files(folder: Path) -> dict[str, str]:
     return {name: (folder / name).read_text() for name in names}
 
 
-def fail_at_rename(monkeypatch, number: int, *, for_ever: bool) -> None:
-    """Let the rename with this number fail; with `for_ever` also all later ones, like a kill."""
-    numbers = itertools.count()
+def fail_at_rename(monkeypatch, failing_index: int, *, is_permanent: bool) -> None:
+    """Let one rename fail; with `is_permanent` also all later ones, like a kill."""
+    rename_indices = itertools.count()
     rename = Path.rename
 
     def fail_or_rename(path: Path, target: Path) -> Path:
-        now = next(numbers)
-        if now == number or (for_ever and now > number):
-            raise OSError(5, "injected fault")
+        index = next(rename_indices)
+        if index == failing_index or (is_permanent and index > failing_index):
+            raise OSError(errno.EIO, "injected fault")
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", fail_or_rename)
@@ -108,20 +109,22 @@ def replaced_demo(tmp_path, demo_contents) -> tuple[Path, dict]:
     out_folder = tmp_path / "out"
     DEMO.write(out_folder, demo_contents | {"arrivals.csv": "old"})
     new_contents = {name: demo_contents[name] for name in demo_contents if name != "frontier.svg"}
-    report = json.dumps({"kind": DEMO.kind, "instances": 9})
+    report_text = json.dumps({"kind": DEMO.kind, "instances": 9})
     return out_folder, new_contents | {
         "timings.toml": "new",
         "classes.csv": "",
-        "report.json": report,
+        "report.json": report_text,
     }
 
 
-@pytest.mark.parametrize("number", range(N_RENAMES + 1))
-def test_failed_rename_leaves_the_earlier_results_unchanged(replaced_demo, monkeypatch, number):
+@pytest.mark.parametrize("rename_index", range(N_RENAMES + 1))
+def test_failed_rename_leaves_the_earlier_results_unchanged(
+    replaced_demo, monkeypatch, rename_index
+):
     out_folder, new_contents = replaced_demo
     files_before = read_files(out_folder)
-    fail_at_rename(monkeypatch, number, for_ever=False)
-    if number == N_RENAMES:
+    fail_at_rename(monkeypatch, rename_index, is_permanent=False)
+    if rename_index == N_RENAMES:  # no rename fails
         DEMO.write(out_folder, new_contents)
         assert read_files(out_folder) == {
             "bundle/manifest.json": "{}",
@@ -133,13 +136,13 @@ def test_failed_rename_leaves_the_earlier_results_unchanged(replaced_demo, monke
     assert read_files(out_folder) == files_before
 
 
-@pytest.mark.parametrize("number", range(N_RENAMES))
+@pytest.mark.parametrize("rename_index", range(N_RENAMES))
 def test_killed_write_leaves_no_report_beside_files_of_another_run(
-    replaced_demo, monkeypatch, number
+    replaced_demo, monkeypatch, rename_index
 ):
     out_folder, new_contents = replaced_demo
     files_before = read_files(out_folder)
-    fail_at_rename(monkeypatch, number, for_ever=True)
+    fail_at_rename(monkeypatch, rename_index, is_permanent=True)
     with pytest.raises(OSError, match="injected fault"):
         DEMO.write(out_folder, new_contents)
     assert not (out_folder / "report.json").exists() or read_files(out_folder) == files_before
@@ -180,6 +183,7 @@ def test_folder_without_write_access_is_refused():
 
 
 def read_csv(text: str) -> list[dict[str, str]]:
+    """Read the rows of a CSV text."""
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -196,15 +200,17 @@ def test_csv_files_contain_the_figures_of_the_report():
         assert float(row["money_data"]) == policy.money.data
         assert not any(name.startswith("histogram") for name in row)
     timeline = read_csv(files["timeline.csv"])
+    # Each of the two bins of the outage has 20 fallbacks.
     assert sum(float(row["fallback"]) for row in timeline) == 40.0
     classes = read_csv(files["classes.csv"])
     assert len(classes) == len(report.system.classes)
-    assert classes[5]["accuracy"] == ""
+    assert classes[5]["accuracy"] == ""  # the class has no instance
 
 
 @pytest.mark.parametrize(
     ("cell", "written_cell"),
     [
+        # Spreadsheets take a text that begins with =, +, -, @ or a tab for a formula.
         ("=HYPERLINK(0)", "'=HYPERLINK(0)"),
         ("+1+1", "'+1+1"),
         ("-x", "'-x"),

@@ -19,11 +19,11 @@ from gatewise_sim.report.run_page import render_page
 from tests.sim.report.reports import make_live_report, make_report, parse_plots
 
 
-def visible_text(page: str) -> str:
-    """Get the visible text of a page."""
-    page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
-    page = re.sub(r"</?(span|b)\b[^>]*>", "", page)
-    unescaped_text = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace(
+def read_visible_text(page: str) -> str:
+    """Read the visible text of a page, with single spaces."""
+    html = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
+    html = re.sub(r"</?(span|b)\b[^>]*>", "", html)  # these separate no words
+    unescaped_text = escaping.unescape(re.sub(r"<[^>]+>", " ", html)).replace(
         "\N{NO-BREAK SPACE}", " "
     )
     return re.sub(r"\s+", " ", unescaped_text)
@@ -38,6 +38,7 @@ def without_plots(monkeypatch):
 
 @pytest.fixture(scope="module")
 def page() -> str:
+    """A page with all its parts."""
     return render_page(make_report(money=30.0))
 
 
@@ -69,25 +70,25 @@ def test_ids_are_unique_and_references_exist(page):
 
 def test_plots_are_well_formed_and_have_descriptions(page):
     plots = parse_plots(page)
-    assert len(plots) == 3
+    assert len(plots) == 3  # accuracy against cost, latencies, and the run over time
     for plot in plots:
         assert plot.get("role") == "img"
         assert plot.find("{*}title").text
-        assert len(plot.find("{*}desc").text) > 30
+        assert len(plot.find("{*}desc").text) > 30  # a sentence
         assert "#0" not in ET.tostring(plot, "unicode")  # every colour is a CSS variable
         assert "DejaVu" not in ET.tostring(plot, "unicode")
 
 
 def test_page_names_the_policies_and_the_outage(page):
     for policy in make_report().policies:
-        assert page.count(policy.name) >= 4
-    assert "Shaded: cloud was down from 0:20 to 0:30 h." in visible_text(page)
+        assert page.count(policy.name) >= 4  # in two plots and at least two tables
+    assert "Shaded: cloud was down from 0:20 to 0:30 h." in read_visible_text(page)
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_outage_is_described_by_the_time_of_day():
-    content = visible_text(render_page(make_report(settings={"day_start": "11:40"})))
-    assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in content
+    text = read_visible_text(render_page(make_report(settings={"day_start": "11:40"})))
+    assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in text
 
 
 @pytest.mark.slow
@@ -99,12 +100,13 @@ def test_operating_points_are_in_the_plot_or_counted():
         for point in report.frontier.points
     )
     assert left == 0
-    assert "below the plot" not in visible_text(render_page(report))
+    assert "below the plot" not in read_visible_text(render_page(report))
     inaccurate_point = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
     wider_frontier = replace(report.frontier, points=(inaccurate_point, *report.frontier.points))
     report_below = replace(report, frontier=wider_frontier)
+    # The plot does not extend to a point that is far below the others.
     assert frontier_limits(report_below)[1][0] > 0.5
-    assert "on validation rows (3 of 10 are below the plot). The ring" in visible_text(
+    assert "on validation rows (3 of 10 are below the plot). The ring" in read_visible_text(
         render_page(report_below)
     )
 
@@ -163,10 +165,10 @@ def test_markup_in_names_is_escaped():
     ],
 )
 def test_page_has_the_parts_of_the_run(report, expected_texts):
-    content = visible_text(render_page(report))
+    text = read_visible_text(render_page(report))
     for expected_text in expected_texts:
-        assert expected_text in content
-    assert "nan" not in content.lower().split()
+        assert expected_text in text
+    assert "nan" not in text.lower().split()
 
 
 def test_run_without_answers_has_a_page():
@@ -179,9 +181,9 @@ def test_run_without_answers_has_a_page():
     report = replace(
         report, policies=tuple(replace(policy, **no_answers) for policy in report.policies)
     )
-    content = visible_text(render_page(report))
-    assert "No instance was answered." in content
-    assert "1,000 of 1,000 instances have no answer" in content
+    text = read_visible_text(render_page(report))
+    assert "No instance was answered." in text
+    assert "1,000 of 1,000 instances have no answer" in text
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -192,7 +194,7 @@ def test_page_lists_only_the_most_offloaded_of_many_classes():
     absent_class = replace(
         offloaded_class, label="none", instances=0.0, offload_rate=None, accuracy=None
     )
-    content = visible_text(
+    text = read_visible_text(
         render_page(make_report(system={"classes": (*[offloaded_class] * 60, absent_class)}))
     )
-    assert "the 40 classes of 61 with most offloads" in content
+    assert "the 40 classes of 61 with most offloads" in text

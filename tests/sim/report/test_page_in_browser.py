@@ -12,9 +12,12 @@ from tests.sim.report.reports import PLOT_BOXES, make_live_report, make_report
 
 pytestmark = pytest.mark.slow  # starts a browser
 
+#: Widths (CSS pixels) of a phone, of both sides of a change of the layout, and of a large window.
 WIDTHS = (360, 700, 800, 1400)
 
-#: Pairs of overlapping texts of a plot, and texts that extend beyond their plot.
+#: Pairs of overlapping texts of a plot, and texts that extend beyond their plot. Boxes of texts
+#: include room around the letters, so the tolerances are a few pixels; on the right there is a
+#: margin of the page. Boxes of neighbouring lines may overlap by the room above and below letters.
 OVERLAPS = """
 (() => {
   const faults = [];
@@ -22,15 +25,16 @@ OVERLAPS = """
     const frame = svg.getBoundingClientRect();
     if (!frame.width) continue;
     const name = svg.getAttribute("aria-labelledby");
-    const texts = [...svg.querySelectorAll("text")].map(t => [t, t.getBoundingClientRect()]);
-    texts.forEach(([t, a], i) => {
-      if (a.left < frame.left - 4 || a.right > frame.right + 14)
-        faults.push(`${name}: ${t.textContent} is outside`);
-      for (const [u, b] of texts.slice(i + 1)) {
-        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        if (wide > 1 && tall > 4)
-          faults.push(`${name}: ${t.textContent} | ${u.textContent}`);
+    const texts = [...svg.querySelectorAll("text")]
+      .map(text => [text.textContent, text.getBoundingClientRect()]);
+    texts.forEach(([words, box], index) => {
+      if (box.left < frame.left - 4 || box.right > frame.right + 14)
+        faults.push(`${name}: ${words} is outside`);
+      for (const [otherWords, other] of texts.slice(index + 1)) {
+        const width = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+        const height = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+        if (width > 1 && height > 4)
+          faults.push(`${name}: ${words} | ${otherWords}`);
       }
     });
   }
@@ -38,6 +42,7 @@ OVERLAPS = """
 })()
 """
 
+#: Colours of the page by the name of their CSS variable.
 COLOURS = """
 (() => {
   const style = getComputedStyle(document.documentElement);
@@ -76,7 +81,7 @@ def pages(tmp_path_factory):
     return urls
 
 
-def luminance(colour: str) -> float:
+def compute_luminance(colour: str) -> float:
     """Compute the relative luminance of a colour as WCAG defines it."""
     channels = [int(colour[offset : offset + 2], 16) / 255 for offset in (1, 3, 5)]
     linear_channels = [
@@ -86,85 +91,95 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear_channels[0] + 0.7152 * linear_channels[1] + 0.0722 * linear_channels[2]
 
 
-def contrast(colour: str, background: str) -> float:
+def compute_contrast(colour: str, background: str) -> float:
     """Compute the contrast ratio of two colours as WCAG defines it."""
-    dark_luminance, light_luminance = sorted((luminance(colour), luminance(background)))
+    dark_luminance, light_luminance = sorted(
+        (compute_luminance(colour), compute_luminance(background))
+    )
     return (light_luminance + 0.05) / (dark_luminance + 0.05)
 
 
 @pytest.mark.parametrize("name", ["full", "live", "plain", "unlabelled", "classes"])
 def test_page_is_complete_at_every_width(browser, pages, name):
-    page = browser.page(pages[name], WIDTHS[0])
+    page = browser.open_page(pages[name], WIDTHS[0])
     plot_counts = set()
     for width in WIDTHS:
         page.resize(width)
-        plots = page.run(PLOT_BOXES)
+        plots = page.evaluate(PLOT_BOXES)
         plot_counts.add(len(plots))
-        assert all(width > 200 and height > 10 for width, height, *_ in plots), plots
-        assert page.run("document.documentElement.scrollWidth") == width
-        assert page.run(OVERLAPS) == []
+        # no plot is squeezed to nothing, not even on a phone
+        assert all(plot_width > 200 and height > 10 for plot_width, height, *_ in plots), plots
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(OVERLAPS) == []
     assert len(plot_counts) == 1  # the same plots are shown at every width
-    assert plot_counts.pop() >= 2
+    assert plot_counts.pop() >= 2  # a page without labels has one less than others
     assert page.troubles == []
     assert page.requests == []
     page.close()
 
 
 def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
-    page = browser.page(pages["stages"], 500)
+    page = browser.open_page(pages["stages"], 500)  # pixels: too few for the tables
     table = "document.querySelector('.stacked')"
-    assert page.run(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
+    assert page.evaluate(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
     cell = f"{table}.querySelector('td.long').getBoundingClientRect()"
-    assert page.run(f"{cell}.width > 0.9 * {table}.clientWidth && {cell}.height < 90")
+    # the long text has the whole width, and so only a few lines
+    assert page.evaluate(f"{cell}.width > 0.9 * {table}.clientWidth && {cell}.height < 90")
     region = "document.querySelector('.across')"
-    assert page.run(f"{region}.scrollWidth > {region}.clientWidth")
-    assert "gradient" in page.run(f"getComputedStyle({region}).backgroundImage")
+    assert page.evaluate(f"{region}.scrollWidth > {region}.clientWidth")
+    assert "gradient" in page.evaluate(f"getComputedStyle({region}).backgroundImage")
     page.close()
 
 
 def test_images_and_regions_have_names_for_screen_readers(browser, pages):
-    page = browser.page(pages["full"])
+    page = browser.open_page(pages["full"])
     names_by_role: dict[str, list[str]] = {}
     for node in page.accessible_nodes:
         role = node.get("role", {}).get("value")
         names_by_role.setdefault(role, []).append(node.get("name", {}).get("value", ""))
     images = names_by_role.get("image", []) + names_by_role.get("img", [])
-    assert len(images) == len(page.run(PLOT_BOXES))
+    assert len(images) == len(page.evaluate(PLOT_BOXES))
     assert all(len(name) > 40 for name in images)  # title and description
     assert all(names_by_role["region"])
-    assert len(names_by_role["heading"]) >= 9
+    assert len(names_by_role["heading"]) >= 9  # the title, four sections and their parts
     assert {"columnheader", "rowheader", "table"} <= set(names_by_role)
-    levels = page.run("[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
+    levels = page.evaluate(
+        "[...document.querySelectorAll('h1,h2,h3')].map(heading => +heading.tagName[1])"
+    )
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(b <= a + 1 for a, b in pairwise(levels))
+    assert all(level <= previous_level + 1 for previous_level, level in pairwise(levels))
     page.close()
 
 
 @pytest.mark.parametrize("is_dark", [False, True])
 def test_colours_have_enough_contrast(browser, pages, is_dark):
-    page = browser.page(pages["full"], is_dark=is_dark)
-    colours = page.run(COLOURS)
+    page = browser.open_page(pages["full"], is_dark=is_dark)
+    colours = page.evaluate(COLOURS)
     backgrounds = [colours.pop("paper"), colours.pop("panel")]
-    assert (luminance(backgrounds[0]) < 0.1) is is_dark
+    assert (compute_luminance(backgrounds[0]) < 0.1) is is_dark
     for name, colour in colours.items():
         for background in backgrounds:
-            assert contrast(colour, background) >= 4.5, (name, colour, background)
-    body = page.run("getComputedStyle(document.body).backgroundColor")
-    red, green, blue = map(int, re.findall(r"\d+", body)[:3])
+            # WCAG 2.2 AA, for text of any size
+            assert compute_contrast(colour, background) >= 4.5, (name, colour, background)
+    body_colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = map(int, re.findall(r"\d+", body_colour)[:3])
     assert f"#{red:02x}{green:02x}{blue:02x}" == backgrounds[0]
     # every text has one of these colours
-    text_colours = page.run("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
-      .filter(e => e.offsetHeight).map(e => getComputedStyle(e).color))]""")
-    palette = {"rgb({}, {}, {})".format(*(int(c[k : k + 2], 16) for k in (1, 3, 5)))
-             for c in colours.values()}  # fmt: skip
-    assert set(text_colours) <= palette
+    text_colours = page.evaluate("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
+      .filter(element => element.offsetHeight)
+      .map(element => getComputedStyle(element).color))]""")
+    css_colours = {
+        "rgb({}, {}, {})".format(*(int(colour[offset : offset + 2], 16) for offset in (1, 3, 5)))
+        for colour in colours.values()
+    }
+    assert set(text_colours) <= css_colours
     page.close()
 
 
 def test_printed_page_is_light(browser, pages):
-    page = browser.page(pages["full"], is_dark=True, media="print")
-    assert luminance(page.run(COLOURS)["paper"]) > 0.9
+    page = browser.open_page(pages["full"], is_dark=True, media="print")
+    assert compute_luminance(page.evaluate(COLOURS)["paper"]) > 0.9
     assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF
-    assert page.run("document.documentElement.scrollWidth") == 1200
+    assert page.evaluate("document.documentElement.scrollWidth") == 1200  # the window's width
     page.close()

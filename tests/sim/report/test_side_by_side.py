@@ -13,6 +13,7 @@ from tests.sim.report.reports import make_report
 
 
 def write_report(folder, name, report):
+    """Write a report into a new folder; return the folder."""
     (folder / name).mkdir()
     (folder / name / "report.json").write_text(report.to_json())
     return folder / name
@@ -38,16 +39,15 @@ def test_table_has_figures_and_different_settings():
     rows = {row[0]: row[1:] for row in comparison_table(["a", "b"], [wifi_report, lte_report]).rows}
     assert rows["link"] == ["wifi", "4g"]
     assert "devices" not in rows
-    accuracy, second_accuracy = rows["accuracy"]
-    assert accuracy == second_accuracy
-    assert " to " in accuracy[1]
+    wifi_accuracy, lte_accuracy = rows["accuracy"]
+    assert wifi_accuracy == lte_accuracy
+    assert " to " in wifi_accuracy[1]  # the interval
 
 
 def test_command_prints_one_table_or_json(tmp_path, capsys):
     folders = [str(write_report(tmp_path, name, make_report())) for name in ("one", "two")]
     assert cli.main(["report", *folders]) == 0
-    printed = capsys.readouterr().out
-    assert "accuracy" in printed
+    assert "accuracy" in capsys.readouterr().out
     assert cli.main(["report", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [report["dataset"] for report in document["reports"]] == ["rows", "rows"]

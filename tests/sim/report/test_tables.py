@@ -11,19 +11,19 @@ from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import make_live_report, make_report
 
 
-def cells_by_row(table) -> dict[str, list]:
-    """Get the cells of a table by the first cell of each row."""
+def read_cells(table) -> dict[str, list]:
+    """Read the other cells of a table by the first cell of each row."""
     return {row[0]: list(row[1:]) for row in table.rows}
 
 
 def test_policy_table_has_figures_with_intervals():
-    rows = cells_by_row(tables.policy_table(make_report()))
+    rows = read_cells(tables.policy_table(make_report()))
     assert rows["accuracy"][0] == ("90.0 %", "89.0 to 91.0 %")
     assert rows["offloaded"][1] == "0 %"  # an interval of zero width is omitted
     assert rows["workers busy"][0] == "10.0 %"
     assert "battery, days" not in rows
     assert "engine" not in rows
-    assert cells_by_row(tables.policy_table(make_live_report()))["engine"][:2] == [
+    assert read_cells(tables.policy_table(make_live_report()))["engine"][:2] == [
         "live",
         "virtual",
     ]
@@ -31,15 +31,16 @@ def test_policy_table_has_figures_with_intervals():
 
 def test_answers_are_counted_by_route_reason_and_worker():
     route_table, reason_table, worker_table = tables.answer_tables(make_report())
+    # `make_policy_result` gives the counts of 1,000 instances.
     assert list(route_table.columns) == ["", "edge", "cloud", "fallback", "late", "lost", "retries"]
-    assert cells_by_row(route_table)["Gatewise"] == ["800", "190", "10", "5", "0", "10"]
-    assert cells_by_row(reason_table)["the cloud answered"] == ["190", "19.00 %"]
-    assert cells_by_row(worker_table)["All cloud"] == ["10.0 %", "2", "1.5 ms"]
+    assert read_cells(route_table)["Gatewise"] == ["800", "190", "10", "5", "0", "10"]
+    assert read_cells(reason_table)["the cloud answered"] == ["190", "19.00 %"]
+    assert read_cells(worker_table)["All cloud"] == ["10.0 %", "2", "1.5 ms"]
 
 
 @pytest.mark.parametrize("money", [None, 30.0])
 def test_spending_table_has_only_nonzero_parts(money):
-    rows = cells_by_row(tables.spending_table(make_report(money=money)))
+    rows = read_cells(tables.spending_table(make_report(money=money)))
     assert rows["energy: radio"][:2] == ["1 J", "0 J"]
     assert rows["bytes: request"][:2] == ["90", "0"]
     assert rows["ms: network"][:3] == ["8", "0", "40"]
@@ -48,7 +49,7 @@ def test_spending_table_has_only_nonzero_parts(money):
 
 
 def test_class_table_has_the_recall_with_and_without_the_cloud():
-    rows = cells_by_row(tables.class_table(make_report().system.classes[:2]))
+    rows = read_cells(tables.class_table(make_report().system.classes[:2]))
     assert rows["kind 1"] == ["200", "10.0 %", "94.0 %", "85.0 %", "n/a"]
 
 
@@ -59,14 +60,14 @@ def test_stage_table_lists_new_columns():
     )
     (row,) = tables.stage_table(make_report(stages=(stage,))).rows
     assert row[1] == ("5", "50.0 %")
-    assert row[-1].endswith("f13 and 6 more")
+    assert row[-1].endswith("f13 and 6 more")  # the first 14 of 20 are listed
 
 
 def test_recalls_of_the_operating_point_name_the_classes():
     report = make_report()
     active = replace(report.frontier.active, recall={"kind 0": 0.9, "kind 1": None})
     report = replace(report, frontier=replace(report.frontier, active=active))
-    rows = cells_by_row(tables.detail_tables(report)[1])
+    rows = read_cells(tables.detail_tables(report)[1])
     assert rows["operating point: recall"][0].startswith("kind 0 90.0 %, kind 1 n/a")
 
 
@@ -75,8 +76,8 @@ def test_detail_tables_have_settings_and_basis():
     settings_table, basis_table = tables.detail_tables(
         replace(make_live_report(), data=data_sizes, seconds={"train": 12.3})
     )
-    assert cells_by_row(settings_table)["seed"] == ["0"]
-    rows = cells_by_row(basis_table)
+    assert read_cells(settings_table)["seed"] == ["0"]
+    rows = read_cells(basis_table)
     assert rows["data"][0].startswith("rows 1,797, features 64")
     assert rows["duration, s"] == ["train 12.3"]
     assert rows["machine"] == ["Linux x86_64"]
@@ -85,7 +86,7 @@ def test_detail_tables_have_settings_and_basis():
 
 def test_engine_table_compares_live_and_virtual():
     assert tables.engine_table(make_report()) is None
-    rows = cells_by_row(tables.engine_table(make_live_report()))
+    rows = read_cells(tables.engine_table(make_live_report()))
     assert rows == {
         "accuracy": ["90.00 %", "91.00 %"],
         "offload rate": ["20.00 %", "20.00 %"],
@@ -95,11 +96,11 @@ def test_engine_table_compares_live_and_virtual():
 
 def test_terminal_shows_figures_summary_and_caveats(capsys):
     print_report(make_report(money=30.0))
-    printed = capsys.readouterr().out
-    lines = {line.split("  ")[0]: line for line in printed.splitlines()}
-    assert "1,000 instances" in printed
+    output = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line for line in output.splitlines()}
+    assert "1,000 instances" in output
     assert lines["accuracy"].split()[1:3] == ["90.0", "%"]
     assert lines["EUR a month"].split()[3:5] == ["30", "24"]
     assert "lost" not in lines
-    assert "offloading every instance" in printed
-    assert "Assumed, not measured" in printed
+    assert "offloading every instance" in output
+    assert "Assumed, not measured" in output
