@@ -21,6 +21,8 @@ from tests.support.processes import run_in_process
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
+#: Backend that classifies irises by their petal length, with a backend whose classes are in another
+#: order and one that takes 50 ms a call.
 BACKEND_MODULE = """
 import time
 import numpy as np
@@ -50,6 +52,7 @@ def project(tmp_path_factory):
     frame = pd.DataFrame(X.astype(np.float32), columns=COLUMN_NAMES)
     y = np.array(["setosa", "versicolor", "virginica"])[species]
     system = ConfidenceCascade(BACKEND, random_state=0).fit(frame, y)
+    # the point with most offloads, so that the backend matters
     system.operating_point_ = max(system.frontier_.points, key=lambda point: point.offload_rate)
     bundle = pack(system, folder / "bundle", sample=frame[::5])
     frame.assign(species=y).to_csv(folder / "iris.csv", index=False)
@@ -89,6 +92,7 @@ def test_verify_finds_a_backend_with_another_model(project, run_in_project):
     )
     document = json.loads(output)
     assert (status, document["agrees"]) == (1, False)
+    # the sample is every fifth of 150 rows, and every label is another class
     assert document["sample"]["cloud_label_differences"] == 30
 
 
@@ -119,6 +123,7 @@ def test_simulation_uses_the_answers_of_the_backend(project, run_in_project):
     assert status == 0
     assert f"--backend {BACKEND}" in report["command"]
     assert report["answers"]["cloud"] > 0
+    # the fleet draws its instances from the rows
     assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
 
 
@@ -127,9 +132,10 @@ def test_calls_of_a_slow_backend_are_timed(project):
     changes = {"devices": 20, "workload": "poisson:6/min", "time": "10min", "link": "none"}
     backend = "python:iris_backend:slow"
     report = simulate(bundle, frame, y, backend=backend, baselines=False, **changes).report
+    # the 50 ms that the backend sleeps, and up to 30 ms for a call on a busy machine
     assert 50 <= report.timings.run_us / 1000 < 80
     assert report.system.latency_ms["offloaded_p50"].value > 50
-    offloads_per_second = report.offload_rate * 2.0
+    offloads_per_second = report.offload_rate * 2.0  # 20 devices with 6 instances a minute
     assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
     # the report names the times that are assumed
     assert "Assumed, not measured on this machine: a worker's time for a message" in (
@@ -145,6 +151,6 @@ def test_live_run_uses_the_backend(project, monkeypatch):
         baselines=False, backend=BACKEND,
     )  # fmt: skip
     report = simulate(bundle, frame, y, scenario=scenario).report
-    assert report.checked.compared > 50
+    assert report.checked.compared > 50  # of 4 * 5 s / 200 ms = 100 instances
     assert not any(report.checked.differing.values())
     assert report.answers.cloud > 0

@@ -35,13 +35,13 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
         worker_options = ("--broker", broker.url, "--workers", "2")
         process = run_in_process(*quick_demo.arguments, *worker_options, folder=tmp_path)
     assert process.returncode == 0, process.stderr
-    second_report = json.loads(process.stdout)
-    check_report(second_report)
+    repeated_report = json.loads(process.stdout)
+    check_report(repeated_report)
     for key in ("accuracy", "feature_cost", "offload_rate", "frontier"):
-        assert second_report[key] == report[key]
+        assert repeated_report[key] == report[key]
     assert {path.name for path in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
-    assert second_report["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
-    assert second_report["run"]["workers"]["answered"] == second_report["answers"]["cloud"]
+    assert repeated_report["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
+    assert repeated_report["run"]["workers"]["answered"] == repeated_report["answers"]["cloud"]
 
 
 @pytest.mark.slow
@@ -52,9 +52,12 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    find_edge_pids = lambda: find_descendants_named("gatewise edge", demo.process.pid)  # noqa: E731
-    status, output, error_output, children = interrupt(demo, signal.SIGINT, find_edge_pids)
-    assert (status, output) == (130, ""), error_output
+    status, output, error_output, children = interrupt(
+        demo,
+        signal.SIGINT,
+        lambda: bool(find_descendants_named("gatewise edge", demo.process.pid)),
+    )
+    assert (status, output) == (130, ""), error_output  # 130 is the status for SIGINT
     assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
@@ -130,25 +133,26 @@ def test_invalid_setting_gives_one_line_and_no_files(folder, arguments, message)
 
 
 def test_only_bundled_data_sets_use_the_fast_search():
-    def parameters(**options) -> set[str]:
+    def list_parameters(**options) -> set[str]:
         return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
     search_settings = {"max_bytes", "high_cost_model", "n_stages", "families"}
-    assert parameters() == parameters(dataset="wine") == search_settings
-    assert parameters(dataset="data.csv") == parameters(allow_missing=True) == {"max_bytes"}
-    assert parameters(method="adapt-lin") == set()
+    assert list_parameters() == list_parameters(dataset="wine") == search_settings
+    assert list_parameters(dataset="data.csv") == {"max_bytes"}
+    assert list_parameters(allow_missing=True) == {"max_bytes"}
+    assert list_parameters(method="adapt-lin") == set()
 
 
 def test_command_repeats_the_run_without_the_password():
     assert DemoSettings().command() == "gatewise demo --dataset digits --method staged --seed 0"
-    options = DemoSettings(
+    settings = DemoSettings(
         dataset="my data.csv",
         broker="mqtt://me:secret@host:1884",
         max_loss=0.02,
         allow_missing=True,
         out=Path("elsewhere"),
     )
-    assert options.command() == (
+    assert settings.command() == (
         "gatewise demo --dataset 'my data.csv' --method staged --broker mqtt://host:1884 "
         "--max-loss 0.02 --allow-missing --seed 0 --out elsewhere"
     )

@@ -21,6 +21,7 @@ TABLE = make_table(
 
 
 def make_policy(key: str, table=TABLE, **changes):
+    """Make the policy `key` for a run that offloads 30 % of equally likely rows."""
     fields = {
         "table": table,
         "row_weights": np.ones(len(table)),
@@ -50,6 +51,7 @@ def test_confidence_offloads_the_least_confident_rows():
 def test_random_has_the_offload_rate_of_the_system():
     policy = make_policy("random")
     assert not policy.is_offloaded.any()
+    # the cloud accepts nine of the ten rows
     assert policy.random_share == pytest.approx(0.3 / 0.9)
     assert make_policy("random", offload_rate=1.0).random_share == 1.0
 

@@ -20,11 +20,13 @@ from tests.support.fleets import (
 
 @pytest.fixture(scope="module")
 def table():
+    """A table of 60 rows, a third of which are offloaded."""
     return make_table(60, 20)
 
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory):
+    """Five minutes of twenty devices over a lossy link, with an outage of the cloud."""
     folder = tmp_path_factory.mktemp("links")
     return make_scenario(
         devices=20, time="300s", workload="poisson:30/min", deadline_ms=500.0,
@@ -35,11 +37,13 @@ def scenario(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fleet_run(table, scenario):
+    """The run of the scenario."""
     return run_policy(table, scenario)
 
 
 @pytest.fixture(scope="module")
 def policy_result(table, scenario, fleet_run):
+    """The figures of the run."""
     return make_policy_result(table, scenario, fleet_run)
 
 
@@ -103,7 +107,9 @@ def test_each_batch_covers_the_whole_day(table, scenario, fleet_run):
     batch_by_time, batch_by_row = batches.batch_indices
     in_outage = (fleet_run.answers.time >= 100) & (fleet_run.answers.time < 130)
     shares = [in_outage[batch_by_time == batch].mean() for batch in range(N_BATCHES)]
+    # half of the outage's share of the run, 0.1; batches in one piece would have 0.3
     assert np.std(shares) < 0.05
+    # fewer rows than batches are not dealt
     assert set(batch_by_row) == set(range(N_BATCHES))
     assert len(Batches.deal(fleet_run.answers, scenario.seconds, 19).batch_indices) == 1
 
@@ -120,6 +126,8 @@ def test_repeated_rows_do_not_narrow_intervals():
     assert policy_result.accuracy.value == 1.0
     assert policy_result.accuracy.low < 0.95
     half_width = (policy_result.cost.high - policy_result.cost.low) / 2
+    # An offloaded row costs 3 and its answer 0.5. The width has a t quantile of 2.09 and varies by
+    # a few tenths, because it is estimated from 20 batches of two rows.
     costs = np.where(table.is_offloaded, 3.5, 1.0)
     assert half_width == pytest.approx(2.09 * costs.std() / 40**0.5, rel=0.5)
 
@@ -142,13 +150,17 @@ def test_joules_equal_a_manual_sum(tmp_path):
         table, scenario, arrivals=arrivals_at([0.0, 5.0, 6.0], row_numbers=[0, 1, 9])
     )
     assert fleet_run.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
+    # The first request wakes the radio for 1 J, takes 1 s at 2 W and a tail of 10 J. The second
+    # comes 4 s later: it adds 1 s at 2 W and extends the tail by 4 s.
     assert fleet_run.answers.radio_joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
     energy = DeviceEnergy(idle_w=0.25, battery_wh=10, stage_j=0.1, feature_j=0.01)
     policy_result = make_policy_result(table, scenario, fleet_run, energy=energy)
+    # The three instances have 19 J of radio, 2, 2 and 1 features, and one stage each.
     assert policy_result.joules.radio == pytest.approx(19 / 3)
     assert policy_result.joules.features == pytest.approx((0.02 + 0.02 + 0.01) / 3)
     assert policy_result.joules.stages == pytest.approx(0.1)
-    active_joules = (19 + 0.05 + 0.3) * 864  # a day has 864 runs
+    active_joules = (19 + 0.05 + 0.3) * 864  # a day has 864 runs of 100 s
+    # Device and radio idle at 0.25 W and 0.5 W, and 10 Wh are 36,000 J.
     assert policy_result.joules_per_device_day == pytest.approx(active_joules + 0.75 * 86_400)
     assert policy_result.battery_days == pytest.approx(36_000 / (active_joules + 0.75 * 86_400))
 
@@ -165,11 +177,12 @@ def test_bill_equals_a_manual_sum(table, scenario, fleet_run):
     mqtt_bytes = float(fleet_run.answers.bytes_up.sum() + fleet_run.answers.bytes_down.sum())
     # headers of IP and TCP take 40 bytes per packet; a request takes two packets in each direction
     assert bill.data == pytest.approx(
-        0.5e-6 * (mqtt_bytes + 160 * n_requests) * runs_per_month, rel=0.02
+        0.5e-6 * (mqtt_bytes + 160 * n_requests) * runs_per_month,
+        rel=0.02,  # requests without a response take fewer packets
     )
-    assert bill.workers == pytest.approx(730.5)
+    assert bill.workers == pytest.approx(730.5)  # hours of a month, at 1 per hour
     assert bill.requests == pytest.approx(2e-6 * n_requests * runs_per_month)
-    assert bill.devices == 60.0
+    assert bill.devices == 60.0  # 20 devices at 3
 
 
 def test_fleet_without_offloads_pays_no_workers():

@@ -23,7 +23,7 @@ def test_outcomes_equal_those_of_the_estimator(digits, table):
     assert table.classes == tuple(map(str, system.classes_))
     # the price of a row's acquired features is its cost
     costs = digits.bundle.manifest.feature_costs()
-    for row in (0, 1, 17):
+    for row in (0, 1, 17):  # any rows
         assert costs.price(table.feature_sets[table.local_set_index[row]]) == table.local_cost[row]
         assert (
             costs.price(table.feature_sets[table.request_set_index[row]]) == table.request_cost[row]
@@ -35,7 +35,8 @@ def test_outcomes_equal_those_of_the_estimator(digits, table):
 def test_models_are_timed_and_other_times_are_assumed(digits, table):
     _, timings = make_row_table(digits.bundle, digits.rows[:60], digits.truth[:60])
     assert len(timings.edge_ms) == table.n_stages == 2
-    assert all(0.001 < ms < 50 for ms in timings.edge_ms)
+    # a small model takes far more than a microsecond, and less than 50 ms on a busy machine
+    assert all(0.001 < milliseconds < 50 for milliseconds in timings.edge_ms)
     assert 1 < timings.run_us + timings.instance_us < 50_000
     assert timings.assumed == ("message_us", "broker_us", "hop_ms")
 

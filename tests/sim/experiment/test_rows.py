@@ -15,6 +15,7 @@ from tests.support.refused import assert_refused
 
 
 def write_csv(path, column_names, rows, labels=None, target="label"):
+    """Write rows and perhaps their labels into a CSV file; return its path."""
     frame = pd.DataFrame(rows, columns=list(column_names))
     if labels is not None:
         frame[target] = labels
@@ -24,16 +25,19 @@ def write_csv(path, column_names, rows, labels=None, target="label"):
 
 @pytest.fixture
 def manifest(digits) -> Manifest:
+    """Manifest of a bundle of 64 features."""
     return digits.bundle.manifest
 
 
 @pytest.fixture
 def feature_names(manifest):
+    """Names of the bundle's features."""
     return manifest.feature_names
 
 
 @pytest.fixture
 def matrix():
+    """Five rows of 64 pixels, which have values from 0 to 15."""
     return np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.float32)
 
 
@@ -119,7 +123,7 @@ def test_parquet_file_is_read_like_csv(tmp_path, manifest, feature_names, matrix
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"names": lambda n: [*n[:-1], "other"]}, "has no column 'x63', which the bundle"),
+        ({"names": lambda names: [*names[:-1], "other"]}, "has no column 'x63', which the bundle"),
         ({"target": "species"}, "has no column 'species' besides the bundle's features; it has"),
         ({"labels": [1, "", 2, 3, 4]}, "line 3: the label 'label' is missing; fill it"),
         ({"labels": ["a", "b", "c", "d", "e"]}, "no label of rows is a class of the bundle: a is"),
@@ -175,7 +179,7 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
     for name in ("rows.csv", "rows.parquet"):
         rows = Rows.load(str(tmp_path / name), manifest, target="state")
         assert np.array_equal(rows.X, X)
-        assert [manifest.classes[i] for i in rows.truth] == y.tolist()
+        assert [manifest.classes[index] for index in rows.truth] == y.tolist()
     with pytest.raises(InputError, match="the bundle takes raw columns"):
         Rows.load(str(tmp_path / "rows.npz"), manifest)
     for table in (frame, encoder.transform(frame), X):

@@ -16,27 +16,31 @@ from gatewise_sim.timings import Timings
 
 pytestmark = pytest.mark.slow
 
-KEYS = ["system", "edge_only", "cloud_only", "confidence", "random", "oracle"]
+POLICY_KEYS = ["system", "edge_only", "cloud_only", "confidence", "random", "oracle"]
+#: Given timings, so that reports do not depend on the machine.
 TIMINGS = Timings(edge_ms=(0.05, 0.08), run_us=115, instance_us=29)
-QUICK = Scenario(
+QUICK_SCENARIO = Scenario(
     devices=20, time="10min", workload="poisson:6/min", link="wifi", seed=3, timings=TIMINGS
 )
 
 
 def simulate_briefly(digits, **changes) -> Report:
     """Simulate the small system briefly and return the report."""
-    return simulate(digits.bundle, digits.rows, digits.truth, scenario=QUICK, **changes).report
+    return simulate(
+        digits.bundle, digits.rows, digits.truth, scenario=QUICK_SCENARIO, **changes
+    ).report
 
 
 @pytest.fixture(scope="module")
 def full_report(digits, make_once):
+    """The report of all policies."""
     return make_once("full-report", lambda _: simulate_briefly(digits))
 
 
 def test_report_survives_a_round_trip_and_has_all_parts(full_report):
-    text = full_report.to_json()
-    assert msgspec.json.decode(text, type=Report) == full_report
-    document = json.loads(text)
+    report_text = full_report.to_json()
+    assert msgspec.json.decode(report_text, type=Report) == full_report
+    document = json.loads(report_text)
     stable_keys = (
         "dataset", "method", "instances", "offload_rate", "accuracy", "feature_cost",
         "cost_reduction", "bytes", "latency_ms", "answers", "transport",
@@ -54,8 +58,8 @@ def test_report_survives_a_round_trip_and_has_all_parts(full_report):
 
 
 def test_system_figures_equal_those_of_its_fleet(digits, table, full_report):
-    policy = system_policy(QUICK, table)
-    answers = run_fleet(table, QUICK, policy, TIMINGS).answers
+    policy = system_policy(QUICK_SCENARIO, table)
+    answers = run_fleet(table, QUICK_SCENARIO, policy, TIMINGS).answers
     assert full_report.instances == full_report.system.instances == len(answers)
     accuracy = (answers.label == table.truth[answers.row]).mean()
     assert full_report.accuracy["system"] == pytest.approx(accuracy)
@@ -64,19 +68,21 @@ def test_system_figures_equal_those_of_its_fleet(digits, table, full_report):
         int(answers.bytes_up.sum() + answers.bytes_down.sum()), abs=1
     )
     assert [class_result.label for class_result in full_report.system.classes] == [
-        str(class_result) for class_result in range(10)
+        str(digit) for digit in range(10)
     ]
 
 
 def test_all_policies_answer_the_same_instances(full_report):
-    assert [policy.key for policy in full_report.policies] == KEYS
+    assert [policy.key for policy in full_report.policies] == POLICY_KEYS
     for policy in full_report.policies:
         assert policy.instances == full_report.instances
         assert sum(getattr(policy.answers, route) for route in ROUTES) == full_report.instances
         assert policy.answers.lost == 0
-    rate = full_report.offload_rate
+    offload_rate = full_report.offload_rate
     for key in ("confidence", "random"):  # within the instances of one row
-        assert full_report.find_policy(key).offload_rate.value == pytest.approx(rate, abs=0.01)
+        assert full_report.find_policy(key).offload_rate.value == pytest.approx(
+            offload_rate, abs=0.01
+        )
     accuracies = {policy.key: policy.accuracy.value for policy in full_report.policies}
     assert accuracies["oracle"] == max(accuracies.values())
     assert full_report.find_policy("edge_only").offload_rate.value == 0
@@ -84,25 +90,33 @@ def test_all_policies_answer_the_same_instances(full_report):
 
 
 def test_report_is_the_same_for_the_same_seed_and_timings(digits):
-    report, repeated, other_seed = (
+    report, repeated_report, other_report = (
         simulate_briefly(digits, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
     )
-    assert report.to_json() == repeated.to_json()
-    assert report.answers != other_seed.answers
+    assert report.to_json() == repeated_report.to_json()
+    assert report.answers != other_report.answers
 
 
 def test_outage_causes_fallbacks_and_lower_accuracy(digits):
-    undisturbed = simulate_briefly(digits, baselines=False)
+    undisturbed_report = simulate_briefly(digits, baselines=False)
     report = simulate_briefly(digits, outage=("cloud:+200s-+400s",), baselines=False)
-    assert undisturbed.faults == ()
-    assert [(f.what, f.begin, f.end) for f in report.faults] == [("cloud", 200.0, 400.0)]
-    assert report.instances == undisturbed.instances
-    outage_bins = [b for b in report.system.timeline if b.begin >= 200 and b.end <= 400]
-    later_bins = [b for b in report.system.timeline if b.begin >= 430]  # the breakers have closed
-    assert sum(b.cloud for b in outage_bins) == 0
-    assert sum(b.fallback for b in outage_bins) > 30
-    assert all(b.accuracy == pytest.approx(b.edge_accuracy) for b in outage_bins)
-    assert sum(b.cloud for b in later_bins) > 0
+    assert undisturbed_report.faults == ()
+    assert [(fault.what, fault.begin, fault.end) for fault in report.faults] == [
+        ("cloud", 200.0, 400.0)
+    ]
+    assert report.instances == undisturbed_report.instances
+    timeline = report.system.timeline
+    outage_bins = [
+        time_bin for time_bin in timeline if time_bin.begin >= 200 and time_bin.end <= 400
+    ]
+    # the breakers have closed
+    later_bins = [time_bin for time_bin in timeline if time_bin.begin >= 430]
+    assert sum(time_bin.cloud for time_bin in outage_bins) == 0
+    # of 20 devices with 20 instances each in this time, many of which the system would offload
+    assert sum(time_bin.fallback for time_bin in outage_bins) > 30
+    for time_bin in outage_bins:
+        assert time_bin.accuracy == pytest.approx(time_bin.edge_accuracy)
+    assert sum(time_bin.cloud for time_bin in later_bins) > 0
 
 
 def test_prices_and_energy_are_read_from_files(digits, tmp_path):
@@ -112,10 +126,11 @@ def test_prices_and_energy_are_read_from_files(digits, tmp_path):
         digits, prices=str(tmp_path / "prices.toml"), device_energy=str(tmp_path / "pi.toml")
     )
     assert report.money == report.system.money
-    assert report.system.money.workers == pytest.approx(730.5)
+    assert report.system.money.workers == pytest.approx(730.5)  # hours of a month, at 1 per hour
     assert report.find_policy("edge_only").money.total == 0.0
     assert report.energy.battery_wh == 20
-    # each feature costs 1 and takes 0.002 J
+    # Each feature costs 1 and takes 0.002 J. 20 devices run for 600 s of a day; idling at 0.01 W
+    # takes 864 J a day, and the battery holds 20 Wh or 72,000 J.
     for policy in report.policies:
         assert policy.joules.features == pytest.approx(0.002 * policy.feature_cost.value)
         active_joules = policy.joules.total * policy.instances / 20 * 86_400 / 600
@@ -130,11 +145,11 @@ def test_drifting_class_mix_changes_the_answers(digits):
         class_result.label for class_result in report.system.classes if class_result.instances
     ] == ["0", "1", "8", "9"]
     with pytest.raises(InputError, match="need the rows' labels"):
-        simulate(digits.bundle, digits.rows, scenario=QUICK, mix=mix)
+        simulate(digits.bundle, digits.rows, scenario=QUICK_SCENARIO, mix=mix)
     labels = digits.truth.copy()
     labels[0] = 99
     with pytest.raises(InputError, match="mix: 1 rows have a label that is not a class"):
-        simulate(digits.bundle, digits.rows, labels, scenario=QUICK, mix=mix)
+        simulate(digits.bundle, digits.rows, labels, scenario=QUICK_SCENARIO, mix=mix)
 
 
 def test_audits_detect_changed_data(digits):
@@ -158,9 +173,9 @@ def test_audits_detect_changed_data(digits):
 
 
 def test_run_without_labels_has_no_accuracy(digits):
-    report = simulate(digits.bundle, digits.rows, scenario=QUICK).report
+    report = simulate(digits.bundle, digits.rows, scenario=QUICK_SCENARIO).report
     assert report.accuracy == {"system": None, "edge_only": None, "cloud_only": None}
-    assert [policy.key for policy in report.policies] == KEYS[:-1]
+    assert [policy.key for policy in report.policies] == POLICY_KEYS[:-1]  # no oracle
     assert all(policy.accuracy is None for policy in report.policies)
     assert not report.has_labels
 
@@ -169,8 +184,14 @@ def test_unknown_class_counts_as_wrong(digits):
     labels = digits.truth.astype(object)
     labels[:100] = "other"
     report = simulate(
-        digits.bundle, digits.rows, labels, scenario=QUICK, baselines=False, workload="periodic:1s"
+        digits.bundle,
+        digits.rows,
+        labels,
+        scenario=QUICK_SCENARIO,
+        baselines=False,
+        workload="periodic:1s",
     ).report
+    # a third of the rows are wrong, less a fifth of that because instances are drawn at random
     assert report.accuracy["system"] < 1 - 0.8 * 100 / len(labels)
     assert "100 of 300 rows have a label that is no class of the bundle" in report.notes[0]
     assert sum(class_result.instances for class_result in report.system.classes) < report.instances
@@ -179,13 +200,13 @@ def test_unknown_class_counts_as_wrong(digits):
 def test_broken_promise_is_reported_first(digits):
     is_nine = digits.truth == 9
     simulation = simulate(
-        digits.bundle, digits.rows[is_nine], digits.truth[is_nine], scenario=QUICK
+        digits.bundle, digits.rows[is_nine], digits.truth[is_nine], scenario=QUICK_SCENARIO
     )
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
 
 def test_outage_outside_the_run_is_noted(digits):
-    early_scenario = QUICK.changed(
+    early_scenario = QUICK_SCENARIO.changed(
         outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False
     )
     noon_scenario = early_scenario.changed(day_start="11:55", time="30min")
@@ -222,8 +243,9 @@ def test_live_run_uses_another_operating_point(digits):
     # every row has the same outcome as in virtual time
     assert report.checked.differing == {"labels": 0, "routes": 0, "costs": 0}
     fallbacks = report.answers.fallback
+    # of 6 * 5 s * 2/s = 60 instances on average
     assert report.checked.compared == report.instances - fallbacks > 30
-    live, virtual = report.twin.live, report.twin.virtual
-    assert live["offload_rate"] == virtual["offload_rate"]
-    assert set(live) == set(virtual)
+    live_figures, virtual_figures = report.twin.live, report.twin.virtual
+    assert live_figures["offload_rate"] == virtual_figures["offload_rate"]
+    assert set(live_figures) == set(virtual_figures)
     assert report.frontier.active.offload_rate <= 0.3

@@ -27,6 +27,7 @@ def folder(digits, tmp_path_factory):
     return folder
 
 
+#: Simulation of ten minutes of ten devices.
 QUICK_COMMAND = (
     "simulate",
     "digits.gwb",
@@ -53,7 +54,7 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
         "gatewise simulate bundle --data wine --time 10min --seed 0 --settings sim-out/timings.toml"
     )
     assert report["settings"]["devices"] == 100
-    assert report["instances"] > 500
+    assert report["instances"] > 500  # 1,000 on average
     for name in ("Gatewise", "All edge", "All cloud", "Confidence", "Random", "Oracle"):
         assert name in process.stdout
     assert process.stdout.splitlines()[-1] == "sim-out/report.html"
@@ -68,9 +69,9 @@ def test_command_of_a_report_repeats_it_exactly(folder):
     report = json.loads(report_bytes)
     # the command names the file of timings, so that the models are not timed again
     arguments = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
-    second_process = run_gatewise(*arguments, folder=folder, PYTHONHASHSEED="2")
-    assert second_process.returncode == 0, second_process.stderr
-    assert json.loads(second_process.stdout) == report
+    repeated_process = run_gatewise(*arguments, folder=folder, PYTHONHASHSEED="2")
+    assert repeated_process.returncode == 0, repeated_process.stderr
+    assert json.loads(repeated_process.stdout) == report
     assert (folder / "out-1" / "report.json").read_bytes() == report_bytes
 
 
@@ -111,11 +112,11 @@ def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, argume
     if arguments[0].startswith("-"):
         arguments = ["digits.gwb", "--data", "rows.csv", *arguments]
     assert cli.main(["simulate", *arguments]) == 2
-    printed = capsys.readouterr()
-    lines = printed.err.strip().splitlines()
-    assert message in lines[-1]
-    assert lines[-1].startswith("gatewise: ")
-    assert printed.out == ""
+    output, error_output = capsys.readouterr()
+    last_line = error_output.strip().splitlines()[-1]  # progress may come before
+    assert message in last_line
+    assert last_line.startswith("gatewise: ")
+    assert output == ""
     assert {path.name for path in folder.iterdir()} == names_before
 
 
@@ -133,12 +134,14 @@ def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_nu
         "4",
     )
     options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out_folder)
-    run = command(*arguments, *options, folder=folder)
-    status, printed, error_output, children = interrupt(
-        run, signal_number, lambda: bool(find_descendants_named("gatewise", run.process.pid))
+    simulation = command(*arguments, *options, folder=folder)
+    status, output, error_output, children = interrupt(
+        simulation,
+        signal_number,
+        lambda: bool(find_descendants_named("gatewise", simulation.process.pid)),
     )
-    assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), error_output
+    assert status == 128 + signal_number, error_output  # as shells report signals
     assert "Traceback" not in error_output
-    assert printed == ""
+    assert output == ""
     assert children
     assert not out_folder.exists() or not list(out_folder.iterdir())

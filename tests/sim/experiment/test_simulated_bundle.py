@@ -67,8 +67,8 @@ def test_bundle_at_another_point_is_a_temporary_copy(bundle, other_bundle, tmp_p
 
 
 def test_signed_bundle_is_not_changed_to_another_point(bundle, other_bundle, tmp_path):
-    key, _ = keygen(tmp_path / "fleet")
-    repack(bundle.path, tmp_path / "signed", sign=key)
+    private_key_file, _ = keygen(tmp_path / "fleet")
+    repack(bundle.path, tmp_path / "signed", sign=private_key_file)
     signed_bundle = Bundle.open(tmp_path / "signed")
     with bundle_on_disk(signed_bundle) as path:
         assert path == signed_bundle.path
@@ -81,7 +81,9 @@ def test_signed_bundle_is_not_changed_to_another_point(bundle, other_bundle, tmp
 
 def test_frontier_equals_the_frontier_of_the_estimator(digits, bundle):
     frontier = frontier_points(bundle)
-    assert [p.cost for p in frontier.points] == [p.cost for p in digits.system.frontier_.points]
+    assert [point.cost for point in frontier.points] == [
+        point.cost for point in digits.system.frontier_.points
+    ]
     assert frontier.active.cost == digits.system.operating_point_.cost
     assert frontier.reference_accuracy == digits.system.frontier_.reference_accuracy
     assert all(point in frontier.points for point in frontier.hull)

@@ -16,8 +16,8 @@ def test_each_column_is_acquired_by_one_stage(digits, table):
     row_weights = np.ones(len(table))
     stages = stage_results(manifest, table, 1000, row_weights)
     assert [stage.name for stage in stages] == ["stage 0", "stage 1", "cloud"]
-    names = [name for stage in stages for name in stage.acquires]
-    assert len(names) == len(set(names))
+    column_names = [name for stage in stages for name in stage.acquires]
+    assert len(column_names) == len(set(column_names))
     assert sum(stage.share for stage in stages) == 1.0
     assert stages[-1].share == table.is_offloaded.mean()
     assert stages[-1].answers == round(1000 * table.is_offloaded.mean())
@@ -32,6 +32,6 @@ def test_stages_list_raw_columns_instead_of_encoded_features(make_once):
     rows = Rows.from_arrays("rows", frame, y, bundle.manifest)
     table, _ = make_row_table(bundle, rows.X, rows.truth)
     stages = stage_results(bundle.manifest, table, 60, np.ones(60))
-    columns = [name for stage in stages for name in stage.acquires]
-    assert sorted(columns) == sorted(bundle.manifest.column_names)
-    assert stages[-1].columns == len(columns)
+    column_names = [name for stage in stages for name in stage.acquires]
+    assert sorted(column_names) == sorted(bundle.manifest.column_names)
+    assert stages[-1].columns == len(column_names)

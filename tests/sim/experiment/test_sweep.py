@@ -32,15 +32,16 @@ def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):
         assert list(csv.DictReader(file)) == rows
     assert "<svg" in (tmp_path / PLOT_FILE).read_text()
     p95_by_link = {row["link"]: float(row["p95_ms"]) for row in rows if row["devices"] == "10"}
+    # 3G has a round trip more than ten times as long
     assert p95_by_link["3g"] > 10 * p95_by_link["wifi"]
     assert rows[0]["accuracy"] == rows[1]["accuracy"]  # a link changes no answer here
     show_table(rows, values_by_setting, tmp_path)
-    printed, progress_text = capsys.readouterr()
+    output, progress_text = capsys.readouterr()
     assert "sweep: 50% devices=10, link=wifi" in progress_text
     assert "simulate" not in progress_text
-    assert "p95 ms" in printed
-    assert "money" not in printed  # no prices are set
-    assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
+    assert "p95 ms" in output
+    assert "money" not in output  # no prices are set
+    assert output.splitlines()[-1] == str(tmp_path / PLOT_FILE)
 
 
 def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
@@ -54,8 +55,9 @@ def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
     sweep._draw_plot([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
     sweep._draw_plot([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
     assert all(left == 0.0 for (left, _), _ in axis_limits)
-    assert axis_limits[0][1][1] == 1.0
-    assert axis_limits[1][1][0] >= 0.0
+    (_, (_, accuracy_top)), (_, (latency_bottom, _)) = axis_limits
+    assert accuracy_top == 1.0
+    assert latency_bottom >= 0.0
 
 
 def test_interrupted_sweep_continues(job, tmp_path):

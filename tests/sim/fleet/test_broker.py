@@ -13,6 +13,7 @@ def test_broker_sends_requests_to_workers_in_turn():
     fleet = run_policy(
         make_table(), make_scenario(workers=3, max_batch=1), arrivals=arrivals_at(np.zeros(10))
     )
+    # Each of the three workers needs 10 ms for a request.
     assert fleet.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
 
 
@@ -26,13 +27,15 @@ def test_outage_breaks_connections_if_longer_than_its_detection(extra_seconds):
     is_connected_at = {}
     delivers_at = {}
 
-    def record(time: float) -> None:
+    def record_state(time: float) -> None:
         is_connected_at[time] = availability.is_connected
         delivers_at[time] = availability.link_delivers
 
+    # Before the outage, during it, on both sides of its detection, and after it but before devices
+    # start new connections.
     times = [29.0, 31.0, 30.0 + DETECT_SECONDS - 1e-6, 30.0 + DETECT_SECONDS + 1e-6, end + 0.25]
     for time in times:
-        clock.call_at(time, record, time)
+        clock.call_at(time, record_state, time)
     clock.run(120.0)
     is_detected = extra_seconds > 0
     assert all(is_connected_at[time] for time in times[:3])

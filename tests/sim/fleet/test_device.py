@@ -34,7 +34,9 @@ from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 from tests.support.fleets import arrivals_at, write_link
 
+#: Name of the device, as long as a name in the virtual fleet, so that topics have the same length.
 NAME = "0" * 8
+#: Timings of a worker alone, because the real device's stages take no virtual time.
 TIMINGS = Timings(
     edge_ms=(0.0, 0.0), run_us=4000, instance_us=1000, message_us=0, broker_us=0, hop_ms=0
 )
@@ -48,6 +50,7 @@ class LinkRequester:
         self.request = request
 
     def reply(self, error_code: str | None, worker_us: int, wait_ms: int = 0) -> None:
+        """Send the answer, or the refusal with `error_code`."""
         request = self.request
         if error_code is not None:
             refusal = wire.Response.refusal(request, error_code, "the queue is full")
@@ -129,7 +132,7 @@ class ClockLink:
         self.on_response()
 
 
-def run_real(digits, scenario: Scenario, arrivals, outages, max_disagreement):
+def run_real_device(digits, scenario: Scenario, arrivals, outages, max_disagreement):
     """Run the real device; return its ordered answers, its counters, its audits and its worker."""
     clock = Clock()
     rng = random.Random(f"{scenario.seed}/system")
@@ -157,25 +160,29 @@ def run_real(digits, scenario: Scenario, arrivals, outages, max_disagreement):
         clock=lambda: clock.now,
     ) as device:
 
-        def record(position, outcome) -> None:
+        def store_outcome(position, outcome) -> None:
             if isinstance(outcome, PendingInstance):
                 pending_answers[position] = outcome
-                clock.call_at(outcome.wake_at, advance, position)
+                clock.call_at(outcome.wake_at, advance_instance, position)
             else:
                 pending_answers.pop(position, None)
                 answers[position] = outcome
 
-        def advance(position) -> None:
+        def advance_instance(position) -> None:
             if position in pending_answers:
-                record(position, device.advance(pending_answers[position]))
+                store_outcome(position, device.advance(pending_answers[position]))
 
-        link.on_response = lambda: [advance(position) for position in list(pending_answers)]
+        link.on_response = lambda: [
+            advance_instance(position) for position in list(pending_answers)
+        ]
         for position, (arrival_time, row) in enumerate(
             zip(arrivals.time.tolist(), arrivals.row, strict=True)
         ):
             clock.call_at(
                 arrival_time,
-                lambda position=position, row=row: record(position, device.begin(digits.rows[row])),
+                lambda position=position, row=row: store_outcome(
+                    position, device.begin(digits.rows[row])
+                ),
             )
         clock.run()
         cloud_model.close()
@@ -190,7 +197,8 @@ def run_real(digits, scenario: Scenario, arrivals, outages, max_disagreement):
 
 @pytest.mark.parametrize(
     ("link", "queue", "deadline_ms", "mean_gap", "outages", "audit"),
-    [
+    [  # a link is (name, rtt_ms, jitter_ms, down_kbps, up_kbps, loss); "short" has a deadline near
+        # its round trip, and "quick" a queue of one request
         (("fine", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
         (("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, (), None),
         (("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
@@ -210,7 +218,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     digits, table, tmp_path, monkeypatch, link, queue, deadline_ms, mean_gap, outages, audit
 ):
     rng = np.random.default_rng(7)
-    n_instances = 400
+    n_instances = 400  # enough that every case retries, refuses or times out often
     times = np.cumsum(rng.exponential(mean_gap, n_instances))
     rows = rng.integers(0, len(digits.rows), n_instances)
     if audit is not None:  # the device errs on half of the later rows
@@ -234,7 +242,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     policy = FleetPolicy(
         key="system", name="Gatewise", is_offloaded=table.is_offloaded, has_audits_and_limit=True
     )
-    real_answers, real_counters, real_audits, context = run_real(
+    real_answers, real_counters, real_audits, context = run_real_device(
         digits, scenario, arrivals, outages, table.max_disagreement
     )
     # a real device starts without an estimate of the round trip
@@ -258,16 +266,20 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
         name: real_counters[name] for name in fleet_run.device_counts
     } == fleet_run.device_counts
     if link[0] == "bounded":
-        assert reasons.count("offload-limit") > 10
+        assert reasons.count("offload-limit") > 10  # the limit matters in this case
     # both devices audit the same instances, and the worker's test raises the same alarms
-    assert list(
-        zip(
-            virtual_answers.time[virtual_answers.is_audited],
-            virtual_answers.label[virtual_answers.is_audited],
-            strict=True,
+    assert (
+        list(
+            zip(
+                virtual_answers.time[virtual_answers.is_audited],
+                virtual_answers.label[virtual_answers.is_audited],
+                strict=True,
+            )
         )
-    ) == (real_audits)
+        == real_audits
+    )
     assert list(fleet_run.instances_at_alarms) == context.instances_at_alarms
     if audit is not None:
+        # about 0.3 of the instances that stay on the device, most of which are wrong later on
         assert len(real_audits) > 50
         assert len(fleet_run.instances_at_alarms) == 1

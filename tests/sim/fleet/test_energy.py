@@ -8,14 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.costs import FeatureCosts
-from gatewise_sim.fleet.energy import MONTH_SECONDS, RADIOS, DeviceEnergy, Prices, Radio, Usage
-from gatewise_sim.fleet.energy import radio_joules as fleet_joules
+from gatewise_sim.fleet.energy import (
+    MONTH_SECONDS,
+    RADIOS,
+    DeviceEnergy,
+    Prices,
+    Radio,
+    Usage,
+    radio_joules,
+)
 from tests.support.refused import assert_file_refused
 
 # The figures are exact in binary, so that sums can be compared with ==.
 EXACT_RADIO = Radio(name="x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
-WAKE_J = 2 * 0.5
+WAKE_JOULES = EXACT_RADIO.wake_w * EXACT_RADIO.wake_s
 
+#: Quarters of seconds, so that times are exact in binary; gaps are longer and shorter than a tail.
 exchange_steps = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 24), st.integers(0, 5000), st.integers(0, 5000)),
     min_size=1,
@@ -23,7 +31,7 @@ exchange_steps = st.lists(
 )  # (quarter seconds since the previous begin, length in quarter seconds, bytes up, bytes down)
 
 
-def to_spans(steps):
+def make_spans(steps):
     """Convert exchanges to their (begin, end, bytes up, bytes down)."""
     now = 0.0
     spans = []
@@ -33,13 +41,13 @@ def to_spans(steps):
     return spans
 
 
-def joules(radio: Radio, *spans, device=None) -> np.ndarray:
+def compute_joules(radio: Radio, *spans, device=None) -> np.ndarray:
     """Compute the energy of each exchange, given as (begin, end) or (begin, end, up, down)."""
     begin, end, bytes_up, bytes_down = (
         np.array(column) for column in zip(*((*span, 0, 0)[:4] for span in spans), strict=True)
     )
     device_numbers = np.zeros(len(spans), np.int64) if device is None else np.array(device)
-    return fleet_joules(radio, device_numbers, begin, end, bytes_up=bytes_up, bytes_down=bytes_down)
+    return radio_joules(radio, device_numbers, begin, end, bytes_up=bytes_up, bytes_down=bytes_down)
 
 
 def integrate_power(radio: Radio, spans) -> float:
@@ -70,8 +78,8 @@ def integrate_power(radio: Radio, spans) -> float:
 
 @given(exchange_steps)
 def test_energy_is_the_integral_over_the_radio_states(steps):
-    spans = to_spans(steps)
-    assert joules(EXACT_RADIO, *spans).sum() == integrate_power(
+    spans = make_spans(steps)
+    assert compute_joules(EXACT_RADIO, *spans).sum() == integrate_power(
         EXACT_RADIO, spans
     )  # bytes cost nothing
 
@@ -79,32 +87,40 @@ def test_energy_is_the_integral_over_the_radio_states(steps):
 @given(exchange_steps, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
 def test_energy_of_a_fleet_is_the_sum_over_its_devices(steps, radio_name, n_devices, random_source):
     radio = RADIOS[radio_name]
-    device_spans = sorted((random_source.randrange(n_devices), *span) for span in to_spans(steps))
+    device_spans = sorted((random_source.randrange(n_devices), *span) for span in make_spans(steps))
     spans_by_device = [
         [span for device, *span in device_spans if device == number] for number in range(n_devices)
     ]
-    separate_joules = np.concatenate([joules(radio, *spans) for spans in spans_by_device if spans])
+    separate_joules = np.concatenate(
+        [compute_joules(radio, *spans) for spans in spans_by_device if spans]
+    )
     # the fleet's exchanges are in the order of time, not of devices
-    order = sorted(range(len(device_spans)), key=lambda i: device_spans[i][1])
+    order = sorted(range(len(device_spans)), key=lambda index: device_spans[index][1])
     joint_joules = np.empty(len(device_spans))
-    joint_joules[order] = joules(
-        radio, *(device_spans[i][1:] for i in order), device=[device_spans[i][0] for i in order]
+    joint_joules[order] = compute_joules(
+        radio,
+        *(device_spans[index][1:] for index in order),
+        device=[device_spans[index][0] for index in order],
     )
     # exchanges of a device that begin at the same time may share the tail in two ways
-    if len({(row[0], row[1]) for row in device_spans}) == len(device_spans):
+    if len({(device, begin) for device, begin, *_ in device_spans}) == len(device_spans):
         assert joint_joules.tolist() == separate_joules.tolist()
 
 
 def test_radio_is_awake_at_the_end_of_its_tail():
-    _, awake_joules, asleep_joules = joules(
+    _, awake_joules, asleep_joules = compute_joules(
         EXACT_RADIO, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
     ).tolist()
     assert awake_joules == 8.0  # the whole tail and no wake-up
-    assert asleep_joules > 8.0 + WAKE_J
+    assert asleep_joules > 8.0 + WAKE_JOULES
 
 
 def test_radio_is_active_once_during_overlapping_exchanges():
-    assert joules(EXACT_RADIO, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
+    """The second exchange adds nothing; the third adds two seconds at 4 W after the first."""
+    assert compute_joules(EXACT_RADIO, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [
+        0.0,
+        8.0,
+    ]
 
 
 def test_radios_have_the_figures_of_the_papers():
@@ -113,7 +129,7 @@ def test_radios_have_the_figures_of_the_papers():
     assert tail_joules == pytest.approx(12.27, abs=0.01)
     # a whole tail, a wake-up, 0.1 s at 1.288 W, and 340 bytes up and 190 down with their headers
     payload_joules = 1e-6 * (438.39 * 8e-3 * 340 + 51.97 * 8e-3 * 190)
-    assert joules(lte, (0.0, 0.1, 300, 150)) == pytest.approx(
+    assert compute_joules(lte, (0.0, 0.1, 300, 150)) == pytest.approx(
         tail_joules + 1.2107 * 0.2601 + 0.128804 + payload_joules
     )
     # 1288 mW + 438 mW per Mbit/s, for a second at 5 Mbit/s of IP bytes
@@ -122,7 +138,7 @@ def test_radios_have_the_figures_of_the_papers():
     # Feeney and Nilsson measured 1.9 uJ/byte + 420 uJ to send, 0.42 uJ/byte + 330 uJ to receive
     assert wifi.payload_joules(960, 0) == pytest.approx(1e-6 * (1.9 * 1000 + 420))
     assert wifi.payload_joules(0, 1500) == pytest.approx(1e-6 * (0.42 * 1580 + 2 * 330))
-    assert joules(RADIOS["none"], (0.0, 5.0, 10**6, 10**6)) == 0.0
+    assert compute_joules(RADIOS["none"], (0.0, 5.0, 10**6, 10**6)) == 0.0
 
 
 # -- devices ------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from tests.support.refused import assert_refused
 
 
 def parse_outages(text: str, run_seconds: float = DAY) -> Outages:
-    return Outages.parse(
-        [window_text for window_text in text.split(",") if window_text], run_seconds=run_seconds
-    )
+    """Parse windows that commas separate."""
+    window_texts = [window_text for window_text in text.split(",") if window_text]
+    return Outages.parse(window_texts, run_seconds=run_seconds)
 
 
 def test_adjacent_windows_are_merged():
@@ -51,6 +51,7 @@ def test_faults_lie_within_the_run_and_other_windows_are_listed():
     assert outages.components_outside_run() == ["cloud"]
 
 
+# Whole seconds, so that half a second before an end is inside; windows last up to a few days.
 single_windows = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
     lambda window: OutageWindow("cloud", float(window[0]), float(window[0] + window[1]))
 )
@@ -61,7 +62,7 @@ daily_windows = (
 )
 
 
-def is_covered_by(window: OutageWindow, now: float) -> bool:
+def is_inside_window(window: OutageWindow, now: float) -> bool:
     """Tell whether a time is in a window."""
     if not window.is_daily:
         return window.begin_s <= now < window.end_s
@@ -82,7 +83,7 @@ def test_recovery_time_matches_a_direct_check_of_the_windows(windows, times, sta
     def is_down(now: float) -> bool:
         # daily windows follow the time of day, the others the time since the start
         return any(
-            is_covered_by(window, now + start_time_of_day if window.is_daily else now)
+            is_inside_window(window, now + start_time_of_day if window.is_daily else now)
             for window in windows
         )
 
@@ -92,6 +93,7 @@ def test_recovery_time_matches_a_direct_check_of_the_windows(windows, times, sta
         if recovery_time is not None and recovery_time < math.inf:
             assert not is_down(recovery_time)
             assert is_down(recovery_time - 0.5)
+            # a later time in the same outage has the same end
             assert outages.recovery_time("cloud", (now + recovery_time) / 2) == recovery_time
 
 

@@ -19,11 +19,12 @@ def test_classes_drift_linearly_or_in_steps():
     for begin in range(0, 1000, 200):
         in_window = (times >= begin) & (times < begin + 200)
         n_arrivals = in_window.sum()
-        elapsed_share = (begin + 100) / 1000
+        elapsed_share = (begin + 100) / 1000  # at the middle of the window
         for class_index, share in enumerate(((1 - elapsed_share) / 2, elapsed_share / 2, 0.5)):
             deviation = (row_labels[in_window] == class_index).sum() - n_arrivals * share
+            # four standard deviations of a binomial number
             assert abs(deviation) < 4 * math.sqrt(n_arrivals * share * (1 - share))
-    # the rows of a class are equally likely
+    # the rows of a class are equally likely; a correct draw fails one seed in a thousand
     row_counts = np.bincount(rows[row_labels == 1] - 50, minlength=5)
     assert stats.chisquare(row_counts).pvalue > 1e-3
     step_mix = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)

@@ -75,8 +75,9 @@ def test_device_answers_at_the_deadline(tmp_path):
     fleet = run_policy(make_table(), scenario, arrivals=arrivals_at([0.0, 100.0]))
     assert_conserved(fleet)
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK]
+    # the device stops waiting 5 ms before the deadline
     assert fleet.answers.latency_ms == pytest.approx([495.0, 495.0])
-    # the features of a request and the request itself
+    # the features of a request for 3, and the request itself for 0.125
     assert fleet.answers.cost.tolist() == [3.125, 3.125]
     assert fleet.device_counts["late"] >= 2
 
@@ -84,7 +85,8 @@ def test_device_answers_at_the_deadline(tmp_path):
 # -- outages ------------------------------------------------------------------------------------
 
 
-def with_outage(tmp_path, *outages: str, **changes):
+def make_outage_scenario(tmp_path, *outages: str, **changes):
+    """Make a scenario with outages, a usual link and a deadline of 500 ms."""
     link = write_link(tmp_path, name="l", rtt_ms=40, jitter_ms=10)
     return make_scenario(**{"link": link, "deadline_ms": 500.0, "outage": outages} | changes)
 
@@ -92,28 +94,30 @@ def with_outage(tmp_path, *outages: str, **changes):
 def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
     """Every instance is answered, with the accuracy of the edge until the outage ends."""
     table = make_table(10, 5)
-    scenario = with_outage(
+    scenario = make_outage_scenario(
         tmp_path, "cloud:+60s-+120s", workload="poisson:2/s", devices=20, time="240s"
     )
     fleet = run_policy(table, scenario)
     assert_conserved(fleet)
     answers = fleet.answers
     is_correct = answers.label == table.truth[answers.row]
+    # requests under way at the beginning and the end may still be answered
     in_outage = (answers.time > 60.5) & (answers.time < 119)
     is_edge_correct = table.local_label == table.truth
     assert np.array_equal(is_correct[in_outage], is_edge_correct[answers.row[in_outage]])
     assert is_correct[answers.time < 59].all()
     assert is_correct[answers.time > 120 + 45].all()  # breakers pause for at most 45 s
-    assert fleet.device_counts["breaker_opened"] >= 20
+    assert fleet.device_counts["breaker_opened"] >= 20  # once by each device
+    # 20 devices offload one instance per second; open breakers block most of a minute's 1200
     assert fleet.device_counts["breaker_blocked"] > 100
-    blocked = answers.reason == REASON["breaker-open"]
-    assert (answers.cost[blocked] == 1.0).all()  # no further feature is acquired
-    assert (answers.latency_ms[blocked] == 0.0).all()
+    is_blocked = answers.reason == REASON["breaker-open"]
+    assert (answers.cost[is_blocked] == 1.0).all()  # no further feature is acquired
+    assert (answers.latency_ms[is_blocked] == 0.0).all()
 
 
 @pytest.mark.parametrize("component", ["link", "broker", "workers:1"])
 def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, component):
-    scenario = with_outage(
+    scenario = make_outage_scenario(
         tmp_path, f"{component}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
         deadline_ms=1000.0, workers=2,
     )  # fmt: skip
@@ -121,12 +125,14 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, component)
     assert_conserved(fleet)
     answers = fleet.answers
     is_hard = answers.row < 5
+    # from 30 s to 50 s, except the time until devices have detected the outage
     in_outage = (answers.time > 36) & (answers.time < 49) & is_hard
     if component == "workers:1":
         # the broker sends all requests to the other worker
         assert (answers.route[in_outage] == CLOUD).all()
     else:
         assert (answers.reason[in_outage] == REASON["link-down"]).all()
+    # ten seconds after the outage every device is connected again
     assert (answers.route[(answers.time > 60) & is_hard] == CLOUD).all()
 
 
@@ -134,7 +140,7 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, component)
 def test_undetected_outage_of_the_link_only_delays_answers(tmp_path, seconds, is_detected):
     """TCP delivers delayed data after a short outage; a longer outage ends the connection."""
     assert 3.0 < DETECT_SECONDS < 4.0
-    scenario = with_outage(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
+    scenario = make_outage_scenario(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
     fleet = run_policy(make_table(), scenario, arrivals=arrivals_at([10.5, 13.9]))
     assert_conserved(fleet)
     if is_detected:
@@ -149,8 +155,8 @@ def test_undetected_outage_of_the_link_only_delays_answers(tmp_path, seconds, is
 @pytest.mark.parametrize(("tls", "n_round_trips"), [(False, 3), (True, 4)])
 def test_new_connection_starts_with_handshakes(tmp_path, tls, n_round_trips):
     """TCP, TLS 1.3, MQTT and the subscription take one round trip each."""
-    round_trip = 0.8
-    connected_at = 60.0 + RECONNECT_SECONDS + round_trip * n_round_trips
+    round_trip_s = 0.8
+    connected_at = 60.0 + RECONNECT_SECONDS + round_trip_s * n_round_trips
     scenario = make_scenario(
         link=write_link(tmp_path, name="l", rtt_ms=800), outage=("broker:+50s-+60s",), tls=tls
     )
@@ -199,6 +205,7 @@ def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
     ).answers
     assert answers.route.tolist() == [CLOUD, FALLBACK]
     assert answers.device_ms.tolist() == [0.0, 20.0]
+    # 5 ms before the deadline the device runs its stage of 20 ms
     assert answers.latency_ms[1] == pytest.approx(995.0 + 20.0)
     assert answers.feature_cost[0] == table.request_only_cost
 
@@ -263,7 +270,7 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
         run_policy(table, scenario, timings, n_devices=n_devices) for n_devices in (2000, 200)
     )
     assert whole_run.scale == 1.0
-    assert part_run.scale == 10.0
+    assert part_run.scale == 10.0  # 2,000 devices over 200
     assert "200 of 2,000 devices" in part_run.sampling
     assert "the load of the whole fleet" in part_run.sampling
     assert whole_run.sampling == "all of 2,000 devices for 5 min"
@@ -272,6 +279,7 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
     )
     assert part_figures.scaled
     assert not whole_figures.scaled
+    # 200 devices have 6,000 instances, 1,200 of them offloaded: standard errors of 1.3 % and 3 %
     assert part_figures.instances == pytest.approx(whole_figures.instances, rel=0.05)
     assert part_figures.bytes.total == pytest.approx(whole_figures.bytes.total, rel=0.1)
     assert part_figures.joules_per_device_day == pytest.approx(
@@ -293,4 +301,5 @@ def test_device_starts_with_the_usual_round_trip(tmp_path):
     )
     round_trip = fleet._measure_round_trip()
     assert isinstance(round_trip, RoundTrip)
+    # the link's 100 ms and the worker's 10 ms
     assert round_trip.smoothed_s == pytest.approx(0.110, abs=0.002)

@@ -19,7 +19,8 @@ from gatewise_sim.timings import Timings
 from tests.support.fleets import arrivals_at, make_scenario, make_table, run_policy
 
 
-def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) -> Timings:
+def make_timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) -> Timings:
+    """Make timings of a worker, in which everything else takes no time."""
     fields = {"message_us": 0, "broker_us": 0, "hop_ms": 0}
     return Timings(edge_ms=(0.0,), run_us=run_us, instance_us=instance_us, **fields | changes)
 
@@ -29,13 +30,14 @@ def test_simultaneous_requests_run_in_batches():
     fleet = run_policy(
         make_table(),
         make_scenario(max_batch=4),
-        timings(10_000, 1000),
+        make_timings(10_000, 1000),
         arrivals=arrivals_at(np.zeros(10)),
     )
+    # a run takes 10 ms and 1 ms per instance
     ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
     assert fleet.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
     assert fleet.worker_counts["batches"] == 4
-    assert fleet.worker_counts["batch"] == 2.5
+    assert fleet.worker_counts["batch"] == 2.5  # 10 requests in 4 runs
 
 
 def test_wait_ms_fills_a_batch():
@@ -48,14 +50,17 @@ def test_wait_ms_fills_a_batch():
 
 @pytest.mark.slow
 def test_mean_wait_matches_the_formula_for_m_d_1():
-    """The mean wait of M/D/1 is rho * s / (2 (1 - rho)); its standard error here is 1 %."""
+    """The mean wait of M/D/1 is rho * s / (2 (1 - rho)); its standard error here is 1 %.
+
+    The utilisation and the latency vary less, so their tolerances are narrower.
+    """
     utilisation, service_s = 0.6, 0.010
     fleet = run_policy(
         make_table(),
         make_scenario(
             devices=500, time="500s", workload="poisson:0.12/s", max_batch=1, queue=10**5
         ),
-        timings(),
+        make_timings(),
         n_devices=500,
     )
     wait_s = fleet.worker_counts["wait_ms"] / 1000
@@ -69,7 +74,7 @@ def test_worker_with_a_full_queue_refuses_requests():
     fleet = run_policy(
         make_table(),
         make_scenario(queue=1, deadline_ms=3_900.0),
-        timings(2_000_000),
+        make_timings(2_000_000),
         arrivals=arrivals_at(np.zeros(4)),
     )
     assert fleet.answers.route.tolist() == [CLOUD, FALLBACK, FALLBACK, FALLBACK]
@@ -83,8 +88,8 @@ def test_duplicate_is_computed_once_and_answered_twice():
     fleet = run_policy(
         make_table(),
         make_scenario(deadline_ms=60_000.0, max_batch=1),
-        timings(1_000_000),
-        arrivals=arrivals_at(np.arange(0, 6) * 0.01),
+        make_timings(1_000_000),
+        arrivals=arrivals_at(np.arange(6) * 0.01),
     )
     assert fleet.device_counts["retries"] > 0
     assert (
@@ -99,7 +104,7 @@ def test_requests_of_a_failing_worker_are_lost_and_retried():
     fleet = run_policy(
         make_table(),
         make_scenario(deadline_ms=10_000.0, outage=("workers:1:+2s-+3s",), workers=2),
-        timings(1_500_000),
+        make_timings(1_500_000),
         arrivals=arrivals_at([1.0]),
     )
     assert fleet.worker_counts["lost"] == 1
@@ -111,7 +116,8 @@ def test_requests_of_a_failing_worker_are_lost_and_retried():
 
 
 def make_context(**changes) -> WorkerContext:
-    return WorkerContext(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
+    """Make the context of a worker that runs one request at a time, without a queue's limit."""
+    return WorkerContext(make_timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
 
 
 def test_sampled_queue_has_the_waits_of_a_simulated_queue():
@@ -119,6 +125,7 @@ def test_sampled_queue_has_the_waits_of_a_simulated_queue():
     utilisation = 0.6
     arrivals = draw_arrivals(Poisson(utilisation / 0.010), 1, 500.0, n_rows=1)
     sample = sample_queue(make_context(), arrivals, ttl_s=100.0)
+    # 10 ms of service after a wait of 0.6 * 10 ms / (2 * 0.4) = 7.5 ms
     assert np.mean(sample.answer_seconds) == pytest.approx(0.010 + 0.0075, rel=0.06)
     assert sample.utilisation == pytest.approx(utilisation, rel=0.03)
     assert sample.mean_batch == 1.0
@@ -128,9 +135,8 @@ def test_requests_expire_in_an_overloaded_queue():
     arrivals = draw_arrivals(Poisson(200.0), 1, 100.0, n_rows=1)
     sample = sample_queue(make_context(), arrivals, ttl_s=0.5)
     expired_share = np.isnan(sample.answer_seconds).mean()
-    assert expired_share == pytest.approx(
-        0.5, abs=0.02
-    )  # the worker can serve half of the requests
+    # the worker can serve 100 of the 200 requests per second
+    assert expired_share == pytest.approx(0.5, abs=0.02)
     assert sample.utilisation == pytest.approx(1.0, abs=1e-3)
 
 
@@ -146,6 +152,8 @@ class RecordingRequester:
 
 @pytest.mark.parametrize(
     ("answer_seconds", "replies"),
+    # an answer after 250,000 us, a refusal (negative), an expired request (NaN), and an answer
+    # after the request has expired
     [(0.25, [(None, 250_000)]), (-1.0, [("busy", 0)]), (float("nan"), []), (9.0, [])],
 )
 def test_sampled_worker_replies_with_the_sampled_outcome(answer_seconds, replies):

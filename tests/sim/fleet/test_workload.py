@@ -19,6 +19,7 @@ from gatewise_sim.fleet.workload import (
 )
 from tests.support.refused import assert_refused
 
+#: Times and rows of three devices.
 TRACE = (
     [np.array([0.0, 1.5, 2.0, 2.0, 90.0]), np.array([30.0]), np.array([0.1, 119.0])],
     [np.arange(5), np.array([7]), np.array([3, 4])],
@@ -55,6 +56,10 @@ def test_arrivals_are_sorted_and_follow_from_the_seed(workload_name):
 
 
 def test_poisson_gaps_are_exponential_and_counts_poisson():
+    """A correct draw fails a test with a p-value of 1e-3 for one seed in a thousand.
+
+    Numbers may differ by four standard deviations from their means, here and below.
+    """
     times, devices, rows = draw_arrivals(Poisson(0.5), 200, 1000.0, n_rows=20)
     assert stats.chisquare(np.bincount(rows, minlength=20)).pvalue > 1e-3
     expected_count = 200 * 1000 * 0.5
@@ -93,9 +98,9 @@ def test_bursty_arrivals_keep_the_mean_rate_and_form_clusters():
     # the variance of a count over T is mean + 2 (r1 - r0)^2 p q T / s with s = 1/on + 1/off, if T
     # is much longer than 1/s (Fischer and Meier-Hellstern 1993)
     quiet_rate, burst_rate = workload.rates
-    burst_share = 0.1
+    burst_share = 0.1  # 30 s of 300 s
     assert quiet_rate * (1 - burst_share) + burst_rate * burst_share == pytest.approx(0.1)
-    switching_rate = 1 / 30 + 1 / 270
+    switching_rate = 1 / 30 + 1 / 270  # mean lengths of a burst and of a quiet time
     variance = (
         0.1 * seconds
         + 2
@@ -114,10 +119,12 @@ def test_diurnal_rate_follows_the_cosine():
     workload = Diurnal(1 / 60, peak_time_of_day=14 * 3600.0, rate_ratio=5)
     times, _, _ = draw_arrivals(workload, 100, DAY, n_rows=1)
     counts_by_hour = np.bincount((times // 3600).astype(int), minlength=24)
+    # integrate over steps of 10 s by the midpoint rule; an hour has 360 of them
     rate_times = np.linspace(0, DAY, 24 * 360 + 1)
     expected_counts = 100 * np.add.reduceat(
         workload.rate_at(rate_times[:-1] + 5) * 10, np.arange(0, 8640, 360)
     )
+    # 100 devices with one arrival per minute of a day
     assert expected_counts.sum() == pytest.approx(144_000, rel=1e-6)
     assert (np.abs(counts_by_hour - expected_counts) < 4 * np.sqrt(expected_counts)).all()
     rates = workload.rate_at(np.array([14 * 3600.0, 2 * 3600.0]))
@@ -149,8 +156,9 @@ def test_trace_repeats_and_copies_start_at_other_times():
     times, devices, rows = draw_arrivals(WORKLOADS["replay"], 60, 360.0, n_rows=8)
     device_times = times[devices == 0]
     np.testing.assert_allclose(device_times.reshape(3, 5) - [[0], [120], [240]], [TRACE[0][0]] * 3)
+    # three periods of 5, 1 and 2 arrivals
     assert np.bincount(devices).tolist() == [15, 3, 6] * 20
-    assert set(rows[devices % 3 == 1]) == {7}
+    assert set(rows[devices % 3 == 1]) == {7}  # the only row of the second device
     first_times = [times[devices == device][0] for device in range(4, 60, 3)]
     assert len(set(first_times)) == len(first_times)
 
@@ -195,7 +203,7 @@ def test_error_of_an_invalid_trace_names_the_line(tmp_path, text, message):
         ("poisson:1/min", Poisson(1 / 60)),
         ("periodic:10s", Periodic(10.0)),
         ("periodic:6/min:jitter=500ms:aligned=yes", Periodic(10.0, 0.5, True)),
-        ("bursty:1/s", Bursty(1.0, 20, 30, 600)),
+        ("bursty:1/s", Bursty(1.0, 20, 30, 600)),  # the defaults of the docs
         ("bursty:1/s:ratio=5:burst=1s:every=1min", Bursty(1.0, 5, 1, 60)),
         ("diurnal:1/min:peak=14:00:ratio=5", Diurnal(1 / 60, 50_400, 5)),
         ("diurnal:24/day:ratio=2:peak=6:30", Diurnal(1 / 3600, 23_400, 2)),

@@ -15,11 +15,12 @@ from gatewise_sim.fleet.run import run_fleet
 from gatewise_sim.live.run import LiveRun, run_live
 from gatewise_sim.scenario import Scenario
 
+#: Columns of answers that do not depend on how fast the machine is.
 COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
 
 
 def make_live_scenario(**changes: Any) -> Scenario:
-    """Make a live scenario of a few devices with a long deadline."""
+    """Make a short live scenario of a few devices, with a deadline that a busy machine meets."""
     default_settings = {
         "devices": 4,
         "time": "6s",

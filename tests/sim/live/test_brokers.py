@@ -6,6 +6,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
+from gatewise_cloud.broker.mqtt_client import close_client, open_client
+from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
 
@@ -44,22 +46,19 @@ def list_retained_topics(url: str) -> list[str]:
 
     A publication after the subscription therefore marks their end.
     """
-    from gatewise_cloud.broker.mqtt_client import close_client, open_client
-    from gatewise_edge.link.mqtt import Endpoint, make_client
-
     topics: list[str] = []
     end_topic = "last"
     endpoint, all_received = Endpoint(url), threading.Event()
-    client = make_client(endpoint, "looker", max_inflight=1)
+    client = make_client(endpoint, "topic-lister", max_inflight=1)
     client.on_connect = lambda *_: client.subscribe([("#", 0), (end_topic, 0)])
     client.on_subscribe = lambda *_: client.publish(end_topic, b"")
-    client.on_message = lambda _c, _u, message: (
+    client.on_message = lambda _client, _userdata, message: (
         all_received.set() if message.topic == end_topic else topics.append(message.topic)
     )
     open_client(client, endpoint)
     client.loop_start()
     try:
-        assert all_received.wait(30.0)
+        assert all_received.wait(30.0)  # seconds, for a busy machine
     finally:
         close_client(client)
     return topics

@@ -6,13 +6,14 @@ from gatewise.errors import InputError
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import make_live_scenario
 
+#: Nothing listens on the port of the discard protocol.
 UNREACHABLE_BROKER = "mqtt://127.0.0.1:9"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"devices": 70_000}, "devices is 70000"),
+        ({"devices": 70_000}, "devices is 70000"),  # each device is a process
         ({"outage": ("broker:+1s-+2s",), "broker": UNREACHABLE_BROKER}, "omit its URL"),
         ({"link": "4g", "broker": "mqtts://127.0.0.1:9"}, "for mqtt://host:port"),
         ({"broker": "http://x"}, "mqtt://"),

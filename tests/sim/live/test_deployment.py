@@ -14,7 +14,10 @@ from tests.support.processes import find_descendants, find_descendants_named, re
 
 pytestmark = pytest.mark.slow
 
+#: Short enough that a killed part causes fallbacks within its outage.
 DEADLINE_SECONDS = 0.6
+#: Time in which responses that were sent just before an outage reach their devices.
+LAST_RESPONSE_SECONDS = 0.3
 
 
 def run_with_outages(digits, table, *outages: str, **changes) -> tuple[LiveRun, list]:
@@ -34,7 +37,7 @@ def run_with_outages(digits, table, *outages: str, **changes) -> tuple[LiveRun, 
     return live_run, [(fault["what"], fault["up"], fault["at"]) for fault in live_run.faults]
 
 
-def max_delay(live_run: LiveRun) -> float:
+def get_max_start_delay(live_run: LiveRun) -> float:
     """Get the largest delay of an instance's start on a busy machine, in seconds."""
     return live_run.send_delay_ms["max"] / 1000.0
 
@@ -68,8 +71,8 @@ def test_killed_workers_are_started_again(digits, table):
     assert up_time >= 15.0
     # responses sent just before the outage still reach their devices, and instances that begin less
     # than a deadline before the restart may be answered; it is reported later, hence two deadlines
-    last_time = up_time - 2 * DEADLINE_SECONDS - max_delay(live_run)
-    assert count_routes(live_run, down_time + 0.3, last_time)[0] == 0
+    last_time = up_time - 2 * DEADLINE_SECONDS - get_max_start_delay(live_run)
+    assert count_routes(live_run, down_time + LAST_RESPONSE_SECONDS, last_time)[0] == 0
     assert count_routes(live_run, down_time, up_time)[1] > 0
     reasons = live_run.fleet.answers.reason[live_run.fleet.answers.route == FALLBACK]
     assert set(reasons.tolist()) <= {REASON[name] for name in ("timeout", "breaker-open", "full")}
@@ -83,10 +86,12 @@ def test_killed_broker_is_started_again_on_its_port(digits, table):
     ]
     down_time, up_time = (time for _, _, time in faults)
     assert count_routes(live_run, 0, down_time - 1.0)[0] > 0
-    assert count_routes(live_run, down_time + 0.3, up_time - max_delay(live_run))[0] == 0
+    last_time = up_time - get_max_start_delay(live_run)
+    assert count_routes(live_run, down_time + LAST_RESPONSE_SECONDS, last_time)[0] == 0
     answers = live_run.fleet.answers
     assert REASON["link-down"] in answers.reason[answers.route == FALLBACK]
-    # each device waits about a second before it connects again, and doubles the wait each time
+    # each device waits about a second before it connects again, and doubles the wait each time, so
+    # that after six seconds it has tried at least twice
     assert count_routes(live_run, up_time + 6.0, 13.0)[0] > 0
 
 
@@ -100,7 +105,7 @@ def test_silent_link_causes_fallbacks_until_the_outage_ends(digits, table):
     assert count_routes(live_run, 3.0, down_time)[0] > 0
     # messages sent just before the outage may still arrive, and those of instances that begin less
     # than a deadline before its end
-    last_time = up_time - DEADLINE_SECONDS - 0.1 - max_delay(live_run)
+    last_time = up_time - DEADLINE_SECONDS - 0.1 - get_max_start_delay(live_run)
     assert count_routes(live_run, down_time + 0.1, last_time)[0] == 0
     assert count_routes(live_run, down_time + 0.1, up_time)[1] > 0
     # a breaker's second pause takes up to 3 s
@@ -112,8 +117,8 @@ def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(digits, table):
     kill_times: list[float] = []
     other_pids = find_descendants()  # tests may share a broker, which must not be killed
 
-    def kill(now: float, n_answers: int) -> None:
-        if now > 1.0 and not kill_times:
+    def kill_worker_and_broker(now: float, n_answers: int) -> None:
+        if now > 1.0 and not kill_times:  # in the first half of the run, with requests under way
             kill_times.append(now)
             os.kill(find_descendants_named("gatewise cloud")[0], signal.SIGKILL)
             broker_command = f"{find_mosquitto()} "
@@ -125,7 +130,7 @@ def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(digits, table):
             os.kill(broker_pid, signal.SIGKILL)
 
     scenario = make_live_scenario(time="4s", devices=2, deadline_ms=300.0)
-    live_run = run_live_fleet(digits, table, scenario, on_progress=kill)
+    live_run = run_live_fleet(digits, table, scenario, on_progress=kill_worker_and_broker)
     assert live_run.fleet.n_lost == 0
     assert any("the mosquitto broker ended" in trouble for trouble in live_run.troubles)
     assert any("worker 1: ended with status -9" in trouble for trouble in live_run.troubles)

@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 
 def make_rows(n_rows, seed, *, is_shifted=False):
-    """Rows whose class depends on two features; a shift inverts one and marks the third."""
+    """Draw rows whose class depends on two features; a shift inverts one and marks the third."""
     X = np.random.default_rng(seed).normal(size=(n_rows, 3)).astype(np.float32)
     y = np.where(X[:, 0] + 0.3 * X[:, 1] > 0.3, "yes", "no")
     X[:, 2] = 3.0 * is_shifted
@@ -26,6 +26,7 @@ def make_rows(n_rows, seed, *, is_shifted=False):
 
 @pytest.fixture(scope="module")
 def first_bundle(tmp_path_factory):
+    """The bundle of the first day, beside the rows it was trained on."""
     from gatewise_training import StagedCascade
 
     path = tmp_path_factory.mktemp("loop")
@@ -38,8 +39,9 @@ def first_bundle(tmp_path_factory):
 
 
 def run_days(first_bundle, X, y, **rules):
-    train = first_bundle.path.parent / "train.npz"
-    return simulate_loop(first_bundle, X, y, train=train, rules=LoopRules(**rules))
+    """Simulate the days that the rules ask for; return their report."""
+    train_file = first_bundle.path.parent / "train.npz"
+    return simulate_loop(first_bundle, X, y, train=train_file, rules=LoopRules(**rules))
 
 
 @pytest.mark.slow
@@ -53,7 +55,9 @@ def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
         assert figures.accuracy == np.mean(class_names[outcome.labels[day_rows]] == y[day_rows])
         is_offloaded = outcome.exits[day_rows] == len(first_bundle.manifest.stages)
         assert figures.offload_rate == np.mean(is_offloaded)
+        # A request and its response take more than 150 bytes each time.
         assert figures.n_bytes > 150 * is_offloaded.sum()
+        # Labels are drawn by chance, 40 on average.
         assert 20 <= figures.n_asked <= 60
         assert not figures.verdict
     # labels arrive one day after their request
@@ -83,13 +87,15 @@ def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
     )  # fmt: skip
     first_day, last_day = report.days[0], report.days[-1]
     assert report.n_releases >= 1
+    # The shift comes after 400 rows, which are two days; it makes most answers wrong, and the refit
+    # regains nearly all of the accuracy.
     shifted_day = report.days[2]
     assert shifted_day.accuracy < first_day.accuracy - 0.2
     assert last_day.accuracy > first_day.accuracy - 0.1
     (release_day, *_) = (day.day for day in report.days if day.released)
     day_after_release = report.days[release_day]
     assert day_after_release.version == report.days[release_day - 1].released
-    # each of ten devices downloads the release
+    # each of ten devices downloads the release, compressed
     release_bytes = sum(
         file.size for name, file in first_bundle.manifest.files.items() if name != "cloud.onnx"
     )
@@ -119,6 +125,7 @@ def test_days_follow_the_mix_of_classes(first_bundle):
     class_names = np.array(first_bundle.manifest.classes)
     is_right = class_names[outcome.labels] == y
     for figures, label in zip(report.days, ("no", "yes"), strict=True):
+        # 300 draws of the rows of one class: four standard errors of a share near 0.9 are 0.07
         assert figures.accuracy == pytest.approx(is_right[y == label].mean(), abs=0.1)
 
 

@@ -1,4 +1,4 @@
-"""The command of the simulated loop, with the rules in the docs, and the Python example."""
+"""Tests of the command of the simulated loop with the rules in the docs, and of the example."""
 
 import csv
 import json
@@ -15,11 +15,12 @@ from tests.sim.loop.test_days import first_bundle, make_rows
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[3]
-_ = first_bundle  # a fixture
+_ = first_bundle  # a fixture, so the import is not unused
 
 
 @pytest.fixture
 def rows_path(tmp_path):
+    """A CSV file of rows like those of the first day."""
     path = tmp_path / "week.csv"
     X, y = make_rows(600, 1)
     with path.open("w", newline="") as file:
@@ -36,9 +37,10 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     page = (ROOT / "docs/simulation.md").read_text()
     (rules_text,) = re.findall(r"```toml\n(days = .*?)```", page, re.DOTALL)
     rules_path = tmp_path / "loop.toml"
+    # Fewer days and instances than in the docs, to be fast.
     rules_path.write_text(rules_text.replace("days = 14", "days = 2").replace("= 1000 ", "= 200 "))
-    train = first_bundle.path.parent / "train.npz"
-    command = ["simulate", "loop", first_bundle.path, "--data", rows_path, "--train", train]
+    train_file = first_bundle.path.parent / "train.npz"
+    command = ["simulate", "loop", first_bundle.path, "--data", rows_path, "--train", train_file]
     command += ["--rules", rules_path]
     assert main([*map(str, command)]) == 0
     output = capsys.readouterr().out
@@ -47,7 +49,7 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     assert main([*map(str, command), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [day["day"] for day in document["days"]] == [1, 2]
-    assert document["rules"]["label_errors"] == 0.02
+    assert document["rules"]["label_errors"] == 0.02  # of the docs
 
 
 def test_error_names_an_unknown_rule(first_bundle, rows_path, tmp_path, capsys):
@@ -63,7 +65,7 @@ def test_the_python_example_detects_the_drift_and_releases_a_refit(tmp_path):
     process = subprocess.run(
         [sys.executable, ROOT / "examples/learning_fleet.py"],
         cwd=tmp_path,
-        env=os.environ | {"COLUMNS": "150"},
+        env=os.environ | {"COLUMNS": "150"},  # so that no line of the table is broken
         capture_output=True,
         text=True,
         check=True,
