@@ -18,11 +18,13 @@ make_bundle = small_bundle.make_bundle
 
 @pytest.fixture(scope="session")
 def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
+    """Certificates and access list of a broker, with a labeller `bench`."""
     return make_broker_folder(tmp_path_factory.mktemp("secure") / "broker", labellers=["bench"])
 
 
 @pytest.fixture
 def secure_broker(broker_folder: BrokerFolder) -> Iterator[SecureBroker]:
+    """A running broker that demands certificates."""
     # Delete the retained messages of other tests.
     (broker_folder.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
     broker = SecureBroker(broker_folder)
@@ -35,7 +37,7 @@ def connect_client(secure_broker: SecureBroker) -> Iterator[Callable[..., MqttCl
     """Fixture that connects a client of the roster once, and subscribes it to topics."""
     clients: dict[str, MqttClient] = {}
 
-    def get_client(name: str, *topics: str) -> MqttClient:
+    def connect_once(name: str, *topics: str) -> MqttClient:
         if name not in clients:
             clients[name] = MqttClient(
                 secure_broker.url, *topics, files=secure_broker.broker_folder.client_arguments(name)
@@ -44,6 +46,6 @@ def connect_client(secure_broker: SecureBroker) -> Iterator[Callable[..., MqttCl
             clients[name].subscribe(*topics)
         return clients[name]
 
-    yield get_client
+    yield connect_once
     for client in clients.values():
         client.close()

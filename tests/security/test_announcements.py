@@ -1,4 +1,4 @@
-"""Only the operator can announce a release, and an announcement only causes a check."""
+"""Tests that only the operator can announce a release, and an announcement only causes a check."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from gatewise_export.repository.repository import Repository
 from tests.support.waiting import wait_until
 
 TOPIC = manifest_topic("small")
+#: Longest wait for a connection, on a machine that runs many tests.
+CONNECT_SECONDS = 60
 
 
 @pytest.fixture
 def repository(tmp_path, make_bundle):
+    """A repository with versions 8 and 9, neither of which is published."""
     repository = Repository.init(tmp_path / "repo")
     for version in ("8", "9"):
         repository.add(make_bundle(f"source-{version}", version=version).path)
@@ -39,25 +42,27 @@ def running_device(tmp_path, secure_broker, repository, make_bundle):
             trust=repository.root_file,
             first=first_bundle,
             device="pi-1",
-            min_interval=0.2,
+            min_interval=0.2,  # seconds; the shortest pause between checks would make tests slow
         ),
         link=link,
     )
     with Device(first_bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
-        link.connect(60)
+        link.connect(CONNECT_SECONDS)
         yield device, updater
 
 
 @pytest.fixture
 def announce(secure_broker):
-    def announce(payload, *, client_name="boss", **options):
+    """Fixture that publishes an announcement, by default as the operator."""
+
+    def publish_announcement(payload, *, client_name="boss", **options):
         endpoint = Endpoint(
             secure_broker.url, **secure_broker.broker_folder.client_arguments(client_name)
         )
         publish_retained(endpoint, TOPIC, payload, **options)
 
-    return announce
+    return publish_announcement
 
 
 @pytest.mark.slow
@@ -84,4 +89,4 @@ def test_an_announcement_causes_a_check_and_nothing_else(repository, running_dev
 @pytest.mark.slow
 def test_an_announcement_by_a_device_is_not_delivered(announce):
     with pytest.raises(LinkError, match="does not deliver"):
-        announce(b"news", client_name="pi-2", timeout=0.5)
+        announce(b"news", client_name="pi-2", timeout=0.5)  # s, in vain

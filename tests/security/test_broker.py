@@ -1,4 +1,4 @@
-"""Access rights of each role at the broker of `gatewise broker init`.
+"""Tests of the access rights of each role at the broker of `gatewise broker init`.
 
 MQTT 3.1.1 does not report a refusal. Therefore the tests read the broker's log, or publish an
 allowed message afterwards, which must arrive first.
@@ -30,6 +30,10 @@ pytestmark = [
     pytest.mark.slow,  # a broker with TLS starts
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+#: Longest wait for a connection, on a machine that runs many tests.
+CONNECT_SECONDS = 60
+#: Enough to show that more than a first request passes.
+N_INSTANCES = 20
 
 
 def test_a_device_and_a_worker_exchange_messages(secure_broker, bundle, caplog):
@@ -41,10 +45,10 @@ def test_a_device_and_a_worker_exchange_messages(secure_broker, bundle, caplog):
         assert worker.subscription.startswith("$share/")
         link = MqttLink(secure_broker.url, device="pi-1", **client_arguments("pi-1"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
-            link.connect(60)
-            answers = [device.answer(HARD_ROW) for _ in range(20)]
+            link.connect(CONNECT_SECONDS)
+            answers = [device.answer(HARD_ROW) for _ in range(N_INSTANCES)]
     assert {answer.route for answer in answers} == {"cloud"}
-    assert worker.counters["answered"] == 20
+    assert worker.counters["answered"] == N_INSTANCES
     assert "Denied" not in secure_broker.log
     assert "not allowed" not in caplog.text  # its subscriptions
 
@@ -150,13 +154,12 @@ def test_forbidden_subscriptions_get_no_message(connect_client):
         subscriber = connect_client(subscriber_name, topic, own_topic)
         concrete_topic = topic.removeprefix("$share/gw/").replace("+", "pi-2")
         connect_client(writer_name).publish(concrete_topic, b"secret")
-        connect_client(
-            "boss", concrete_topic
-        )  # the broker has routed the message when it grants this
+        # the broker has routed the message when it grants this subscription
+        connect_client("boss", concrete_topic)
         subscriber.publish(own_topic, b"end")
         assert subscriber.get() == (own_topic, b"end")
         with pytest.raises(queue.Empty):
-            subscriber.get(0.1)
+            subscriber.get(0.1)  # in vain, because the end came first
 
 
 def test_an_oversized_message_ends_the_connection(secure_broker, connect_client):
@@ -167,16 +170,18 @@ def test_an_oversized_message_ends_the_connection(secure_broker, connect_client)
     device = connect_client("pi-1")
     device.client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
     secure_broker.wait_for_line(r"Dropped too large PUBLISH from pi-1")
+    # The broker drops a payload above its limit, and ends the connection for one far above it.
     device.client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
     secure_broker.wait_for_line(r"Client pi-1 disconnected due to oversize packet")
     connect_client("pi-2").publish("gw/v1/pi-2/req", b"true")
     assert worker.get() == ("gw/v1/pi-2/req", b"true")
 
 
-def connect(url, device="pi-1", **files):
+def connect_link(url, device="pi-1", **files):
+    """Connect a device's link and close it."""
     link = MqttLink(url, device=device, **files)
     try:
-        link.connect(60)
+        link.connect(CONNECT_SECONDS)
     finally:
         link.close()
 
@@ -190,15 +195,15 @@ def other_folder(tmp_path_factory):
 def test_clients_without_a_certificate_of_the_authority_are_refused(secure_broker, other_folder):
     authority_file = {"ca_file": secure_broker.broker_folder.client_arguments("pi-1")["ca_file"]}
     with pytest.raises(LinkError):
-        connect(secure_broker.url, **authority_file)
+        connect_link(secure_broker.url, **authority_file)
     secure_broker.wait_for_line("peer did not return a certificate")
     with pytest.raises(LinkError):
-        connect(secure_broker.url, **(other_folder.client_arguments("pi-1") | authority_file))
+        connect_link(secure_broker.url, **(other_folder.client_arguments("pi-1") | authority_file))
     secure_broker.wait_for_line("certificate verify failed|unknown ca")
     # a device refuses a broker of another authority
     for certificate_files in (other_folder.client_arguments("pi-1"), {}):
         with pytest.raises(LinkError, match="certificate verify failed"):
-            connect(secure_broker.url, **certificate_files)
+            connect_link(secure_broker.url, **certificate_files)
     assert " as pi-1" not in secure_broker.log
 
 
@@ -207,28 +212,29 @@ def test_the_certificate_of_the_server_is_refused_for_a_client(secure_broker):
     folder = secure_broker.broker_folder.folder
     certificate_files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
     with pytest.raises(LinkError):
-        connect(secure_broker.url, **certificate_files)
+        connect_link(secure_broker.url, **certificate_files)
     secure_broker.wait_for_line("unsupported certificate purpose|certificate verify failed")
 
 
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
     broker_folder = make_broker_folder(tmp_path / "broker")
     old_files = {
-        key: Path(path).read_text() for key, path in broker_folder.client_arguments("pi-1").items()
+        setting: Path(path).read_text()
+        for setting, path in broker_folder.client_arguments("pi-1").items()
     }
     renewed_folder = make_broker_folder(
         tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"]
     )
     assert renewed_folder.roster.devices == ("pi-1",)
     copied_files = {}
-    for key, text in old_files.items():
-        copied_files[key] = tmp_path / f"old-{key}"
-        copied_files[key].write_text(text)
+    for setting, pem_text in old_files.items():
+        copied_files[setting] = tmp_path / f"old-{setting}"
+        copied_files[setting].write_text(pem_text)
     broker = SecureBroker(renewed_folder)
     try:
-        connect(broker.url, **renewed_folder.client_arguments("pi-1"))
+        connect_link(broker.url, **renewed_folder.client_arguments("pi-1"))
         with pytest.raises(LinkError):
-            connect(broker.url, **copied_files)
+            connect_link(broker.url, **copied_files)
         broker.wait_for_line("certificate verify failed|revoked")
     finally:
         broker.close()
@@ -244,7 +250,7 @@ def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
     broker = SecureBroker(broker_folder)
     link.open(lambda _: None)
     try:
-        link.connect(60)
+        link.connect(CONNECT_SECONDS)
         broker.close()
         wait_until(lambda: not link.ready, "the end of the connection")
         expiry_before = link.certificate_expires

@@ -1,4 +1,4 @@
-"""Malformed messages are counted, and cause no crash and no growth of memory."""
+"""Tests that malformed messages are counted, and cause no crash and no growth of memory."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.security.fuzzing import mutated_messages, requests, resident_mb, responses
+from tests.security.fuzzing import make_requests, make_responses, mutate_messages, read_resident_mb
 from tests.support.mqtt_clients import MqttClient
 from tests.support.small_bundle import HARD_ROW, answer_to
 
+#: Reasons of a refusal.
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
     "checksum",
 }  # fmt: skip
-#: Largest growth of resident memory in MB, below a leak of 100 bytes per message.
+#: Largest growth of resident memory in MB: a leak of 100 bytes for each of 100,000 messages.
 MAX_GROWTH = 10.0
 
 
-def memory_growth_mb(feed_message: Callable[[bytes], None], messages: list[bytes]) -> float:
+def measure_growth_mb(feed_message: Callable[[bytes], None], messages: list[bytes]) -> float:
     """Feed all messages; return the growth of resident memory over the last three quarters."""
     n_warm_up = len(messages) // 4
     for message in messages[:n_warm_up]:
         feed_message(message)
     gc.collect()
-    mb_before = resident_mb()
+    mb_before = read_resident_mb()
     for message in messages[n_warm_up:]:
         feed_message(message)
     gc.collect()
-    return resident_mb() - mb_before
+    return read_resident_mb() - mb_before
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"),
+    ("kind", "n_messages"),
     [
         ("request", 5000),
         ("response", 5000),  # a device gets 100,000 of them below
         pytest.param("request", 100_000, marks=pytest.mark.slow),
     ],
 )
-def test_a_decoder_gives_a_message_or_a_reason(kind, count):
+def test_a_decoder_gives_a_message_or_a_reason(kind, n_messages):
     decode_message, encode_message, valid_messages = {
-        "request": (wire.decode_request, wire.encode_request, requests("small", "7", 3)),
+        "request": (wire.decode_request, wire.encode_request, make_requests("small", "7", 3)),
         "response": (
             wire.decode_response,
             wire.encode_response,
             [
-                *responses("small", "7", 2, [wire.new_id() for _ in range(2)]),
+                *make_responses("small", "7", 2, [wire.new_id() for _ in range(2)]),
                 wire.encode_response(
                     wire.Response(id=wire.new_id(), model="", version="", error="busy", detail="x")
                 ),
@@ -62,26 +63,26 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
         ),
     }[kind]
     outcomes: Counter[str] = Counter()
-    message_ids: set[int | None] = set()
+    id_lengths: set[int | None] = set()
 
     def feed_message(payload: bytes) -> None:
         try:
             message = decode_message(payload)
         except WireError as error:
             outcomes[error.reason] += 1
-            message_ids.add(None if error.id is None else len(error.id))
+            id_lengths.add(None if error.id is None else len(error.id))
         else:
             # an accepted message can be encoded and decoded again
             assert decode_message(encode_message(message)).id == message.id
             outcomes["taken"] += 1
 
-    growth_mb = memory_growth_mb(
-        feed_message, list(mutated_messages(valid_messages, count, seed=20261))
+    growth_mb = measure_growth_mb(
+        feed_message, list(mutate_messages(valid_messages, n_messages, seed=20261))
     )
-    assert outcomes.total() == count
+    assert outcomes.total() == n_messages
     assert set(outcomes) <= REASONS | {"taken"}
-    assert message_ids == {None, 16}
-    # The mutations reach every check, and some messages stay valid.
+    assert id_lengths == {None, 16}  # an id is whole or unknown
+    # The mutations reach every check, and some messages stay valid. 5000 messages may miss a few.
     rare_reasons = {"name", "infinite", "missing"}
     assert set(outcomes) >= {"taken"} | REASONS - rare_reasons
     assert growth_mb < MAX_GROWTH
@@ -92,8 +93,8 @@ class NoisyLink:
 
     ready = True
 
-    def __init__(self, answer: Callable[[bytes], bytes], n_messages: int) -> None:
-        self._respond = answer
+    def __init__(self, respond: Callable[[bytes], bytes], n_messages: int) -> None:
+        self._respond = respond
         self._n_messages = n_messages
         self.n_delivered = 0
         self.n_requests = 0
@@ -104,8 +105,10 @@ class NoisyLink:
     def send(self, payload: bytes) -> bool:
         self.n_requests += 1
         request = wire.decode_request(payload)
-        valid_responses = responses(request.model, request.version, 2, [request.id, wire.new_id()])
-        for message in mutated_messages(valid_responses, self._n_messages, seed=self.n_requests):
+        valid_responses = make_responses(
+            request.model, request.version, 2, [request.id, wire.new_id()]
+        )
+        for message in mutate_messages(valid_responses, self._n_messages, seed=self.n_requests):
             self._deliver(message)
         self._deliver(self._respond(payload))
         return True
@@ -118,23 +121,23 @@ class NoisyLink:
         pass
 
 
-@pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
-    def answer(payload: bytes) -> bytes:
+@pytest.mark.parametrize("n_messages", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_device_counts_each_message_and_answers_each_instance(bundle, n_messages):
+    def respond(payload: bytes) -> bytes:
         return wire.encode_response(answer_to(wire.decode_request(payload)))
 
-    link = NoisyLink(answer, n_messages=100)
+    link = NoisyLink(respond, n_messages=100)
     routes: Counter[str] = Counter()
     with Device(bundle, link=link, deadline_ms=60_000) as device:
-        mb_before = None
-        while link.n_delivered < count:
+        mb_before = None  # measured after a quarter, when all caches are full
+        while link.n_delivered < n_messages:
             routes[device.answer(HARD_ROW).route] += 1
-            if mb_before is None and link.n_delivered >= count // 4:
+            if mb_before is None and link.n_delivered >= n_messages // 4:
                 gc.collect()
-                mb_before = resident_mb()
+                mb_before = read_resident_mb()
         gc.collect()
         assert mb_before is not None
-        assert resident_mb() - mb_before < MAX_GROWTH
+        assert read_resident_mb() - mb_before < MAX_GROWTH
         counters = device.counters
     assert routes.total() == link.n_requests
     # A mutation may be a valid response. In production the access list prevents it.
@@ -159,18 +162,22 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
         worker = command("cloud", bundle.path, "--broker", broker.url, "--json")
         assert json.loads(worker.line())["ready"]
         flooding_client = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
-        seeds = requests("small", "7", 3)
         messages = [
-            m for m in mutated_messages(seeds, n_messages, seed=7) if len(m) <= wire.MAX_PAYLOAD
+            message
+            for message in mutate_messages(make_requests("small", "7", 3), n_messages, seed=7)
+            if len(message) <= wire.MAX_PAYLOAD  # the broker drops others
         ]
         link = MqttLink(broker.url, device="pi-1")
         with Device(bundle, link=link, deadline_ms=60_000) as device:
-            link.connect(60)
+            link.connect(60)  # seconds, for a busy machine
             mb_before = None
             stray_responses = iter(
-                mutated_messages(responses("small", "7", 2, [wire.new_id()]), n_messages, seed=8)
+                mutate_messages(
+                    make_responses("small", "7", 2, [wire.new_id()]), n_messages, seed=8
+                )
             )
             n_sent = 0
+            # A tenth as many stray responses, and an instance now and then, which is slow.
             for index, message in enumerate(messages):
                 flooding_client.publish("gw/v1/mad/req", message)
                 if index % 10 == 0:
@@ -179,16 +186,16 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
                 if index % 100 == 0:
                     assert device.answer(HARD_ROW).route == "cloud"
                 if index == len(messages) // 4:
-                    mb_before = resident_mb(worker.process.pid)
+                    mb_before = read_resident_mb(worker.process.pid)
             assert device.answer(HARD_ROW).route == "cloud"
             counters = device.counters
         assert mb_before is not None
-        growth_mb = resident_mb(worker.process.pid) - mb_before
+        growth_mb = read_resident_mb(worker.process.pid) - mb_before
         n_requests = counters["sent"] + counters["retries"]
         worker.process.terminate()
-        status, stdout, stderr = worker.finish()
-        assert (status, stderr) == (0, "")
-        summary = json.loads(stdout)
+        status, output, error_output = worker.finish()
+        assert (status, error_output) == (0, "")
+        summary = json.loads(output)
         flooding_client.close()
     assert summary["received"] == len(messages) + n_requests
     counter_names = ("answered", "repeated", "duplicates", "expired", "abandoned")

@@ -1,4 +1,4 @@
-"""Malformed packets may end a connection, but not the network thread."""
+"""Tests that malformed packets may end a connection, but not the network thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.raw_broker import RawBroker, publish_packet
 from tests.support.waiting import wait_until
 
-#: Malformed packets, and whether the connection stays open.
+#: Malformed packets, and whether the connection stays open. The first byte of a packet is its type
+#: (0x30 PUBLISH, 0x90 SUBACK), and the next ones are the length of the rest.
 PACKETS = {
     "topic-not-utf8": (publish_packet(b"gw/v1/\xff/req", b"x"), True),
     "topic-longer-than-packet": (b"\x30\x05\xff\xffabc", False),
@@ -28,12 +29,13 @@ PACKETS = {
 
 @pytest.fixture
 def raw_broker():
+    """A broker that sends any bytes."""
     with RawBroker() as broker:
         yield broker
 
 
-def send_each(raw_broker):
-    """Send each of the packets, and wait until the client is connected."""
+def send_each_packet(raw_broker):
+    """Send each of the packets; yield its name once the client is connected."""
     n_connections = 1
     for name, (packet, stays_connected) in PACKETS.items():
         raw_broker.send(packet)
@@ -46,12 +48,12 @@ def send_each(raw_broker):
 @pytest.mark.slow  # a client waits before it connects again
 def test_a_worker_answers_after_malformed_packets(raw_broker, bundle):
     with Worker(bundle, raw_broker.url, shared=False) as worker:
-        for name in send_each(raw_broker):
+        for name in send_each_packet(raw_broker):
             request = wire.Request(
                 id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=np.zeros((1, 3))
             )
             raw_broker.send(publish_packet(b"gw/v1/pi-1/req", wire.encode_request(request)))
-            topic, payload = raw_broker.published_messages.get(timeout=30)
+            topic, payload = raw_broker.published_messages.get(timeout=30)  # s
             assert topic == b"gw/v1/pi-1/rsp", name
             assert wire.decode_response(payload).id == request.id
             assert worker.trouble is None
@@ -62,34 +64,38 @@ def test_a_device_gets_responses_after_malformed_packets(raw_broker):
     link = MqttLink(raw_broker.url, device="pi-1")
     received_payloads, sent_payloads = [], []
     link.open(received_payloads.append)
-    for name in send_each(raw_broker):
+    for name in send_each_packet(raw_broker):
         sent_payloads.append(name.encode())
         raw_broker.send(publish_packet(b"gw/v1/pi-1/rsp", sent_payloads[-1]))
         wait_until(lambda: received_payloads == sent_payloads, f"the response after {name}")
     link.close()
 
 
-#: Header of a PUBLISH of 250 MB, without a body.
-HUGE_HEADER = bytes([0x30]) + bytes([0x80 | (250_000_000 >> shift) & 127 for shift in (0, 7, 14)])
-HUGE_HEADER += bytes([250_000_000 >> 21])
+#: Length of a message near the limit of MQTT, 268 MB.
+HUGE_LENGTH = 250_000_000
+#: Header of a PUBLISH of this length, without a body. MQTT writes a length in groups of seven bits,
+#: the lowest first, with the high bit set in all but the last.
+HUGE_HEADER = bytes(
+    [0x30, *[0x80 | (HUGE_LENGTH >> shift) & 127 for shift in (0, 7, 14)], HUGE_LENGTH >> 21]
+)
 
 
-@pytest.mark.parametrize("client", ["worker", "device"])
-def test_a_message_of_250_mb_is_refused_at_its_header(raw_broker, bundle, client):
+@pytest.mark.parametrize("client_kind", ["worker", "device"])
+def test_a_message_of_250_mb_is_refused_at_its_header(raw_broker, bundle, client_kind):
     device = MqttLink(raw_broker.url, device="pi-1")
     with (
         Worker(bundle, raw_broker.url, shared=False)
-        if client == "worker"
+        if client_kind == "worker"
         else closing(device) as peer
     ):
         if peer is device:
             device.open(lambda payload: None)
         raw_broker.send(HUGE_HEADER)
 
-        def n_oversized():
+        def read_n_oversized():
             return peer.n_oversized if peer is device else peer.counters["oversized"]
 
-        wait_until(lambda: n_oversized() == 1, "the refusal")
+        wait_until(lambda: read_n_oversized() == 1, "the refusal")
 
 
 @pytest.mark.slow
@@ -100,13 +106,13 @@ def test_a_worker_ends_with_an_error_if_its_network_thread_ends(raw_broker, bund
 
     monkeypatch.setattr(BatchServer, "receive", end_thread)
     worker = Worker(bundle, raw_broker.url, shared=False)
-    errors = []
+    troubles = []
 
-    def on_ready(worker):
+    def send_message(worker):
         raw_broker.send(publish_packet(b"gw/v1/pi-1/req", b"x"))
         wait_until(lambda: worker.trouble is not None)
-        errors.append(worker.trouble)
+        troubles.append(worker.trouble)
 
     with pytest.raises(GatewiseError, match="network thread"):
-        worker.run(on_ready)
-    assert "network thread" in errors[0]
+        worker.run(send_message)
+    assert "network thread" in troubles[0]

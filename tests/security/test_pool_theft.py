@@ -1,4 +1,4 @@
-"""Devices cannot take requests of the workers' pool, and cannot fill the broker's memory."""
+"""Tests that devices cannot take requests of the workers' pool or fill the broker's memory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from gatewise_edge.link.mqtt import Endpoint, make_client
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
+#: Enough that a broker that shares requests evenly would give an intruder some.
 N_REQUESTS = 40
+#: Time to live (ms) that no request exceeds, even on a busy machine.
+TTL_MS = 30_000
 
 needs_plugin = pytest.mark.skipif(find_plugin() is None, reason="needs the plugin")
 
 
-def small_request() -> bytes:
+def make_request() -> bytes:
+    """Make a request to the small bundle's model."""
     request = wire.Request(
-        id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=[[0.1, 0.1, -1.0]]
+        id=wire.new_id(), model="small", version="7", ttl_ms=TTL_MS, X=[[0.1, 0.1, -1.0]]
     )
     return wire.encode_request(request)
 
 
-def json_request() -> bytes:
-    entries = {"id": wire.new_id().hex(), "m": "small", "mv": "7", "ttl": 30_000, "x": [0, 0, 0]}
+def make_json_request() -> bytes:
+    """Make such a request in JSON."""
+    entries = {"id": wire.new_id().hex(), "m": "small", "mv": "7", "ttl": TTL_MS, "x": [0, 0, 0]}
     return json.dumps(entries).encode()
 
 
@@ -47,15 +52,16 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
         pool_intruder = MqttClient(
             broker.url, *topic_filters, files=broker_folder.client_arguments("pi-2")
         )
+        # MQTT reports a refused subscription by a code of at least 128
         assert all(code >= 128 for code in pool_intruder.subscription_codes) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
         device = MqttClient(broker.url, *topics, files=broker_folder.client_arguments("pi-1"))
         with Worker(bundle, broker.url, **broker_folder.worker_arguments("w-1")):
             for _ in range(N_REQUESTS):
-                device.publish("gw/v1/pi-1/req", small_request())
+                device.publish("gw/v1/pi-1/req", make_request())
             answers = [wire.decode_response(device.get()[1]) for _ in range(N_REQUESTS)]
             for _ in range(N_REQUESTS):
-                device.publish("gw/v1/pi-1/req/json", json_request())
+                device.publish("gw/v1/pi-1/req/json", make_json_request())
             json_answers = [json.loads(device.get()[1]) for _ in range(N_REQUESTS)]
         assert all(answer.error is None for answer in answers)
         assert all("e" not in answer for answer in json_answers)
@@ -73,7 +79,7 @@ def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
     client.on_subscribe = lambda *_: is_subscribed.set()
     client.connect(endpoint.host, endpoint.port)
     client.loop_start()
-    assert is_subscribed.wait(30)
+    assert is_subscribed.wait(30)  # seconds, for a busy machine
     close_client(client)
 
 
@@ -88,4 +94,5 @@ def test_sleeping_sessions_do_not_fill_the_broker(secure_broker, connect_client)
         worker.publish("gw/v1/pi-1/rsp", bytes(wire.MAX_PAYLOAD))
     secure_broker.close()
     n_bytes = (secure_broker.broker_folder.folder / "data" / "mosquitto.db").stat().st_size
+    # the broker keeps at most 8 MiB for a session, of 200 payloads for each of five
     assert 1e6 < n_bytes < 10e6

@@ -1,4 +1,4 @@
-"""Valid responses to other requests are refused and counted."""
+"""Tests that valid responses to other requests are refused and counted."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def device(secure_broker, bundle):
+    """A connected device."""
     link = MqttLink(
         secure_broker.url, device="pi-1", **secure_broker.broker_folder.client_arguments("pi-1")
     )
     with Device(bundle, link=link, deadline_ms=30_000) as device:
-        link.connect(60)
+        link.connect(60)  # seconds, for a busy machine
         yield device
 
 
 def answer_on_thread(device, row):
-    """Answer an instance on a thread, into a list."""
+    """Answer an instance on a thread; return the list that gets the answer, and the thread."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(device.answer(row)))
     thread.start()
@@ -47,13 +48,13 @@ def test_a_response_counts_only_for_its_request(connect_client, device):
         worker.publish(
             "gw/v1/pi-1/rsp", wire.encode_response(answer_to(request, **forged_response))
         )
-    wait_until(lambda: device.counters["mismatched"] == 3, "the forgeries")
+    wait_until(lambda: device.counters["mismatched"] == 3, "all but the first")
     assert device.counters["unknown"] == 1
     assert answers == []
     true_response = wire.encode_response(answer_to(request))
     worker.publish("gw/v1/pi-1/rsp", true_response)
-    thread.join(20)
-    assert [(a.route, a.class_index) for a in answers] == [("cloud", 0)]
+    thread.join(20)  # seconds, for a busy machine
+    assert [(answer.route, answer.class_index) for answer in answers] == [("cloud", 0)]
 
     # the same response again, before and after the next request
     worker.publish("gw/v1/pi-1/rsp", true_response)
@@ -66,5 +67,5 @@ def test_a_response_counts_only_for_its_request(connect_client, device):
     response = answer_to(wire.decode_request(payload))
     worker.publish("gw/v1/pi-1/rsp", wire.encode_response(response))
     thread.join(20)
-    assert [(a.route, a.class_index) for a in answers] == [("cloud", 1)]
+    assert [(answer.route, answer.class_index) for answer in answers] == [("cloud", 1)]
     assert device.counters["answered"] == 2
