@@ -22,17 +22,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # The time of an example depends on the load of the machine.
 settings.register_profile(
-    "any load", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    # half of the default number of examples, so that all tests take minutes
+    "any load",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any load")
 
-
+#: Names of the files with tests that take ten seconds or longer.
 SLOW_FILES = (
     "test_readme.py", "test_docs.py", "test_gallery.py", "test_oip.py", "test_bench_twin.py",
     "test_rollout_of_devices.py", "test_deployment.py", "test_broker_control.py", "test_demo.py",
     "test_examples_of_signals.py", "test_notebooks.py", "test_single_models.py", "test_checkup.py",
 )  # fmt: skip
-"""Names of the files with tests that take ten seconds or longer."""
 
 
 def pytest_configure() -> None:
@@ -46,7 +49,7 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Iterator[list[pytest.Collector]]:
     """Collect no doctests from test files, which have none."""
-    return [c for c in (yield) if not isinstance(c, DoctestModule)]
+    return [collector for collector in (yield) if not isinstance(collector, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long_tests = [item for item in items if item.path.name in SLOW_FILES]
     other_tests = iter([item for item in items if item.path.name not in SLOW_FILES])
     n_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    tests_of_processes = [long_tests[k::n_processes] for k in range(n_processes)]
+    tests_of_processes = [long_tests[number::n_processes] for number in range(n_processes)]
     for tests_of_process in tests_of_processes:
         tests_of_process.extend(
             islice(other_tests, max(0, len(items) // n_processes - len(tests_of_process)))

@@ -37,9 +37,9 @@ bundle = small_bundle.bundle
 
 
 def test_yaml_files_can_be_parsed():
-    files = [p for p in DEPLOY.rglob("*") if p.suffix in (".yaml", ".yml")]
-    assert len(files) > 10
-    for path in files:
+    paths = [path for path in DEPLOY.rglob("*") if path.suffix in (".yaml", ".yml")]
+    assert len(paths) > 10  # the files were found
+    for path in paths:
         assert read_documents(path.relative_to(DEPLOY)), path
 
 
@@ -48,8 +48,8 @@ def test_yaml_files_can_be_parsed():
 
 def test_mosquitto_files_equal_the_output_of_broker_init():
     folder = PurePosixPath("/etc/mosquitto/gatewise")
-    data = PurePosixPath("/var/lib/mosquitto")
-    config = secure_config(folder, data_folder=data, run_as="mosquitto")
+    data_folder = PurePosixPath("/var/lib/mosquitto")
+    config = secure_config(folder, data_folder=data_folder, run_as="mosquitto")
     assert (DEPLOY / "mosquitto" / "mosquitto.conf").read_text() == config
     assert (DEPLOY / "mosquitto" / "acl").read_text() == access_list(["worker-1"], ["operator"])
 
@@ -57,26 +57,28 @@ def test_mosquitto_files_equal_the_output_of_broker_init():
 def test_mosquitto_accepts_the_configuration(tmp_path):
     """A real mosquitto starts with the file, with other paths, another port and another user."""
     broker_folder = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
-    text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
-    text = text.replace("/etc/mosquitto/gatewise", str(broker_folder.folder))
-    text = text.replace("/var/lib/mosquitto", str(broker_folder.folder / "data"))
-    text = text.replace("user mosquitto", "user root").replace(
-        "8883", str(broker_folder.roster.port)
-    )
-    broker_folder.config.write_text(text)
+    config = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
+    for deployed_text, test_text in (
+        ("/etc/mosquitto/gatewise", str(broker_folder.folder)),
+        ("/var/lib/mosquitto", str(broker_folder.folder / "data")),
+        ("user mosquitto", "user root"),
+        ("8883", str(broker_folder.roster.port)),
+    ):
+        config = config.replace(deployed_text, test_text)
+    broker_folder.config.write_text(config)
     SecureBroker(broker_folder).close()
 
 
 # -- systemd -----------------------------------------------------------------------------------
 
 
-UNIT_FILES = sorted(p.name for p in DEPLOY.glob("*.service"))
+UNIT_FILES = sorted(path.name for path in DEPLOY.glob("*.service"))
 
 
 @pytest.mark.parametrize("unit", UNIT_FILES)
 def test_systemd_units_run_valid_commands(unit):
-    text = (DEPLOY / unit).read_text()
-    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    unit_text = (DEPLOY / unit).read_text()
+    lines = re.sub(r"\\\n\s*", "", unit_text).splitlines()
     (start_command,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
     program, *command_words = shlex.split(start_command)
     assert program.endswith("/gatewise")
@@ -92,22 +94,26 @@ def test_systemd_units_run_valid_commands(unit):
 )
 def test_units_get_key_files_as_credentials(unit, files):
     """The user of a unit gets the keys, which only root may read, as credentials."""
-    text = (DEPLOY / unit).read_text()
-    credentials = dict(re.findall(r"^LoadCredential=([\w.]+):/etc/gatewise/tls/(\S+)$", text, re.M))
+    unit_text = (DEPLOY / unit).read_text()
+    credentials = dict(
+        re.findall(r"^LoadCredential=([\w.]+):/etc/gatewise/tls/(\S+)$", unit_text, re.M)
+    )
     assert credentials.keys() == files
-    assert set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w.]+)", text)) == files
-    start_lines = text[text.index("ExecStart=") :]
+    assert set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w.]+)", unit_text)) == files
+    start_lines = unit_text[unit_text.index("ExecStart=") :]
     assert "/etc/gatewise/tls" not in start_lines[: start_lines.index("\nRestart")]
 
 
 def test_example_of_an_environment_is_a_valid_command():
-    text = (DEPLOY / "gatewise-edge.service").read_text()
-    lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    first_index = next(i for i, line in enumerate(lines) if line.startswith("GATEWISE_OPTIONS="))
-    options = lines[first_index].partition("=")[2]
-    while options.endswith("\\"):
-        first_index += 1
-        options = options[:-1] + lines[first_index]
+    unit_lines = (DEPLOY / "gatewise-edge.service").read_text().splitlines()
+    comments = [line.removeprefix("#").strip() for line in unit_lines if line.startswith("#")]
+    index = next(
+        index for index, line in enumerate(comments) if line.startswith("GATEWISE_OPTIONS=")
+    )
+    options = comments[index].partition("=")[2]
+    while options.endswith("\\"):  # the next line continues it
+        index += 1
+        options = options[:-1] + comments[index]
     assert "--trust" in options
     check_command(["edge", "bundle.gwb", *shlex.split(options)])
 
@@ -157,8 +163,8 @@ def test_compose_services_use_existing_files_and_options(tmp_path):
         assert command[command.index(flag) + 1] in source_of_path
     port = command[command.index("--metrics-port") + 1]
     (prometheus,) = read_documents("prometheus/prometheus.yml")
-    (names,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
-    assert (names["names"], str(names["port"])) == (["worker"], port)
+    (name_lookup,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
+    assert (name_lookup["names"], str(name_lookup["port"])) == (["worker"], port)
 
 
 def test_docker_compose_accepts_the_file():
@@ -183,21 +189,21 @@ def test_dockerfile_copies_existing_files_and_runs_without_root():
     }  # fmt: skip
     # The last stage does not run as root.
     assert instruction_names.index("USER") > max(
-        i for i, word in enumerate(instruction_names) if word == "FROM"
+        index for index, name in enumerate(instruction_names) if name == "FROM"
     )
-    for word, arguments_of in instructions:
-        if word == "COPY" and not arguments_of.startswith("--from"):
-            assert (ROOT / arguments_of.split()[0]).exists()
+    for name, arguments in instructions:
+        if name == "COPY" and not arguments.startswith("--from"):
+            assert (ROOT / arguments.split()[0]).exists()
     # The build context contains only the sources of the wheel, and no keys.
     ignore_lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     packages = {"!" + path.split("/")[0] for path in build["targets"]["wheel"]["packages"]}
-    files = {"!pyproject.toml", "!constraints.txt", "!README.md", "!LICENSE"}
-    assert {line for line in ignore_lines if line.startswith("!")} == packages | files
+    other_files = {"!pyproject.toml", "!constraints.txt", "!README.md", "!LICENSE"}
+    assert {line for line in ignore_lines if line.startswith("!")} == packages | other_files
     assert "*" in ignore_lines
-    arguments = dict(instructions)
-    assert json.loads(arguments["ENTRYPOINT"]) == ["gatewise"]
-    health_command = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
+    arguments_by_name = dict(instructions)
+    assert json.loads(arguments_by_name["ENTRYPOINT"]) == ["gatewise"]
+    health_command = json.loads(arguments_by_name["HEALTHCHECK"].partition("CMD")[2])
     compile(health_command[-1], "healthcheck", "exec")
 
 
@@ -244,17 +250,19 @@ def exposed_metrics(tmp_path_factory):
     text += true_figures.metrics_text(true_figures.monitor(path.parent / "kept")).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
-        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
-        names |= {name + end for end in ends}
+        suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        names |= {name + suffix for suffix in suffixes}
     return names
 
 
-def dashboard():
+def read_dashboard():
+    """Read the document of the Grafana dashboard."""
     return json.loads((DEPLOY / "grafana" / "dashboards" / "gatewise.json").read_text())
 
 
-def expressions():
-    for panel in dashboard()["panels"]:
+def list_expressions():
+    """Yield the queries of panels, alerts and autoscalers."""
+    for panel in read_dashboard()["panels"]:
         for target in panel.get("targets", []):
             yield target["expr"]
     for group in read_documents("prometheus/alerts.yml")[0]["groups"]:
@@ -270,19 +278,23 @@ def expressions():
 
 
 def test_dashboards_and_alerts_use_existing_metrics(exposed_metrics):
-    used_metrics = {name for e in expressions() for name in re.findall(r"gatewise_\w+", e)}
-    assert len(used_metrics) > 20
+    used_metrics = {
+        name
+        for expression in list_expressions()
+        for name in re.findall(r"gatewise_\w+", expression)
+    }
+    assert len(used_metrics) > 20  # the expressions were found
     assert used_metrics <= exposed_metrics, used_metrics - exposed_metrics
 
 
 def test_dashboard_panels_do_not_overlap_and_have_data():
-    grafana_dashboard = dashboard()
+    grafana_dashboard = read_dashboard()
     panels = grafana_dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     occupied_cells = set()
     for panel in panels:
         position = panel["gridPos"]
-        assert position["x"] + position["w"] <= 24
+        assert position["x"] + position["w"] <= 24  # columns of Grafana's grid
         cells = {
             (column, row)
             for column in range(position["x"], position["x"] + position["w"])
@@ -295,8 +307,10 @@ def test_dashboard_panels_do_not_overlap_and_have_data():
             assert references
             assert len(set(references)) == len(references)
     (source,) = read_documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
-    uids = {target["datasource"]["uid"] for p in panels for target in p.get("targets", [])}
-    assert uids == {source["uid"]}
+    source_ids = {
+        target["datasource"]["uid"] for panel in panels for target in panel.get("targets", [])
+    }
+    assert source_ids == {source["uid"]}
     (provider,) = read_documents("grafana/provisioning/dashboards/gatewise.yaml")[0]["providers"]
     volumes = read_documents("compose.yaml")[0]["services"]["grafana"]["volumes"]
     assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
@@ -312,12 +326,14 @@ def test_prometheus_accepts_its_files_and_the_panels(tmp_path):
     assert process.returncode == 0, process.stdout + process.stderr
     # promtool also checks the expressions of the panels, with a value for Grafana's variable.
     rules = [
-        {"record": f"panel:{i}", "expr": expression.replace("$__rate_interval", "1m")}
-        for i, expression in enumerate(expressions())
+        {"record": f"panel:{index}", "expr": expression.replace("$__rate_interval", "1m")}
+        for index, expression in enumerate(list_expressions())
     ]
-    path = tmp_path / "panels.yml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    process = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True)
+    rules_path = tmp_path / "panels.yml"
+    rules_path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    process = subprocess.run(
+        [promtool, "check", "rules", rules_path], capture_output=True, text=True
+    )
     assert process.returncode == 0, process.stdout + process.stderr
 
 
@@ -332,7 +348,7 @@ def test_alerts_pass_their_tests():
     tested_alerts = {
         case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]
     }
-    assert len(tested_alerts) >= 7
+    assert len(tested_alerts) >= 7  # today's number
 
 
 # -- the README --------------------------------------------------------------------------------
@@ -340,6 +356,6 @@ def test_alerts_pass_their_tests():
 
 def test_commands_of_the_readme_have_valid_options():
     lines = re.findall(r"^    (?:sudo )?gatewise (.*)$", (DEPLOY / "README.md").read_text(), re.M)
-    assert len(lines) >= 4
+    assert len(lines) >= 4  # the commands were found
     for line in lines:
         check_command(shlex.split(line))

@@ -17,16 +17,19 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Pages with ``sh`` blocks to run; commands for other machines are in ``console`` blocks.
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
-OPERATIONS = ROOT / "docs/operations.md"
+OPERATIONS_PAGE = ROOT / "docs/operations.md"
 
 
-def name_of(page: Path) -> str:
+def get_page_name(page: Path) -> str:
+    """Get the path of a page in the project."""
     return page.relative_to(ROOT).as_posix()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p not in (*TUTORIALS, OPERATIONS)], ids=name_of
+    "page",
+    [page for page in PAGES if page not in (*TUTORIALS, OPERATIONS_PAGE)],
+    ids=get_page_name,
 )
 def test_examples_run(page, tmp_path):
     with contextlib.chdir(tmp_path):
@@ -34,7 +37,7 @@ def test_examples_run(page, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", TUTORIALS, ids=name_of)
+@pytest.mark.parametrize("page", TUTORIALS, ids=get_page_name)
 def test_tutorials_run(page, tmp_path):
     for script in re.findall(r"\]\(\.\./\.\./examples/(\w+\.py)\)", page.read_text()):
         shutil.copy(ROOT / "examples" / script, tmp_path)
@@ -46,10 +49,10 @@ def test_tutorials_run(page, tmp_path):
 @pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
 def test_operations_page_runs(tmp_path):
     with contextlib.chdir(tmp_path), Shell(tmp_path, secure_port=free_port()) as shell:
-        run_page(OPERATIONS, shell)
+        run_page(OPERATIONS_PAGE, shell)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=name_of)
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=get_page_name)
 def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -20,6 +20,7 @@ from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+#: Rows for which the first stage of the small bundle stops, and for which no stage stops.
 SURE_ROW = [1, 0, 0, 0, 0, 0]
 HARD_ROW = [0.1, 0, 0.1, 0, 1, 0]
 
@@ -34,6 +35,7 @@ def broker(tmp_path):
 
 
 def write_small_bundle(folder):
+    """Write the small bundle once; return its path."""
     path = folder / "bundle"
     return path if path.exists() else small_bundle.write_bundle(path).path
 
@@ -51,7 +53,7 @@ def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
         sensor = MqttClient(site_broker.url, "site/+/answer")
         try:
 
-            def answer_of(name, row):
+            def ask_gateway(name, row):
                 sensor.publish(f"site/{name}/row", json.dumps(row).encode())
                 topic, payload = sensor.get()
                 assert topic == f"site/{name}/answer"
@@ -59,16 +61,17 @@ def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
 
             # Wait until the gateway has subscribed and its link to the cloud is connected.
             wait_until(lambda: _is_ready(sensor), "the gateway to answer from the cloud", 30.0)
-            assert answer_of("valve-1", SURE_ROW)["route"] == "edge"
-            assert answer_of("valve-2", HARD_ROW)["route"] == "cloud"
-            assert "error" in answer_of("valve-3", [1, 2])
+            assert ask_gateway("valve-1", SURE_ROW)["route"] == "edge"
+            assert ask_gateway("valve-2", HARD_ROW)["route"] == "cloud"
+            assert "error" in ask_gateway("valve-3", [1, 2])
         finally:
             gateway.terminate()
-            gateway.wait(30)
+            gateway.wait(30)  # seconds, for a busy machine
             sensor.close()
 
 
 def _is_ready(sensor):
+    """Tell whether the cloud answers a row within half a second after the last answer."""
     sensor.publish("site/probe/row", json.dumps(HARD_ROW).encode())
     answers = []
     while True:
@@ -87,10 +90,10 @@ def test_custom_policy_offloads_at_most_a_share(tmp_path, broker, monkeypatch):
     with gw.Device(
         write_small_bundle(tmp_path), link=link, deadline_ms=20_000, policy=policy
     ) as device:
-        link.connect(30)
+        link.connect(30)  # seconds, for a busy machine
         routes = [device.answer(HARD_ROW).route for _ in range(20)]
     assert routes[:2] == ["cloud", "cloud"]
-    assert routes.count("cloud") == 6  # the burst, and a quarter of the other instances
+    assert routes.count("cloud") == 6  # the burst of 2, and a quarter of the other 18 instances
     assert set(routes) == {"cloud", "edge"}
 
 

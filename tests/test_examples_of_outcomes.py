@@ -16,9 +16,10 @@ EXAMPLE = Path(__file__).parents[1] / "examples/router_config.py"
 
 @pytest.mark.slow
 def test_router_threshold_keeps_the_mean_grade(tmp_path):
+    """The weak model is as good as the strong one at a win rate of 0, and much worse at 1."""
     rng = np.random.default_rng(0)
     win_rate = rng.uniform(size=3000)
-    log = pd.DataFrame(
+    log_table = pd.DataFrame(
         {
             "win_rate": win_rate,
             "weak_mark": np.clip(rng.normal(0.9 - 0.5 * win_rate, 0.1), 0, 1),
@@ -27,13 +28,16 @@ def test_router_threshold_keeps_the_mean_grade(tmp_path):
             "strong_cents": rng.exponential(1.0, 3000),
         }
     )
-    log.to_csv(tmp_path / "log.csv", index=False)
+    log_table.to_csv(tmp_path / "log.csv", index=False)
     command = [sys.executable, EXAMPLE, tmp_path / "log.csv"]
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     configuration = json.loads(process.stdout)
     uses_strong_model = win_rate >= configuration["threshold"]
-    mean_grade = np.where(uses_strong_model, log["strong_mark"], log["weak_mark"]).mean()
-    assert mean_grade >= log["strong_mark"].mean() - 0.02
+    mean_grade = np.where(
+        uses_strong_model, log_table["strong_mark"], log_table["weak_mark"]
+    ).mean()
+    # the loss of 0.02 that the example allows
+    assert mean_grade >= log_table["strong_mark"].mean() - 0.02
     assert configuration["expected_strong_share"] == round(float(uses_strong_model.mean()), 4) < 0.9
     assert configuration["model"] == f"router-mf-{configuration['threshold']:.5f}"
     assert "guaranteed with confidence 0.95" in process.stderr

@@ -52,7 +52,7 @@ def run_lines(command: list[Any], stdin_text: str) -> list[str]:
         input=stdin_text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120,  # seconds, for a compiler or a client on a busy machine
     )
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()
@@ -61,10 +61,10 @@ def run_lines(command: list[Any], stdin_text: str) -> list[str]:
 def test_javascript_client_gets_the_same_answers(broker, python_answers, tmp_path):
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node or npm is not installed")
-    probe = "process.exit(typeof require('zlib').crc32 === 'function' ? 0 : 1)"
-    if subprocess.run(["node", "-e", probe], check=False).returncode:
+    probe_code = "process.exit(typeof require('zlib').crc32 === 'function' ? 0 : 1)"
+    if subprocess.run(["node", "-e", probe_code], check=False).returncode:
         pytest.skip("this version of node has no zlib.crc32 (20.15 has it)")
-    install = [
+    install_command = [
         "npm",
         "install",
         "--no-audit",
@@ -73,16 +73,21 @@ def test_javascript_client_gets_the_same_answers(broker, python_answers, tmp_pat
         "mqtt@5",
         "cbor-x@1",
     ]
-    process = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        install_command, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     if process.returncode:
         pytest.skip(f"npm cannot install mqtt and cbor-x: {process.stderr.strip()[-120:]}")
     shutil.copy(EXAMPLES / "device.mjs", tmp_path)
+    # The last row has too few values.
     stdin_text = "\n".join([*(json.dumps(row.tolist()) for row in ROWS), "[1, 2]"])
     command = ["node", tmp_path / "device.mjs", broker.url, "js", "tiny", "1"]
     *answers, last_answer = [json.loads(line) for line in run_lines(command, stdin_text)]
     labels, probabilities = python_answers
     assert [answer["label"] for answer in answers] == labels
-    np.testing.assert_array_equal(np.array([a["p"] for a in answers], np.float32), probabilities)
+    np.testing.assert_array_equal(
+        np.array([answer["p"] for answer in answers], np.float32), probabilities
+    )
     assert last_answer["error"] == "bad-request"
 
 
@@ -97,11 +102,15 @@ def test_c_client_gets_the_same_answers(broker, python_answers, tmp_path):
     if probe.returncode:
         pytest.skip("mosquitto.h is not installed (apt install libmosquitto-dev)")
     run_lines([*command, EXAMPLES / "device.c", "-lmosquitto", "-o", tmp_path / "device"], "")
-    stdin_text = "\n".join([*(" ".join(repr(float(v)) for v in row) for row in ROWS), "1 2", ""])
+    stdin_text = "\n".join(
+        [*(" ".join(repr(float(cell)) for cell in row) for row in ROWS), "1 2", ""]
+    )
     port = broker.url.rpartition(":")[2]
-    client = [tmp_path / "device", "127.0.0.1", port, "c", "tiny", "1"]
-    *answers, last_answer = [line.split() for line in run_lines(client, stdin_text)]
+    client_command = [tmp_path / "device", "127.0.0.1", port, "c", "tiny", "1"]
+    *answers, last_answer = [line.split() for line in run_lines(client_command, stdin_text)]
     labels, probabilities = python_answers
     assert [int(answer[0]) for answer in answers] == labels
-    np.testing.assert_array_equal(np.array([a[1:] for a in answers], np.float32), probabilities)
+    np.testing.assert_array_equal(
+        np.array([answer[1:] for answer in answers], np.float32), probabilities
+    )
     assert last_answer == ["error", "bad-request"]

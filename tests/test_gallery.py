@@ -21,11 +21,11 @@ def test_script_draws_its_plot(script, tmp_path):
         runpy.run_path(str(script))
     root = ElementTree.parse(tmp_path / f"{script.stem}.svg").getroot()
     shapes = [part for part in root.iter() if part.tag.endswith(("path", "use", "image"))]
-    assert len(shapes) > 20
+    assert len(shapes) > 20  # axes alone have fewer
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script_is_short_and_has_a_docstring(script):
-    text = script.read_text()
-    assert len(text.splitlines()) <= 40
-    assert (ast.get_docstring(ast.parse(text)) or "").endswith(".")
+    code = script.read_text()
+    assert len(code.splitlines()) <= 40  # so that it fits a screen
+    assert (ast.get_docstring(ast.parse(code)) or "").endswith(".")

@@ -17,7 +17,7 @@ import pytest
 from tests.support.processes import run_python
 
 ROOT = Path(__file__).parents[1]
-# Each package may import itself and the packages before it.
+#: Each package may import itself and the packages before it.
 PACKAGES = {
     "gatewise": ROOT / "gatewise",
     "gatewise_signals": ROOT / "signals/gatewise_signals",
@@ -27,22 +27,27 @@ PACKAGES = {
     "gatewise_cloud": ROOT / "cloud/gatewise_cloud",
     "gatewise_sim": ROOT / "sim/gatewise_sim",
 }
+#: Libraries that take long to import or do not fit a device.
 HEAVY_LIBRARIES = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
     "gatewise_training",
 )  # fmt: skip
+#: As many names as a reader can survey at once.
 MAX_MODULES_PER_FOLDER = 15
+#: Length of the longest chain today; a longer one would make modules harder to understand alone.
 MAX_IMPORT_CHAIN = 11
 
-# Words that names of modules, classes, functions and parameters must not contain.
+#: Words that names of modules, classes, functions and parameters must not contain: metaphors, which
+#: do not say what a thing is.
 BANNED_IN_NAMES = {
     "alike", "beholder", "bought", "buy", "buying", "buys", "contest", "course", "dear", "hear",
     "heard", "honest", "judge", "judges", "judging", "ladder", "ledger", "leg", "legs", "masters",
     "purchase", "purchases", "rays", "room", "rooms", "said", "seam", "stranger", "strangers",
     "tally", "tell", "tells", "tether", "told", "unwound", "witness",
 }  # fmt: skip
-# Names of functions that do not describe the result.
+#: Names of functions that do not describe the result.
 BANNED_FUNCTIONS = {"of", "look", "looks", "said", "tell", "say", "says"}
+#: Words that first lines of docstrings must not contain, because they are figurative or colloquial.
 BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
     "bites", "door", "house", "hopeless", "riddle", "world", "nobody", "somebody", "whoever",
     "whatever", "whose", "asks", "ask", "speaks", "speak", "knows", "know", "wants", "want",
@@ -50,7 +55,7 @@ BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
 
 
 @cache
-def product_modules() -> dict[str, Path]:
+def find_modules() -> dict[str, Path]:
     """Find every module of the product by its dotted name."""
     path_of_module = {}
     for package, folder in PACKAGES.items():
@@ -64,11 +69,12 @@ def product_modules() -> dict[str, Path]:
 
 @cache
 def parse_file(path: Path) -> ast.Module:
+    """Parse a file once."""
     return ast.parse(path.read_text())
 
 
 @cache
-def imported_names(path: Path) -> tuple[str, ...]:
+def list_imports(path: Path) -> tuple[str, ...]:
     """List the dotted names that a file imports anywhere, including those for type checking."""
     names: list[str] = []
     for node in ast.walk(parse_file(path)):
@@ -77,31 +83,33 @@ def imported_names(path: Path) -> tuple[str, ...]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 full_name = f"{node.module}.{alias.name}"
-                names.append(full_name if full_name in product_modules() else node.module)
+                names.append(full_name if full_name in find_modules() else node.module)
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            names += (a.value for a in node.args if isinstance(a, ast.Constant))
+            names += (
+                argument.value for argument in node.args if isinstance(argument, ast.Constant)
+            )
     return tuple(names)
 
 
 def is_facade(name: str) -> bool:
+    """Tell whether a module gives names of all packages, which it imports on demand."""
     return name.startswith("gatewise.facade")
 
 
-def package_of(name: str) -> str:
+def get_package(name: str) -> str:
+    """Get the package of a dotted name."""
     return name.partition(".")[0]
 
 
 @cache
-def import_graph() -> dict[str, set[str]]:
+def build_import_graph() -> dict[str, set[str]]:
     """Map each module to the product's modules that it imports."""
     return {
         name: {
-            imported_name
-            for imported_name in imported_names(path)
-            if imported_name in product_modules()
+            imported_name for imported_name in list_imports(path) if imported_name in find_modules()
         }
         - {name}
-        for name, path in product_modules().items()
+        for name, path in find_modules().items()
     }
 
 
@@ -109,26 +117,27 @@ def import_graph() -> dict[str, set[str]]:
 def test_imports_run_one_way(package):
     package_order = list(PACKAGES)
     packages_above = set(package_order[package_order.index(package) + 1 :])
-    for name, path in product_modules().items():
-        if package_of(name) == package and not is_facade(name):
+    for name, path in find_modules().items():
+        if get_package(name) == package and not is_facade(name):
             forbidden_imports = {
                 imported_name
-                for imported_name in imported_names(path)
-                if package_of(imported_name) in packages_above
+                for imported_name in list_imports(path)
+                if get_package(imported_name) in packages_above
             }
             assert not forbidden_imports, f"{name} imports {sorted(forbidden_imports)}"
 
 
 @pytest.mark.parametrize("package", ["gatewise_edge", "gatewise_cloud"])
 def test_edge_and_cloud_import_nothing_of_training(package):
-    for name, path in product_modules().items():
-        if package_of(name) == package:
-            assert "gatewise_training" not in {package_of(i) for i in imported_names(path)}, name
+    for name, path in find_modules().items():
+        if get_package(name) == package:
+            imported_packages = {get_package(imported) for imported in list_imports(path)}
+            assert "gatewise_training" not in imported_packages, name
 
 
 def test_imports_have_no_cycle():
     try:
-        TopologicalSorter(import_graph()).prepare()
+        TopologicalSorter(build_import_graph()).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
@@ -136,34 +145,37 @@ def test_imports_have_no_cycle():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_import_chains_within_a_package_are_short(package):
     imports_inside = {
-        name: {i for i in import_graph()[name] if package_of(i) == package}
-        for name in import_graph()
-        if package_of(name) == package
+        name: {
+            imported for imported in build_import_graph()[name] if get_package(imported) == package
+        }
+        for name in build_import_graph()
+        if get_package(name) == package
     }
     longest_chains: dict[str, tuple[str, ...]] = {}
     for name in TopologicalSorter(imports_inside).static_order():
-        longest_below = max((longest_chains[i] for i in imports_inside[name]), key=len, default=())
+        chains_below = [longest_chains[imported] for imported in imports_inside[name]]
+        longest_below = max(chains_below, key=len, default=())
         longest_chains[name] = (name, *longest_below)
     longest_chain = max(longest_chains.values(), key=len)
     assert len(longest_chain) <= MAX_IMPORT_CHAIN, " -> ".join(longest_chain)
 
 
 def test_folders_have_few_modules():
-    inside = defaultdict(list)
-    for path in (*product_modules().values(), *ROOT.glob("benchmarks/**/*.py")):
+    modules_of_folder = defaultdict(list)
+    for path in (*find_modules().values(), *ROOT.glob("benchmarks/**/*.py")):
         if path.name != "__init__.py" and not path.name.startswith("bench_"):  # commands
-            inside[path.parent].append(path.name)
-    too_large = {
+            modules_of_folder[path.parent].append(path.name)
+    large_folders = {
         str(folder.relative_to(ROOT)): len(names)
-        for folder, names in inside.items()
+        for folder, names in modules_of_folder.items()
         if len(names) > MAX_MODULES_PER_FOLDER
     }
-    assert not too_large
+    assert not large_folders
 
 
 def test_class_names_are_unique():
     modules_of_class = defaultdict(list)
-    for name, path in product_modules().items():
+    for name, path in find_modules().items():
         for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.ClassDef):
                 modules_of_class[node.name].append(name)
@@ -175,22 +187,24 @@ def test_class_names_are_unique():
 
 
 def test_no_module_defines_a_function_of_its_name():
-    for name, path in product_modules().items():
+    for name, path in find_modules().items():
         last_part = name.rpartition(".")[2]
         if path.name == "__init__.py":
             continue
         defined_functions = {
-            n.name for n in parse_file(path).body if isinstance(n, ast.FunctionDef)
+            node.name for node in parse_file(path).body if isinstance(node, ast.FunctionDef)
         }
         assert last_part not in defined_functions, f"{name} defines a function of its own name"
 
 
-def words_in_name(identifier: str) -> set[str]:
+def split_name(identifier: str) -> set[str]:
+    """Split a name into its words, in lower case."""
     spaced_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", identifier)
     return {word.lower() for word in spaced_name.split()}
 
 
-def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def find_defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each class, function, parameter and field."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
@@ -203,13 +217,13 @@ def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_names_contain_no_banned_words(package):
     violations = []
-    for name, path in product_modules().items():
-        if package_of(name) != package:
+    for name, path in find_modules().items():
+        if get_package(name) != package:
             continue
-        banned = words_in_name(name.replace(".", "_")) & BANNED_IN_NAMES
+        banned = split_name(name.replace(".", "_")) & BANNED_IN_NAMES
         violations += [f"{name}: module" for word in banned]
-        for line, identifier in defined_names(parse_file(path)):
-            if words_in_name(identifier) & BANNED_IN_NAMES:
+        for line, identifier in find_defined_names(parse_file(path)):
+            if split_name(identifier) & BANNED_IN_NAMES:
                 violations.append(f"{name}:{line}: {identifier}")
         for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.FunctionDef) and node.name in BANNED_FUNCTIONS:
@@ -220,26 +234,26 @@ def test_names_contain_no_banned_words(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_first_lines_contain_no_banned_words(package):
     violations = []
-    for name, path in product_modules().items():
-        if package_of(name) != package:
+    for name, path in find_modules().items():
+        if get_package(name) != package:
             continue
         for node in ast.walk(parse_file(path)):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
-            first = (ast.get_docstring(node) or "").partition("\n")[0]
-            prose = re.sub(r"``.*?``|`.*?`|:\w+:`.*?`", "", first).lower()
+            first_line = (ast.get_docstring(node) or "").partition("\n")[0]
+            prose = re.sub(r"``.*?``|`.*?`|:\w+:`.*?`", "", first_line).lower()
             banned = set(re.findall(r"[a-z]+", prose)) & BANNED_IN_FIRST_LINES
             if banned:
                 line = getattr(node, "lineno", 1)
-                violations.append(f"{name}:{line}: {sorted(banned)}: {first}")
+                violations.append(f"{name}:{line}: {sorted(banned)}: {first_line}")
     assert not violations, "\n".join(violations)
 
 
 def test_package_folders_contain_only_the_package():
     for package, folder in PACKAGES.items():
         if package != "gatewise":
-            folder_entries = {p.name for p in folder.parent.iterdir() if p.name != "__pycache__"}
-            assert folder_entries == {package}
+            entry_names = {path.name for path in folder.parent.iterdir()} - {"__pycache__"}
+            assert entry_names == {package}
 
 
 def test_a_device_loads_nothing_heavy():
@@ -251,7 +265,7 @@ def test_a_device_loads_nothing_heavy():
         "from gatewise_export import Bundle\n"
         "from gatewise.cli import main\n"
         "assert not main(['edge', '--help']) and not main(['inspect', '--help'])\n"
-        f"print('heavy:', *[m for m in {HEAVY_LIBRARIES!r} if m in sys.modules])"
+        f"print('heavy:', *[name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
     )
     assert run_python(code).splitlines()[-1] == "heavy:"
 
@@ -275,8 +289,8 @@ def test_all_names_of_the_facade_can_be_imported():
 
 
 def test_no_module_imports_pickle():
-    for name, path in product_modules().items():
-        assert not set(imported_names(path)) & {"pickle", "joblib.numpy_pickle"}, name
+    for name, path in find_modules().items():
+        assert not set(list_imports(path)) & {"pickle", "joblib.numpy_pickle"}, name
 
 
 def test_no_simple_queue_is_read_with_a_timeout():
@@ -285,6 +299,6 @@ def test_no_simple_queue_is_read_with_a_timeout():
     The remaining time is then negative, which its lock treats as no timeout. A reader with timeouts
     of 60 us blocked within seconds. `Queue.get` does not have this fault.
     """
-    for path in product_modules().values():
-        text = path.read_text()
-        assert "SimpleQueue()" not in text or ".get(timeout" not in text, path
+    for path in find_modules().values():
+        code = path.read_text()
+        assert "SimpleQueue()" not in code or ".get(timeout" not in code, path

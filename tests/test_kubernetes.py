@@ -16,7 +16,8 @@ from tests.support.needs import find_program
 KUBERNETES = DEPLOY / "kubernetes"
 
 
-def manifests():
+def read_manifests():
+    """Read all manifests."""
     return [
         document
         for path in sorted(KUBERNETES.rglob("*.yaml"))
@@ -25,17 +26,18 @@ def manifests():
     ]
 
 
-def manifests_of_kind(*kinds):
-    return [manifest for manifest in manifests() if manifest["kind"] in kinds]
+def find_manifests(*kinds):
+    """Find the manifests of the given kinds."""
+    return [manifest for manifest in read_manifests() if manifest["kind"] in kinds]
 
 
 def test_every_file_is_in_a_kustomization():
     for path in KUBERNETES.rglob("kustomization.yaml"):
         (kustomization,) = read_documents(path.relative_to(DEPLOY))
-        files = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
-        listed_resources = kustomization["resources"]
-        assert files == {r for r in listed_resources if r.endswith(".yaml")}
-        assert all((path.parent / r).exists() for r in listed_resources)
+        file_names = {file.name for file in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+        resources = kustomization["resources"]
+        assert file_names == {resource for resource in resources if resource.endswith(".yaml")}
+        assert all((path.parent / resource).exists() for resource in resources)
         assert kustomization["namespace"] == "gatewise"
 
 
@@ -54,23 +56,23 @@ def test_kustomize_builds_the_manifests(overlay):
 
 
 def test_only_the_autoscaler_sets_replicas_of_the_spread_workers():
-    (deployment,) = manifests_of_kind("Deployment")
+    (deployment,) = find_manifests("Deployment")
     assert "replicas" not in deployment["spec"]
     assert deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
 
 
-@pytest.mark.parametrize("name", ["base", "fill"])
-def test_images_have_digests(name):
-    (deployment,) = manifests_of_kind("Deployment")
+@pytest.mark.parametrize("overlay", ["base", "fill"])
+def test_images_have_digests(overlay):
+    (deployment,) = find_manifests("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    (kustomization,) = read_documents(f"kubernetes/{name}/kustomization.yaml")
+    (kustomization,) = read_documents(f"kubernetes/{overlay}/kustomization.yaml")
     (image,) = kustomization["images"]
     assert image["name"] == container["image"] == "gatewise"
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
 
 
 def test_pods_on_several_nodes_can_mount_the_claim():
-    (claim,) = manifests_of_kind("PersistentVolumeClaim")
+    (claim,) = find_manifests("PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
@@ -89,28 +91,32 @@ def test_manifests_match_the_schemas_of_kubernetes(overlay):
     assert schema_check.returncode == 0, schema_check.stdout
 
 
-def workloads_by_name():
-    workloads = manifests_of_kind("Deployment", "StatefulSet")
+def find_workloads():
+    """Find the deployments and stateful sets by name."""
+    workloads = find_manifests("Deployment", "StatefulSet")
     return {workload["metadata"]["name"]: workload for workload in workloads}
 
 
-def names_of_kind(kind):
-    return {manifest["metadata"]["name"] for manifest in manifests_of_kind(kind)}
+def find_names(kind):
+    """Find the names of the manifests of a kind."""
+    return {manifest["metadata"]["name"] for manifest in find_manifests(kind)}
 
 
-def ports_by_name(container):
+def read_ports(container):
+    """Read the ports of a container by name."""
     return {port["name"]: port["containerPort"] for port in container["ports"]}
 
 
-def ports_of_workload(workload):
-    """Get the ports of the only container of a workload, by name."""
+def read_workload_ports(workload):
+    """Read the ports of the only container of a workload, by name."""
     (container,) = workload["spec"]["template"]["spec"]["containers"]
-    return ports_by_name(container)
+    return read_ports(container)
 
 
-@pytest.fixture(params=workloads_by_name())
+@pytest.fixture(params=find_workloads())
 def workload(request):
-    return workloads_by_name()[request.param]
+    """Each deployment and stateful set."""
+    return find_workloads()[request.param]
 
 
 @pytest.fixture
@@ -123,11 +129,12 @@ def volumes(workload):
 
 @pytest.fixture
 def containers(workload):
+    """Containers of a workload."""
     return workload["spec"]["template"]["spec"]["containers"]
 
 
 def test_manifests_have_a_version_a_kind_and_a_valid_name():
-    for manifest in manifests():
+    for manifest in read_manifests():
         assert {"apiVersion", "kind", "metadata"} <= set(manifest)
         assert re.fullmatch(r"[a-z0-9-]+", manifest["metadata"]["name"])
 
@@ -154,7 +161,7 @@ def test_volumes_and_their_claims_exist(volumes, containers):
     for volume in volumes.values():
         if "persistentVolumeClaim" in volume:
             claim_name = volume["persistentVolumeClaim"]["claimName"]
-            assert claim_name in names_of_kind("PersistentVolumeClaim")
+            assert claim_name in find_names("PersistentVolumeClaim")
     for container in containers:
         assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
 
@@ -163,13 +170,15 @@ def test_probes_use_ports_of_their_container(containers):
     for container in containers:
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container:
-                (handler,) = [v for v in container[probe].values() if isinstance(v, dict)]
-                assert handler["port"] in ports_by_name(container)
+                (handler,) = [
+                    entry for entry in container[probe].values() if isinstance(entry, dict)
+                ]
+                assert handler["port"] in read_ports(container)
 
 
 def test_variables_in_arguments_are_in_the_config_map(containers):
     config_maps = {
-        config_map["metadata"]["name"]: config_map for config_map in manifests_of_kind("ConfigMap")
+        config_map["metadata"]["name"]: config_map for config_map in find_manifests("ConfigMap")
     }
     for container in containers:
         for source in container.get("envFrom", []):
@@ -179,38 +188,38 @@ def test_variables_in_arguments_are_in_the_config_map(containers):
 
 
 def test_services_select_one_workload_and_its_ports():
-    for service in manifests_of_kind("Service"):
+    for service in find_manifests("Service"):
         (target,) = [
             workload
-            for workload in workloads_by_name().values()
+            for workload in find_workloads().values()
             if service["spec"]["selector"].items()
             <= workload["spec"]["template"]["metadata"]["labels"].items()
         ]
-        ports = ports_of_workload(target)
+        ports = read_workload_ports(target)
         assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
 
 
 def test_autoscalers_scale_a_workload():
-    for scaler in manifests_of_kind("HorizontalPodAutoscaler", "ScaledObject"):
-        assert scaler["spec"]["scaleTargetRef"]["name"] in workloads_by_name()
+    for scaler in find_manifests("HorizontalPodAutoscaler", "ScaledObject"):
+        assert scaler["spec"]["scaleTargetRef"]["name"] in find_workloads()
 
 
 def test_network_policies_allow_exactly_the_ports_of_containers():
     """A port without a policy would be unreachable, and a further port would be open needlessly."""
     allowed_ports = {
         port["port"]
-        for policy in manifests_of_kind("NetworkPolicy")
+        for policy in find_manifests("NetworkPolicy")
         for rule in policy["spec"].get("ingress", [])
         for port in rule["ports"]
     }
-    workloads = workloads_by_name().values()
+    workloads = find_workloads().values()
     assert allowed_ports == {
-        number for workload in workloads for number in ports_of_workload(workload).values()
+        number for workload in workloads for number in read_workload_ports(workload).values()
     }
 
 
 def test_worker_command_has_valid_options():
-    (deployment,) = manifests_of_kind("Deployment")
+    (deployment,) = find_manifests("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     check_command(container["args"])
 
@@ -220,7 +229,7 @@ def test_broker_secret_contains_the_files_of_the_configuration(tmp_path):
     broker_folder = init_broker(tmp_path, hosts=["b"], **CONTAINER_SETTINGS)
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
-    secret_files = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
+    secret_files = {Path(file).name for file in re.findall(r"--from-file=(\S+)", line)}
     config_paths = re.findall(
         r"^\w+ (/mosquitto/config/\S+)$", broker_folder.config.read_text(), re.M
     )

@@ -20,7 +20,7 @@ from tests.support.waiting import holds_within, wait_until
 FLOW_FILE = Path(__file__).parents[1] / "examples" / "node-red" / "flow.json"
 
 
-def node_red(folder: Path) -> str:
+def find_node_red(folder: Path) -> str:
     """Find Node-RED, or install it in the folder if GATEWISE_NODE_RED is 1."""
     program = shutil.which("node-red")
     if program is not None:
@@ -29,8 +29,17 @@ def node_red(folder: Path) -> str:
         pytest.skip("node-red is not installed: make test-node-red gets it from npm")
     if shutil.which("npm") is None:
         pytest.skip("npm, which installs node-red, is not installed")
-    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "node-red@4"]
-    process = subprocess.run(install, cwd=folder, capture_output=True, text=True, check=False)
+    install_command = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "node-red@4",
+    ]
+    process = subprocess.run(
+        install_command, cwd=folder, capture_output=True, text=True, check=False
+    )
     if process.returncode:
         pytest.skip(f"npm cannot install node-red: {process.stderr.strip()[-120:]}")
     return str(folder / "node_modules" / ".bin" / "node-red")
@@ -38,7 +47,7 @@ def node_red(folder: Path) -> str:
 
 @pytest.mark.slow
 def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
-    program = node_red(tmp_path)
+    program = find_node_red(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
     shutil.copy(FLOW_FILE, home / "flow.json")
@@ -47,8 +56,8 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
     labels, probabilities = tiny_bundle.cloud_answers(rows)
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         client = MqttClient(broker.url, "sensors/answers")
-        log = tmp_path / "log"
-        with log.open("wb") as log_file:
+        log_path = tmp_path / "log"
+        with log_path.open("wb") as log_file:
             process = subprocess.Popen(
                 [program, "-u", home, "-p", str(free_port()), "flow.json"],
                 stdout=log_file,
@@ -58,39 +67,41 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
                 preexec_fn=restore_default_signals,  # noqa: PLW1509  no thread holds a lock here
             )
         try:
-            wait_until(lambda: "Connected to broker" in log.read_text(), "Node-RED", 120.0)
+            wait_until(lambda: "Connected to broker" in log_path.read_text(), "Node-RED", 120.0)
 
-            def answers():
+            def list_answers():
                 return [json.loads(payload) for _, payload, _ in list(client.messages)]
 
             def ask(row, is_expected):
                 """Publish a row repeatedly, because the flow may subscribe late."""
 
                 def has_answer():
-                    return any(is_expected(answer) for answer in answers())
+                    return any(is_expected(answer) for answer in list_answers())
 
                 def publish_and_wait():
                     if has_answer():
                         return True
                     client.client.publish("sensors/rows", json.dumps(row.tolist()), qos=1)
-                    return holds_within(has_answer, 5.0)
+                    return holds_within(has_answer, 5.0)  # s, then once more
 
                 wait_until(publish_and_wait, "the expected answer")
 
-            for row, label, p in zip(rows, labels, probabilities, strict=True):
-                confidence = pytest.approx(p.max(), abs=1e-5)
+            for row, label, row_probabilities in zip(rows, labels, probabilities, strict=True):
+                # the wire carries 32-bit probabilities
+                confidence = pytest.approx(row_probabilities.max(), abs=1e-5)
+                expected_fields = (label, confidence)
                 ask(
                     row,
-                    lambda a, y=label, c=confidence: (
-                        (a.get("label"), a.get("confidence")) == (y, c)
+                    lambda answer, expected_fields=expected_fields: (
+                        (answer.get("label"), answer.get("confidence")) == expected_fields
                     ),
                 )
-            assert not [answer for answer in answers() if "error" in answer]
-            ask(rows[0][:2], lambda a: a.get("error") == "bad-request")
+            assert not [answer for answer in list_answers() if "error" in answer]
+            ask(rows[0][:2], lambda answer: answer.get("error") == "bad-request")
         except AssertionError:
-            print(log.read_text()[-4000:])
+            print(log_path.read_text()[-4000:])  # the last lines
             raise
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(30)  # seconds, for a busy machine
             client.close()

@@ -15,10 +15,10 @@ NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 pytestmark = pytest.mark.slow  # each notebook starts a kernel and fits models
 
 
-def output_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
-    """MIME types of the outputs of each code cell."""
+def list_output_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
+    """List the MIME types of the outputs of each code cell."""
     return [
-        {kind for output in cell.outputs for kind in output.get("data", {"text/plain": 0})}
+        {mime for output in cell.outputs for mime in output.get("data", {"text/plain": 0})}
         for cell in notebook.cells
         if cell.cell_type == "code"
     ]
@@ -28,13 +28,14 @@ def output_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_has_the_stored_types_of_output(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
-    stored = output_types(notebook)
-    assert {"image/png"} <= set().union(*stored)
+    stored_types = list_output_types(notebook)
+    assert {"image/png"} <= set().union(*stored_types)
     # Use Unix sockets, because another process may take a TCP port before the kernel does.
     with TemporaryDirectory() as folder:
         sockets = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
+        # the slowest cell takes less than a minute; five are for a busy machine
         NotebookClient(notebook, timeout=300, config=sockets).execute(cwd=tmp_path)
-    assert output_types(notebook) == stored
+    assert list_output_types(notebook) == stored_types
 
 
 def test_three_notebooks_exist():

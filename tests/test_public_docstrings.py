@@ -1,4 +1,4 @@
-"""Docstrings in the API reference describe each parameter and cite the paper of each method."""
+"""Tests that docstrings in the API reference describe parameters and cite the papers of methods."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ PAPER_ESTIMATORS = [
     "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",
     "CEGBRanker", "CEGBRegressor", "GreedyMiser", "L1Cascade",
 ]  # fmt: skip
+#: Conference and place in the paper.
 CITATION = re.compile(r"(ICML|NIPS) 20\d\d,\s+(sections?|algorithm|equations?) \d")
 
 
@@ -42,9 +43,9 @@ class PublicName(NamedTuple):
 
     @property
     def _inherited(self) -> str:
-        key = self.title.rpartition(".")[2]
-        definitions = [vars(c).get(key) for c in self.owner.__mro__] if self.owner else []
-        return next(filter(None, (inspect.getdoc(_function(k)) for k in definitions if k)), "")
+        definitions = _find_definitions(self) if self.owner else []
+        docstrings = (inspect.getdoc(_unwrap_function(definition)) for definition in definitions)
+        return next(filter(None, docstrings), "")
 
     @property
     def parameters(self) -> list[str]:
@@ -55,90 +56,104 @@ class PublicName(NamedTuple):
             signature_parameters = inspect.signature(self.member).parameters.values()
         except ValueError:  # a builtin, such as the constructor of an exception
             return []
-        texts = ("message",) if _is_error(self.member) else ()
+        error_names = ("message",) if _is_error(self.member) else ()
         return [
-            p.name
-            for p in signature_parameters
-            if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-            and p.name not in ("self", "cls", *texts)
+            parameter.name
+            for parameter in signature_parameters
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            and parameter.name not in ("self", "cls", *error_names)
         ]
 
 
-def _is_error(obj: Any) -> bool:
-    return isinstance(obj, type) and issubclass(obj, BaseException)
+def _find_definitions(name: PublicName) -> list[Any]:
+    """Find the definitions of a member in its class and the bases of the class."""
+    member_name = name.title.rpartition(".")[2]
+    definitions = [vars(base).get(member_name) for base in name.owner.__mro__]
+    return [definition for definition in definitions if definition]
 
 
-def _function(member: Any) -> Any:
+def _is_error(candidate: Any) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, BaseException)
+
+
+def _unwrap_function(member: Any) -> Any:
+    """Get the function of a class method or static method."""
     return getattr(member, "__func__", member)
 
 
-def public_names(package: str) -> Iterator[PublicName]:
+def find_public_names(package: str) -> Iterator[PublicName]:
     """Yield the names of a package that the reference shows, and their members in the project."""
     module = import_module(package)
     for name in module.__all__:
-        obj = getattr(module, name)
-        if inspect.isclass(obj) or inspect.isfunction(obj):
-            yield PublicName(f"{package}.{name}", obj)
-        for member in dir(obj) if inspect.isclass(obj) else ():
-            attribute = _function(inspect.getattr_static(obj, member))
+        public_object = getattr(module, name)
+        is_class = inspect.isclass(public_object)
+        if is_class or inspect.isfunction(public_object):
+            yield PublicName(f"{package}.{name}", public_object)
+        for member in dir(public_object) if is_class else ():
+            attribute = _unwrap_function(inspect.getattr_static(public_object, member))
             code = attribute.fget if isinstance(attribute, property) else attribute
             is_project_code = (getattr(code, "__module__", None) or "").startswith("gatewise")
             if not member.startswith("_") and inspect.isfunction(code) and is_project_code:
-                yield PublicName(f"{package}.{name}.{member}", attribute, obj)
+                yield PublicName(f"{package}.{name}.{member}", attribute, public_object)
 
 
 @cache
-def parse_docstring(doc: str) -> NumpyDocString:
+def parse_docstring(docstring: str) -> NumpyDocString:
     """Parse the sections of a docstring."""
-    return NumpyDocString(doc)
+    return NumpyDocString(docstring)
 
 
 @cache
-def documented_names(doc: str, *sections: str) -> dict[str, str]:
+def read_documented_names(docstring: str, *sections: str) -> dict[str, str]:
     """Map the names in numpydoc sections of a docstring to their type, or else description."""
     types: dict[str, str] = {}
-    for entry in (entry for section in sections for entry in parse_docstring(doc)[section]):
-        text = entry.type or " ".join(entry.desc)
-        types |= {name.strip(" *"): text for name in entry.name.split(",")}
+    for entry in (entry for section in sections for entry in parse_docstring(docstring)[section]):
+        type_or_description = entry.type or " ".join(entry.desc)
+        types |= {name.strip(" *"): type_or_description for name in entry.name.split(",")}
     return types
 
 
-def described_parameters(name: PublicName) -> set[str]:
+def find_described_parameters(name: PublicName) -> set[str]:
     """Collect the parameters that a docstring describes.
 
     They are listed in a section, named in backticks, or fields with a string below them.
     """
-    docs = [name.doc]
+    docstrings = [name.doc]
     fields: set[str] = set()
     if inspect.isclass(name.member):
-        project_classes = [c for c in name.member.__mro__ if is_project_class(c)]
-        docs = [inspect.cleandoc(c.__doc__ or "") for c in project_classes]
-        fields = set().union(*map(fields_with_docstrings, project_classes)) | fields_with_help(
-            name.member
-        )
+        project_classes = [base for base in name.member.__mro__ if is_project_class(base)]
+        docstrings = [inspect.cleandoc(base.__doc__ or "") for base in project_classes]
+        fields = set().union(
+            *map(find_fields_with_docstrings, project_classes)
+        ) | find_fields_with_help(name.member)
     elif name.owner:  # a method inherits the descriptions of the methods that it overrides
-        key = name.title.rpartition(".")[2]
-        definitions = [vars(c).get(key) for c in name.owner.__mro__]
-        docs += [inspect.getdoc(_function(k)) or "" for k in definitions if k]
+        docstrings += [
+            inspect.getdoc(_unwrap_function(definition)) or ""
+            for definition in _find_definitions(name)
+        ]
     sections = ("Parameters", "Attributes")
     return fields.union(
-        *(set(documented_names(d, *sections)) | set(re.findall(r"`(\w+)`", d)) for d in docs)
+        *(
+            set(read_documented_names(docstring, *sections))
+            | set(re.findall(r"`(\w+)`", docstring))
+            for docstring in docstrings
+        )
     )
 
 
 @cache
-def fields_with_docstrings(owner: type) -> set[str]:
+def find_fields_with_docstrings(owner: type) -> set[str]:
     """Collect the fields of a class with a string below them, which the site shows."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
     return {
         node.target.id
-        for node, after in pairwise(body)
+        for node, next_node in pairwise(body)
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(next_node, ast.Expr) and isinstance(next_node.value, ast.Constant)
     }
 
 
-def fields_with_help(owner: type) -> set[str]:
+def find_fields_with_help(owner: type) -> set[str]:
     """Collect the fields of a settings class whose annotation has the help text of an option."""
     if not issubclass(owner, Settings):
         return set()
@@ -150,31 +165,33 @@ def fields_with_help(owner: type) -> set[str]:
     }
 
 
-def parameters_with_types(name: PublicName) -> dict[str, str]:
+def read_parameter_types(name: PublicName) -> dict[str, str]:
     """Map each parameter to its type in the docstring, and for a class in those of its bases."""
-    docs = [name.doc]
+    docstrings = [name.doc]
     if inspect.isclass(name.member):
-        docs = [
-            inspect.cleandoc(c.__doc__ or "") for c in name.member.__mro__ if is_project_class(c)
+        docstrings = [
+            inspect.cleandoc(base.__doc__ or "")
+            for base in name.member.__mro__
+            if is_project_class(base)
         ]
     types_by_parameter: dict[str, str] = {}
-    for doc in reversed(docs):
-        types_by_parameter |= documented_names(doc, "Parameters")
+    for docstring in reversed(docstrings):
+        types_by_parameter |= read_documented_names(docstring, "Parameters")
     return types_by_parameter
 
 
-def is_project_class(kind: type) -> bool:
-    """Whether a class belongs to the project."""
-    return kind.__module__.startswith("gatewise")
+def is_project_class(candidate: type) -> bool:
+    """Tell whether a class belongs to the project."""
+    return candidate.__module__.startswith("gatewise")
 
 
-def docstring_problems(name: PublicName) -> Iterator[str]:
+def find_problems(name: PublicName) -> Iterator[str]:
     """Yield the parameters that a docstring lacks, and those that do not exist in the code."""
     if not name.doc:
         yield f"{name.title}: no docstring"
-    if missing := set(name.parameters) - described_parameters(name):
+    if missing := set(name.parameters) - find_described_parameters(name):
         yield f"{name.title}: no word on {sorted(missing)}"
-    if documented := set(documented_names(name.doc, "Parameters")):
+    if documented := set(read_documented_names(name.doc, "Parameters")):
         unknown = documented - {*inspect.signature(name.member).parameters}
         if unknown:
             yield f"{name.title}: it has no {sorted(unknown)}"
@@ -182,19 +199,21 @@ def docstring_problems(name: PublicName) -> Iterator[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_parameter_is_described(package):
-    problems = [text for name in public_names(package) for text in docstring_problems(name)]
+    problems = [problem for name in find_public_names(package) for problem in find_problems(name)]
     assert not problems, "\n".join(problems)
 
 
 def test_facade_docstrings_state_types_returns_and_errors():
     """Functions and estimators have these sections; a method may inherit the types."""
     problems = []
-    for name in public_names("gatewise"):
-        top = name.owner or name.member
-        if inspect.isclass(top) and not hasattr(top, "get_params"):
+    for name in find_public_names("gatewise"):
+        top_object = name.owner or name.member
+        if inspect.isclass(top_object) and not hasattr(top_object, "get_params"):
             continue
-        types_by_parameter = parameters_with_types(name) if name.parameters else {}
-        if missing := [p for p in name.parameters if not types_by_parameter.get(p)]:
+        types_by_parameter = read_parameter_types(name) if name.parameters else {}
+        if missing := [
+            parameter for parameter in name.parameters if not types_by_parameter.get(parameter)
+        ]:
             problems.append(f"{name.title}: no type of {missing}")
         if inspect.isclass(name.member) or not name.parameters:
             continue
@@ -202,7 +221,7 @@ def test_facade_docstrings_state_types_returns_and_errors():
         if inspect.signature(name.member).return_annotation != "None" and not sections["Returns"]:
             problems.append(f"{name.title}: no Returns")
         code = ast.parse(textwrap.dedent(inspect.getsource(name.member)))
-        if any(isinstance(n, ast.Raise) for n in ast.walk(code)) and not sections["Raises"]:
+        if any(isinstance(node, ast.Raise) for node in ast.walk(code)) and not sections["Raises"]:
             problems.append(f"{name.title}: no Raises")
     assert not problems, "\n".join(problems)
 
@@ -226,10 +245,8 @@ def test_missing_and_unknown_parameters_are_found():
         second : int
         """
 
-    assert list(docstring_problems(PublicName("f", example))) == [
-        "f: no word on ['second', 'third']"
-    ]
-    assert list(docstring_problems(PublicName("f", wrongly_documented))) == [
+    assert list(find_problems(PublicName("f", example))) == ["f: no word on ['second', 'third']"]
+    assert list(find_problems(PublicName("f", wrongly_documented))) == [
         "f: it has no ['']"
     ]  # numpydoc reads "first," as one name
     assert not CITATION.search("Nan & Saligrama, NIPS 2017.")
