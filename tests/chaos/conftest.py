@@ -1,4 +1,4 @@
-"""A fleet with injected failures: mosquitto, workers and devices as processes on a test network."""
+"""Fixtures of a fleet of processes on a test network, whose parts tests kill or cut off."""
 
 import contextlib
 import functools
@@ -22,7 +22,8 @@ from tests.support.waiting import wait_until
 
 DEVICE_PROGRAM = Path(__file__).with_name("device_main.py")
 HOSTILE_PROGRAM = Path(__file__).with_name("hostile_main.py")
-PORT = 1883
+#: Default port of MQTT, which is free in a new namespace.
+BROKER_PORT = 1883
 #: Delay in ms that the scheduling of a busy machine may cause.
 TOLERANCE_MS = 50.0
 
@@ -31,6 +32,7 @@ TOLERANCE_MS = 50.0
 
 
 def _run_ip(*arguments):
+    """Run the command `ip`, which must succeed."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
@@ -38,19 +40,20 @@ class NamespaceNetwork:
     """Two hosts, ``cloud`` and ``field``, as network namespaces, and a link that can be cut."""
 
     def __init__(self):
-        suffix = secrets.token_hex(3)
+        suffix = secrets.token_hex(3)  # an interface's name has at most 15 characters
         self._cloud = f"gwc-{suffix}"
         self._field = f"gwf-{suffix}"
         self._interface = f"gw{suffix}"
-        self.port = PORT
-        self.url = f"mqtt://10.77.0.1:{PORT}"
-        self.worker_url = f"mqtt://127.0.0.1:{PORT}"
+        self.port = BROKER_PORT
+        self.url = f"mqtt://10.77.0.1:{BROKER_PORT}"
+        self.worker_url = f"mqtt://127.0.0.1:{BROKER_PORT}"
         try:
             for name in (self._cloud, self._field):
                 _run_ip("netns", "add", name)
                 _run_ip("-n", name, "link", "set", "lo", "up")
             _run_ip("-n", self._cloud, "link", "add", self._interface, "type", "veth",
                 "peer", "name", self._interface, "netns", self._field)  # fmt: skip
+            # a private network of two hosts
             for name, address in ((self._cloud, "10.77.0.1/30"), (self._field, "10.77.0.2/30")):
                 _run_ip("-n", name, "addr", "add", address, "dev", self._interface)
                 _run_ip("-n", name, "link", "set", self._interface, "up")
@@ -105,10 +108,10 @@ class ProxyNetwork:
 
     def _forward(self, source, destination):
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
+            while chunk := source.recv(65536):
                 while self._is_silent.is_set() and not self._has_ended.is_set():
-                    self._has_ended.wait(0.02)
-                destination.sendall(data)
+                    self._has_ended.wait(0.02)  # s, far less than any deadline
+                destination.sendall(chunk)
         for open_socket in (source, destination):
             with contextlib.suppress(OSError):
                 open_socket.shutdown(socket.SHUT_RDWR)
@@ -132,7 +135,8 @@ class ProxyNetwork:
         self._listener.close()
 
 
-def namespaces_work():
+def can_make_namespaces():
+    """Tell whether this process may create network namespaces."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"gwt-{secrets.token_hex(3)}"
@@ -177,8 +181,8 @@ class DeviceProcess(ChildProcess):
             assert self.find_events("done"), f"{self.name}: {failure}"
         return bool(self.find_events("done"))
 
-    def answers(self, n_expected=None):
-        """Get the answers; assert that none is an error, lost or duplicated, and count them."""
+    def read_answers(self, n_expected=None):
+        """Read the answers; assert that none is an error, lost or duplicated, and count them."""
         assert self.find_events("error") == []
         answers = self.find_events("answer")
         assert [answer["number"] for answer in answers] == list(range(len(answers)))
@@ -224,10 +228,12 @@ class ChaosFleet:
 
     def start_broker(self):
         self._broker = self._start_cloud_process([str(find_mosquitto()), "-c", str(self._config)])
-        probe = f"import socket; socket.create_connection(('127.0.0.1', {self.network.port}), 1)"
-        command = self.network.cloud_command([sys.executable, "-S", "-c", probe])
+        probe_code = (
+            f"import socket; socket.create_connection(('127.0.0.1', {self.network.port}), 1)"
+        )
+        probe_command = self.network.cloud_command([sys.executable, "-S", "-c", probe_code])
         wait_until(
-            lambda: subprocess.run(command, capture_output=True).returncode == 0, "the broker"
+            lambda: subprocess.run(probe_command, capture_output=True).returncode == 0, "the broker"
         )
 
     def kill_broker(self):
@@ -269,6 +275,7 @@ class ChaosFleet:
         np.save(rows_path, rows)
         job = {
             "device": name, "bundle": str(bundle), "rows": str(rows_path), "order": list(row_order),
+            # by default one instance after another, without pauses
             "broker": self.network.url, "rate": 1000.0, "deadline_ms": 500.0, **options,
         }  # fmt: skip
         device = DeviceProcess(
@@ -277,9 +284,13 @@ class ChaosFleet:
         self._children.append(device)
         return device
 
+    def wait_for_devices(self, devices):
+        """Wait until all devices are ready; many processes start slowly on a small machine."""
+        wait_until(lambda: all(device.is_ready for device in devices), "the fleet", 120)
+
     def start_answering(self, devices):
         """Start all devices at the same time, once they are ready."""
-        wait_until(lambda: all(device.is_ready for device in devices), "the fleet", 120)
+        self.wait_for_devices(devices)
         for device in devices:
             device.start_answering()
 
@@ -298,15 +309,20 @@ class ChaosFleet:
 
 @pytest.fixture
 def fleet(tmp_path):
-    yield from _make_fleet(NamespaceNetwork() if namespaces_work() else ProxyNetwork(), tmp_path)
+    """A fleet on namespaces, or on a proxy where this process may not create them."""
+    yield from _make_fleet(
+        NamespaceNetwork() if can_make_namespaces() else ProxyNetwork(), tmp_path
+    )
 
 
 @pytest.fixture
 def proxied_fleet(tmp_path):
+    """A fleet whose devices reach the broker through a proxy."""
     yield from _make_fleet(ProxyNetwork(), tmp_path)
 
 
 def _make_fleet(network, folder):
+    """Yield a fleet and end it."""
     fleet = ChaosFleet(network, folder)
     yield fleet
     fleet.close()
@@ -320,6 +336,7 @@ class PackedSystem:
         from gatewise_training.data import datasets
 
         data_set = datasets.load("digits")
+        # even rows are fitted and odd rows are tested, of most of the 1797 rows
         train_rows = np.arange(0, 1600, 2)
         test_rows = np.arange(1, 1600, 2)
         self.system, rows = fit_system(data_set.X, data_set.y, train_rows)
@@ -351,6 +368,7 @@ class PackedSystem:
 
 
 def _fit_features(X, y, train_rows):
+    """Fit stages and a high-cost model that read features."""
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_training import methods
@@ -385,6 +403,7 @@ def _fit_windows(X, y, train_rows):
 
 @pytest.fixture(scope="session")
 def feature_system(tmp_path_factory):
+    """A bundle without blocks."""
     return PackedSystem(tmp_path_factory.mktemp("chaos"), _fit_features)
 
 

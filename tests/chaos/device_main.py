@@ -30,6 +30,7 @@ from gatewise_edge import Device, MqttLink
 from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 
+#: Sleep of the control timer, short against the tolerance of an answer's lateness.
 TICK_SECONDS = 0.01
 
 
@@ -54,8 +55,8 @@ class ControlTimer:
         self._end_event.set()
         self._thread.join()
 
-    def largest_delay(self, begin: float, end: float) -> float:
-        """Largest delay between two times, in s."""
+    def find_largest_delay(self, begin: float, end: float) -> float:
+        """Find the largest delay between two times, in s."""
         delays_between = [
             delay_s
             for wake_time, delay_s in self.delays
@@ -70,13 +71,15 @@ def jump_clock() -> None:
     begin = time.monotonic()
 
     def jumped_time() -> float:
-        jump_number = int(2 * (time.monotonic() - begin))
+        jump_number = int(2 * (time.monotonic() - begin))  # two per second
+        # seconds: ten years ahead and back, a little ahead, and a day back
         return true_time() + (0.0, 3e8, -3e8, 10.0, -86400.0)[jump_number % 5]
 
     time.time = jumped_time
 
 
 def print_event(**document: Any) -> None:
+    """Print an event as one line of JSON."""
     print(json.dumps(document), flush=True)
 
 
@@ -85,9 +88,9 @@ def draw_rows(job: dict[str, Any]) -> Iterator[int]:
     if not job.get("repeats"):
         yield from job["order"]
         return
-    stop = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
-    yield from itertools.takewhile(lambda _: not stop.is_set(), itertools.cycle(job["order"]))
+    stop_event = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop_event.set()), daemon=True).start()
+    yield from itertools.takewhile(lambda _: not stop_event.is_set(), itertools.cycle(job["order"]))
 
 
 def start_device(
@@ -106,7 +109,7 @@ def start_device(
         first=job["bundle"],
         device=job["device"],
         ca_file=update_job["ca_file"],
-        min_interval=0.0,
+        min_interval=0.0,  # check at every announcement
     )
     updater = Updater(store, settings, link=link)
     device = stack.enter_context(Device(bundle, observe=updater.observe, **options))
@@ -124,7 +127,7 @@ def main() -> None:
         link = None if job["broker"] is None else MqttLink(job["broker"], device=job["device"])
         device, updater = start_device(job, link, stack)
         if link is not None and job.get("wait_for_link", True):
-            link.connect(20.0)
+            link.connect(20.0)  # seconds, for a busy machine
         print_event(event="ready")
         sys.stdin.readline()
         timer = ControlTimer()
@@ -153,7 +156,7 @@ def main() -> None:
         print_event(
             event="done",
             control_ms={
-                number: 1e3 * timer.largest_delay(begin_time, end_time)
+                number: 1e3 * timer.find_largest_delay(begin_time, end_time)
                 for number, begin_time, end_time in late_answers
             },
             counters=device.counters,

@@ -21,6 +21,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_export.bundle.bundle import Bundle
 
+#: Together 75,000 rows per second, far more than the other devices send.
 ROWS_PER_REQUEST = 500
 REQUESTS_PER_SECOND = 150.0
 DEVICE_NAME = "hostile"
@@ -55,11 +56,11 @@ def main() -> None:
         payload = bytearray(wire.encode_request(request))
         client.publish(topic, bytes(payload), qos=0)
         counts["requests"] += 1
-        for _ in range(8):
+        for _ in range(8):  # damaged bits
             payload[rng.randrange(len(payload))] ^= 1 << rng.randrange(8)
         client.publish(topic, bytes(payload[: rng.randrange(len(payload))]), qos=0)
         counts["messages"] += 1
-        if counts["requests"] % 15 == 0:
+        if counts["requests"] % 15 == 0:  # ten times per second
             with (
                 suppress(OSError),
                 socket.create_connection((job["host"], job["port"]), 1) as raw_socket,

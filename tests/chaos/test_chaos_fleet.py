@@ -1,4 +1,4 @@
-"""Every instance gets exactly one answer in time, also during failures."""
+"""Tests that every instance gets exactly one answer in time, also during failures."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.support.waiting import wait_until
 N_DEVICES = 20
 #: Instances per second of a device.
 INSTANCES_PER_SECOND = 20.0
+#: Length of the failures: until the fleet has recovered from the last kill of the broker.
 FAULT_SECONDS = 25.0
 
 
@@ -35,7 +36,7 @@ class FaultInjector(threading.Thread):
     def _run(self):
         begin = time.monotonic()
         n_kills = 0
-        events = [
+        events = [  # times in seconds
             (4.0, self.fleet.kill_broker), (5.0, self.fleet.start_broker),
             (9.0, self.fleet.network.cut), (14.0, self.fleet.network.restore),
             (18.0, self.fleet.kill_broker), (19.0, self.fleet.start_broker),
@@ -54,7 +55,7 @@ def read_counted_answers(devices):
     """Read the answers of devices, and check them against the devices' counters."""
     answers = []
     for device in devices:
-        device_answers = device.answers()
+        device_answers = device.read_answers()
         counters = device.find_events("done")[0]["counters"]
         n_counted = sum(counters[route] for route in ("edge", "cloud", "fallback"))
         assert n_counted == len(device_answers)
@@ -76,16 +77,16 @@ def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
     packed_systems = [window_system, *[feature_system] * (N_DEVICES - 1)]
     devices = [
         fleet.start_device(
-            f"pi-{i}", packed_system.bundle, packed_system.rows,
+            f"pi-{number}", packed_system.bundle, packed_system.rows,
             rng.permutation(len(packed_system.rows)).tolist(), rate=INSTANCES_PER_SECOND,
             repeats=True,
         )
-        for i, packed_system in enumerate(packed_systems)
+        for number, packed_system in enumerate(packed_systems)
     ]  # fmt: skip
     fleet.start_answering(devices)
     fault_injector = FaultInjector(fleet, *bundles)
     fault_injector.start()
-    fault_injector.join(150)
+    fault_injector.join(150)  # s; processes start slowly on a busy machine
     assert not fault_injector.is_alive()
     assert fault_injector.error is None
     fleet.stop_devices(devices)
@@ -93,7 +94,8 @@ def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
     # 12 are planned in 25 s, but a worker may take longer to start
     assert fleet.n_killed["worker"] >= 9
 
-    n_excused, late_without_excuse = 0, []
+    n_excused = 0
+    late_without_excuse = []
     for device in devices:
         excused_answers, unexcused_answers = device.split_late_answers()
         n_excused += len(excused_answers)
@@ -152,8 +154,8 @@ def test_a_link_that_stops_forwarding(proxied_fleet, feature_system):
         "pi-1",
         feature_system.bundle,
         feature_system.rows,
-        np.tile(offloaded_rows, 3).tolist(),
-        rate=20.0,
+        np.tile(offloaded_rows, 3).tolist(),  # 6 s at this rate: before, during and after the cut
+        rate=INSTANCES_PER_SECOND,
     )
     fleet.start_answering([device])
     wait_until(

@@ -1,4 +1,4 @@
-"""A device without a cloud answers every instance by its deadline."""
+"""Tests that a device without a cloud answers every instance by its deadline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.waiting import wait_until
 
+#: Short, because every answer of the silent broker takes as long.
 DEADLINE_MS = 200.0
 
 
 @contextlib.contextmanager
-def silent_listener():
-    """Accept connections without a reply; yields the URL."""
+def listen_silently():
+    """Accept connections without a reply; yield the URL."""
     connections = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -39,9 +40,9 @@ def test_every_answer_comes_by_its_deadline(proxied_fleet, feature_system):
     fleet = proxied_fleet
     hard_rows = np.flatnonzero(feature_system.system.offload(feature_system.rows))[:60]
     fleet.start_broker()
-    with silent_listener() as silent_url:
+    with listen_silently() as silent_url:
         brokers = {
-            "refused": "mqtt://127.0.0.1:9",
+            "refused": "mqtt://127.0.0.1:9",  # the port of the discard protocol
             "silent": silent_url,
             "no-worker": fleet.network.url,
         }
@@ -58,7 +59,7 @@ def test_every_answer_comes_by_its_deadline(proxied_fleet, feature_system):
         )
     edge_labels = feature_system.compute_edge_labels()
     for cloud_name, device in devices.items():
-        answers = device.answers(len(hard_rows))
+        answers = device.read_answers(len(hard_rows))
         assert device.split_late_answers()[1] == []
         assert {answer["route"] for answer in answers} == {"fallback"}
         assert [answer["label"] for answer in answers] == edge_labels[hard_rows].tolist()

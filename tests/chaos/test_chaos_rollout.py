@@ -1,4 +1,4 @@
-"""A roll-out to a running fleet and its withdrawal lose no answer and mix no versions."""
+"""Tests that a roll-out to a running fleet and its withdrawal lose or mix no answers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class PackedVersion:
         with Device(self.bundle, policy="edge-only") as device:
             self.edge_labels = [device.answer(row).class_index for row in rows]
 
-    def gave(self, answer):
-        """Whether all fields of an answer are those of this version."""
+    def has_given(self, answer):
+        """Tell whether all fields of an answer are those of this version."""
         row = answer["row"]
         if answer["route"] == "fallback":
             return answer["label"] == self.edge_labels[row]
@@ -49,6 +49,7 @@ class PackedVersion:
 def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system, tmp_path):
     repository = Repository.init(tmp_path / "www")
     cheaper_system = feature_system.system.at(
+        # a budget that changes the outcome of many rows
         budget=feature_system.system.operating_point_.cost * 0.6
     )
     first_version, second_version = (
@@ -72,19 +73,20 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
     rng = np.random.default_rng(1)
     devices = [
         fleet.start_device(
-            f"pi-{i}", first_version.bundle, feature_system.rows,
+            f"pi-{number}", first_version.bundle, feature_system.rows,
             rng.permutation(len(feature_system.rows)).tolist(),
             rate=INSTANCES_PER_SECOND, repeats=True,
             update={
-                "store": str(tmp_path / f"store-{i}"), "trust": str(repository.root_file),
+                "store": str(tmp_path / f"store-{number}"), "trust": str(repository.root_file),
                 "url": f"https://{host}:8443", "ca_file": str(authority.file),
             },
         )
-        for i in range(N_DEVICES)
+        for number in range(N_DEVICES)
     ]  # fmt: skip
     fleet.start_answering(devices)
 
     def publish(version):
+        """Publish a version and announce it."""
         arguments = ["repo", "publish", str(repository.folder), version.name]
         arguments += ["--broker", fleet.network.worker_url]
         command = [sys.executable, "-m", "gatewise", *arguments]
@@ -93,44 +95,46 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
         )
         assert process.returncode == 0, process.stderr
 
-    def version_sequence(device):
-        """Versions in the order of the answers, without repetitions."""
+    def list_versions(device):
+        """List the versions in the order of the answers, without repetitions."""
         distinct_answers = (
             answer
             for answer in device.find_events("answer")
-            if first_version.gave(answer) != second_version.gave(answer)
+            if first_version.has_given(answer) != second_version.has_given(answer)
         )
         return [
             version_name
             for version_name, _ in itertools.groupby(
-                "1" if first_version.gave(answer) else "2" for answer in distinct_answers
+                "1" if first_version.has_given(answer) else "2" for answer in distinct_answers
             )
         ]
 
-    def wait_for(versions):
+    def wait_for_versions(versions):
         wait_until(
             lambda: all(
-                not device.is_done and version_sequence(device) == versions for device in devices
+                not device.is_done and list_versions(device) == versions for device in devices
             ),
-            versions,
+            f"the versions {versions}",
             60,
         )
 
-    wait_for(["1"])
+    wait_for_versions(["1"])
     publish(second_version)
-    wait_for(["1", "2"])
+    wait_for_versions(["1", "2"])
     publish(first_version)
-    wait_for(["1", "2", "1"])
+    wait_for_versions(["1", "2", "1"])
     fleet.stop_devices(devices)
 
     answers = []
     for device in devices:
-        answers += device.answers()
+        answers += device.read_answers()
         done_event = device.find_events("done")[0]
         assert (done_event["version"], done_event["update"]["taken"]) == ("1", 2)
-        assert version_sequence(device) == ["1", "2", "1"]
+        assert list_versions(device) == ["1", "2", "1"]
         assert device.split_late_answers()[1] == []
-    assert all(first_version.gave(answer) or second_version.gave(answer) for answer in answers)
+    assert all(
+        first_version.has_given(answer) or second_version.has_given(answer) for answer in answers
+    )
     routes = Counter(answer["route"] for answer in answers)
     print(f"\n{len(answers)} answers: {dict(routes)}; each of one version")
     assert routes["cloud"] > 0

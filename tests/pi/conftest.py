@@ -1,4 +1,4 @@
-"""Emulated Raspberry Pi: Debian for arm64 in a folder, run by qemu.
+"""Fixture of an emulated Raspberry Pi: Debian for arm64 in a folder, run by qemu.
 
 Only `make test-pi` collects these tests, because it sets GATEWISE_PI. The first run unpacks Debian
 into GATEWISE_PI_ROOT, by default .bench-cache/pi. That takes about two minutes and 700 MB. Emulated
@@ -20,6 +20,7 @@ if not os.environ.get("GATEWISE_PI"):
     collect_ignore_glob = ["*"]
 
 PROJECT = Path(__file__).parents[2]
+#: Release of Debian that Raspberry Pi OS is based on, and its version of Python.
 DEBIAN_SUITE, PYTHON_VERSION = "bookworm", "3.11"
 MIRROR = os.environ.get("GATEWISE_PI_MIRROR", "http://deb.debian.org/debian")
 #: onnxruntime reads from this description which instructions the processor has.
@@ -58,24 +59,27 @@ class Pi:
         self.root, self.site = folder / "root", folder / "site"
         self._qemu = find_program("qemu-aarch64-static")
 
-    def command(self, *args: object) -> list[str]:
+    def make_command(self, *arguments: object) -> list[str]:
+        """Make the command that runs Python with these arguments in the emulator."""
         python = self.root / "usr" / "bin" / f"python{PYTHON_VERSION}"
         qemu = [str(self._qemu), "-cpu", "cortex-a72", "-L", str(self.root)]
-        return [*qemu, str(python), *map(str, args)]
+        return [*qemu, str(python), *map(str, arguments)]
 
     @property
     def environment(self) -> dict[str, str]:
-        names = {"PATH", "HOME", "TMPDIR"} & os.environ.keys()
-        return {name: os.environ[name] for name in names} | {
+        """Environment of emulated processes, without the variables of this one."""
+        kept_names = {"PATH", "HOME", "TMPDIR"} & os.environ.keys()
+        return {name: os.environ[name] for name in kept_names} | {
             "PYTHONPATH": str(self.site),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def run(self, *args: object, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: object, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run Python; ten minutes are enough for the slow emulator."""
         return subprocess.run(
-            self.command(*args),
+            self.make_command(*arguments),
             env=self.environment,
             capture_output=True,
             text=True,
@@ -86,8 +90,8 @@ class Pi:
 
     def make_root(self) -> None:
         """Download Debian's packages and unpack them, without running their scripts."""
-        marker = self.root / ".done"
-        if marker.is_file():
+        done_file = self.root / ".done"
+        if done_file.is_file():
             return
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
@@ -106,7 +110,7 @@ class Pi:
             run_tool(["dpkg-deb", "-x", str(package), str(self.root)])
         (self.root / "proc").mkdir(exist_ok=True)
         (self.root / "proc/cpuinfo").write_text(CPUINFO)
-        marker.touch()
+        done_file.touch()
 
     def install(self, wheels: Path) -> None:
         """Build Gatewise's wheel, and install it and its edge extra for aarch64."""
@@ -114,8 +118,9 @@ class Pi:
         run_tool([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(PROJECT)])
         (wheel,) = wheels.glob("gatewise-*.whl")
         shutil.rmtree(self.site, ignore_errors=True)
-        versions = ("_2_28", "_2_27", "_2_17", "2014")
-        platforms = [f"--platform=manylinux{version}_aarch64" for version in versions]
+        # wheels for the C library of Debian (2.36) and older ones
+        library_versions = ("_2_28", "_2_27", "_2_17", "2014")
+        platforms = [f"--platform=manylinux{version}_aarch64" for version in library_versions]
         constraints = ["-c", str(PROJECT / "constraints.txt")]
         run_tool(
             [*pip, "install", "--target", str(self.site), *platforms,
@@ -125,6 +130,7 @@ class Pi:
 
 
 def find_program(name: str) -> str | None:
+    """Find a program, also one for administrators."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 
@@ -140,6 +146,7 @@ def run_tool(command: Sequence[str]) -> None:
 
 @pytest.fixture(scope="session")
 def pi(tmp_path_factory: pytest.TempPathFactory) -> Pi:
+    """The emulated machine, with this version of Gatewise."""
     for program, package in REQUIRED_PACKAGES.items():
         if find_program(program) is None:
             pytest.skip(f"{program} is not installed (apt install {package})")

@@ -1,4 +1,4 @@
-"""The wheel on aarch64: a bundle proves itself there and is answered for, broker and cloud here."""
+"""Tests of the wheel on an emulated Pi: self-tests, answers, and offloads to this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_FEATURES = 8
 COSTS = FeatureCosts(
     np.linspace(0.5, 2.0, N_FEATURES), group=["g"] * 3 + [None] * 5, shared={"g": 1.0},
 )  # fmt: skip
-# The emulator's cpu cannot be compared with a Pi's; a minute is enough for anything.
+#: The emulator's processor cannot be compared with a Pi's; a minute is enough for any answer.
 DEADLINE_MS = 60_000
 COMMAND_CODE = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 SELF_TEST_CODE = """
@@ -32,8 +32,8 @@ bundle = Bundle.open(sys.argv[1], for_device=True)
 stages = load_stages(bundle, sys.argv[2])
 rows = self_test(bundle, stages)
 import numpy, paho.mqtt, cbor2
-loaded = [m for m in ("sklearn", "scipy", "lightgbm", "onnx", "numba", "onnxruntime")
-          if m in sys.modules]
+loaded = [name for name in ("sklearn", "scipy", "lightgbm", "onnx", "numba", "onnxruntime")
+          if name in sys.modules]
 print(json.dumps({"machine": platform.machine(), "rows": rows, "loaded": loaded}))
 """
 
@@ -53,8 +53,8 @@ def packed_systems(tmp_path_factory):
     for name, system in {"staged": staged_cascade, "lazy": lazy_model}.items():
         system.fit(X[:600], y[:600])
         if name == "staged":  # a point that sends a good part to the cloud
-            points = [p for p in system.frontier_.points if p.offload_rate < 0.6]
-            system = system.at(budget=max(points, key=lambda p: p.offload_rate).cost)
+            points = [point for point in system.frontier_.points if point.offload_rate < 0.6]
+            system = system.at(budget=max(points, key=lambda point: point.offload_rate).cost)
         systems[name] = system, pack(system, folder / name, sample=X[:32])
     return systems, X[600:680]
 
@@ -66,14 +66,16 @@ def test_emulated_machine_is_aarch64(pi):
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runner", ["onnxruntime", "numpy"])
-@pytest.mark.parametrize("name", ["staged", "lazy"])
-def test_self_test_passes_with_both_runners(pi, packed_systems, name, runner):
-    _, bundle = packed_systems[0][name]
+@pytest.mark.parametrize("system_name", ["staged", "lazy"])
+def test_self_test_passes_with_both_runners(pi, packed_systems, system_name, runner):
+    _, bundle = packed_systems[0][system_name]
     process = pi.run("-c", SELF_TEST_CODE, bundle.path, runner)
     assert process.returncode == 0, process.stderr
     report = json.loads(process.stdout)
-    assert (report["machine"], report["rows"]) == ("aarch64", 32)
-    expected_modules = ["onnxruntime"] if (name, runner) == ("staged", "onnxruntime") else []
+    assert (report["machine"], report["rows"]) == ("aarch64", 32)  # rows of the sample
+    # The trees of the lazy model run without onnxruntime.
+    needs_onnxruntime = (system_name, runner) == ("staged", "onnxruntime")
+    expected_modules = ["onnxruntime"] if needs_onnxruntime else []
     assert report["loaded"] == expected_modules
 
 
@@ -86,16 +88,19 @@ def test_command_answers_like_the_trained_system(pi, packed_systems, tmp_path):
     )
     assert process.returncode == 0, process.stderr
     *answers, _ = [json.loads(line) for line in process.stdout.splitlines()]
-    assert [a["label"] for a in answers] == system.predict(rows).tolist()
-    assert [a["cost"] for a in answers] == pytest.approx(system.cost(rows).tolist(), abs=1e-8)
+    assert [answer["label"] for answer in answers] == system.predict(rows).tolist()
+    # sums of prices in another order
+    assert [answer["cost"] for answer in answers] == pytest.approx(
+        system.cost(rows).tolist(), abs=1e-8
+    )
 
 
 @pytest.mark.timeout(1800)
 def test_hard_instances_are_answered_by_a_worker_on_this_machine(pi, packed_systems, tmp_path):
     systems, rows = packed_systems
     system, bundle = systems["staged"]
-    settings = tmp_path / "settings.toml"
-    settings.write_text("connect_timeout = 60.0\n")
+    settings_file = tmp_path / "settings.toml"
+    settings_file.write_text("connect_timeout = 60.0\n")  # seconds, for the slow emulator
     with MosquittoBroker() as broker:
         worker = subprocess.Popen(
             [sys.executable, "-c", COMMAND_CODE, "cloud", str(bundle.path), "--broker", broker.url],
@@ -108,7 +113,7 @@ def test_hard_instances_are_answered_by_a_worker_on_this_machine(pi, packed_syst
             process = pi.run(
                 "-c", COMMAND_CODE, "edge", bundle.path, "--broker", broker.url, "--device", "pi-4",
                 "--data", write_table(rows, tmp_path), "--deadline-ms", DEADLINE_MS,
-                "--settings", settings, "--json",
+                "--settings", settings_file, "--json",
             )  # fmt: skip
         finally:
             worker.terminate()
@@ -116,9 +121,12 @@ def test_hard_instances_are_answered_by_a_worker_on_this_machine(pi, packed_syst
     assert process.returncode == 0, process.stderr
     *answers, last_line = [json.loads(line) for line in process.stdout.splitlines()]
     exit_stages = system.exit_stage(rows)
-    assert [a["stage"] for a in answers] == exit_stages.tolist()
-    assert [a["label"] for a in answers] == system.predict(rows).tolist()
-    assert [a["cost"] for a in answers] == pytest.approx(system.cost(rows).tolist(), abs=1e-8)
+    assert [answer["stage"] for answer in answers] == exit_stages.tolist()
+    assert [answer["label"] for answer in answers] == system.predict(rows).tolist()
+    # sums of prices in another order
+    assert [answer["cost"] for answer in answers] == pytest.approx(
+        system.cost(rows).tolist(), abs=1e-8
+    )
     assert last_line["summary"]["answers"]["fallback"] == 0
     assert last_line["summary"]["answers"]["cloud"] == int(
         (exit_stages == len(bundle.manifest.stages)).sum()
@@ -127,7 +135,8 @@ def test_hard_instances_are_answered_by_a_worker_on_this_machine(pi, packed_syst
 
 
 def write_table(rows, folder: Path) -> Path:
-    table = folder / "rows.csv"
-    header = ",".join(f"x{k}" for k in range(N_FEATURES))
-    np.savetxt(table, rows, "%.9g", ",", header=header, comments="")
-    return table
+    """Write the rows into a CSV file; nine digits keep every 32-bit number."""
+    path = folder / "rows.csv"
+    header = ",".join(f"x{index}" for index in range(N_FEATURES))
+    np.savetxt(path, rows, "%.9g", ",", header=header, comments="")
+    return path

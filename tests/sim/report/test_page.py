@@ -81,7 +81,7 @@ def test_plots_are_well_formed_and_have_descriptions(page):
 
 def test_page_names_the_policies_and_the_outage(page):
     for policy in make_report().policies:
-        assert page.count(policy.name) >= 4  # in two plots and at least two tables
+        assert page.count(policy.name) >= 4  # in a plot and in tables
     assert "Shaded: cloud was down from 0:20 to 0:30 h." in read_visible_text(page)
 
 

@@ -141,7 +141,7 @@ def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     assert len(images) == len(page.evaluate(PLOT_BOXES))
     assert all(len(name) > 40 for name in images)  # title and description
     assert all(names_by_role["region"])
-    assert len(names_by_role["heading"]) >= 9  # the title, four sections and their parts
+    assert len(names_by_role["heading"]) >= 9  # the title, four sections, parts of each
     assert {"columnheader", "rowheader", "table"} <= set(names_by_role)
     levels = page.evaluate(
         "[...document.querySelectorAll('h1,h2,h3')].map(heading => +heading.tagName[1])"
