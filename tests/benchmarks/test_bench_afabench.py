@@ -1,4 +1,4 @@
-"""The policy for AFABench has the answers and costs of the fitted system."""
+"""Tests that the policy for AFABench has the answers and costs of the fitted system."""
 
 import json
 
@@ -13,19 +13,20 @@ from benchmarks.afabench.metrics import record_of_row
 from gatewise_training import AdaptGBRT, StagedCascade
 
 
-def breast_cancer():
-    x, y = load_breast_cancer(return_X_y=True)
-    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
-    return x[:400], y[:400], x[400:]
+def load_breast_cancer_rows():
+    """Load standardised rows and labels to fit on, and test rows."""
+    X, y = load_breast_cancer(return_X_y=True)
+    X = ((X - X.mean(axis=0)) / X.std(axis=0)).astype(np.float32)
+    return X[:400], y[:400], X[400:]
 
 
-def run_episodes(policy, x):
+def run_episodes(policy, X):
     """Acquire selections until every row stops; return labels and selections."""
     n_selections = int(policy.selection_of_feature.max()) + 1
-    selected = np.zeros((len(x), n_selections), bool)
+    selected = np.zeros((len(X), n_selections), bool)
     for _ in range(n_selections + 1):
         observed = selected[:, policy.selection_of_feature]
-        actions, proba = policy.act(np.where(observed, x, 0), observed)
+        actions, proba = policy.act(np.where(observed, X, 0), observed)
         rows = np.flatnonzero(actions != STOP)
         if not len(rows):
             return proba.argmax(axis=1), selected
@@ -45,23 +46,23 @@ def run_episodes(policy, x):
 )
 @pytest.mark.parametrize("hard_budget", [None, 4.0])
 def test_episodes_have_the_answers_and_costs_of_the_system(method, settings, hard_budget):
-    x, y, x_test = breast_cancer()
+    X, y, X_test = load_breast_cancer_rows()
     # features 0 to 4 belong to one selection with one price
-    selection_of = np.maximum(np.arange(30) - 4, 0)
+    selection_of_feature = np.maximum(np.arange(30) - 4, 0)
     prices = np.linspace(0.5, 1.5, 26)
-    costs = prices_of_selections(selection_of, prices)
+    costs = prices_of_selections(selection_of_feature, prices)
     if hard_budget is not None:
         settings = settings | {"budget": hard_budget, "max_instance_cost": hard_budget}
     system = method(
         LogisticRegression(max_iter=1000), feature_costs=costs, random_state=0, **settings
     )
-    system.fit(x, y)
-    policy = AcquisitionPolicy(system, selection_of, np.array([0.4, 0.6]))
-    labels, selected = run_episodes(policy, x_test)
-    np.testing.assert_array_equal(labels, system.predict(x_test))
-    np.testing.assert_allclose(selected @ prices, system.cost(x_test))
+    system.fit(X, y)
+    policy = AcquisitionPolicy(system, selection_of_feature, np.array([0.4, 0.6]))
+    labels, selected = run_episodes(policy, X_test)
+    np.testing.assert_array_equal(labels, system.predict(X_test))
+    np.testing.assert_allclose(selected @ prices, system.cost(X_test))
     if hard_budget is not None:
-        assert (selected @ prices).max() <= hard_budget + 1e-9
+        assert (selected @ prices).max() <= hard_budget + 1e-9  # rounding of sums
 
 
 def test_prices_of_selections_charge_a_shared_selection_once():
@@ -71,13 +72,17 @@ def test_prices_of_selections_charge_a_shared_selection_once():
 
 
 def test_cpu_seconds_are_summed_by_step_method_and_set(tmp_path):
-    fit = (
+    fit_arguments = (
         "save_path=extra/output/trained_methods/initializer-cold/cae/dataset-cube+instance_idx-0/m"
     )
-    lines = [[2.0, "scripts/train/cae.py", fit], [3.0, "scripts/train/cae.py", fit], [9.0, "-V"]]
-    log = tmp_path / "log.jsonl"
-    log.write_text("\n".join(json.dumps(line) for line in lines))
-    assert bench_afabench.cpu_seconds(log) == [
+    entries = [  # seconds, script and arguments; other programs are omitted
+        [2.0, "scripts/train/cae.py", fit_arguments],
+        [3.0, "scripts/train/cae.py", fit_arguments],
+        [9.0, "-V"],
+    ]
+    log_path = tmp_path / "log.jsonl"
+    log_path.write_text("\n".join(json.dumps(entry) for entry in entries))
+    assert bench_afabench.cpu_seconds(log_path) == [
         {"step": "trained_methods", "name": "cae", "set": "cube", "seconds": 5.0}
     ]
 

@@ -1,4 +1,4 @@
-"""Targets, page and load client of the benchmark of a cloud worker."""
+"""Tests of targets, page and load client of the benchmark of a cloud worker."""
 
 import json
 
@@ -10,6 +10,7 @@ from benchmarks.bench_cloud import BENCHMARK, TARGETS, page
 from benchmarks.cloud.load import connected, payloads
 from gatewise_cloud.broker.broker import MosquittoBroker
 
+#: Figures of an example run, of which one misses its target.
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "n": 9}
 RATE = {"median": 10, "low": 9, "high": 11, "n": 3}
 FIGURES = {
@@ -40,9 +41,9 @@ def test_each_target_is_compared_with_its_bound():
         "p99_over_bound": True,
     }
     document = {"figures": FIGURES, "holds": holds, "settings": {"f0": "none"}}
-    text = "\n".join(page(document | {"machine": {"cores": 2}}))
-    assert text.count("| missed |") == 1
-    assert all(target in text for target, _, _ in TARGETS.values())
+    page_text = "\n".join(page(document | {"machine": {"cores": 2}}))
+    assert page_text.count("| missed |") == 1
+    assert all(target in page_text for target, _, _ in TARGETS.values())
 
 
 def test_client_receives_every_echo():

@@ -1,4 +1,4 @@
-"""Downloads of public data sets from a local server that has the bytes of their sources."""
+"""Tests of downloads of public data sets, from a local server with the bytes of the sources."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gatewise.errors import InputError
 pytest.importorskip("pooch")
 
 
-def letter_file() -> bytes:
-    """Content of the raw file of Letters, written from the arrays of the repository."""
+def make_letter_file() -> bytes:
+    """Make the raw file of Letters from the arrays of the repository."""
     with np.load(SMALL_SETS / "letter.npz") as arrays:
         rows = zip(arrays["y"], arrays["X"], strict=True)
-        lines = [f"{chr(ord('A') + y)},{','.join(map(str, x))}" for y, x in rows]
-    return "\n".join(["Letter," + ",".join(map(str, range(1, 17))), *lines]).encode()
+        lines = [f"{chr(ord('A') + label)},{','.join(map(str, row))}" for label, row in rows]
+    header = "Letter," + ",".join(map(str, range(1, 17)))  # 16 features
+    return "\n".join([header, *lines]).encode()
 
 
 class Server(HTTPServer):
@@ -55,8 +56,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
+    """A running server that has the file of Letters."""
     server = Server()
-    server.files["/letter/letter-recognition.data"] = letter_file()
+    server.files["/letter/letter-recognition.data"] = make_letter_file()
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -65,7 +67,8 @@ def server():
     server.server_close()
 
 
-def files_below(folder):
+def list_files(folder):
+    """List the files in a folder and below it."""
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
@@ -115,7 +118,7 @@ def test_changed_file_is_refused_and_deleted(server, tmp_path):
     server.files["/letter/letter-recognition.data"] = bytes(content)
     with pytest.raises(InputError, match="does not have the known SHA-256"):
         fetch("letter", tmp_path, mirror=server.address)
-    assert files_below(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("n_missing_bytes", [1, 700_000])
@@ -123,7 +126,7 @@ def test_truncated_file_is_refused_and_deleted(server, tmp_path, n_missing_bytes
     server.n_missing_bytes = n_missing_bytes
     with pytest.raises(InputError, match=r"letter-recognition\.data"):
         fetch("letter", tmp_path, mirror=server.address)
-    assert files_below(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 def test_error_for_a_missing_file_names_its_address(server, tmp_path):
@@ -139,7 +142,7 @@ def test_unreachable_server_gives_a_message_of_one_line(server, tmp_path, capsys
     message = capsys.readouterr().err.strip()
     assert "cannot be fetched (ConnectionError)" in message
     assert "\n" not in message
-    assert files_below(tmp_path) == []
+    assert list_files(tmp_path) == []
 
 
 def test_unknown_set_is_refused_before_any_download(server, tmp_path, capsys):
@@ -152,6 +155,6 @@ def test_unknown_set_is_refused_before_any_download(server, tmp_path, capsys):
 def test_list_shows_the_file_of_each_set(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
     assert command.main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert str(SMALL_SETS / "letter.npz") in text
-    assert "python -m benchmarks.data fetch covertype" in text
+    output = capsys.readouterr().out
+    assert str(SMALL_SETS / "letter.npz") in output
+    assert "python -m benchmarks.data fetch covertype" in output

@@ -1,4 +1,4 @@
-"""Figures, page and processes of the edge benchmark."""
+"""Tests of figures, page and processes of the edge benchmark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from benchmarks import bench_edge
 from benchmarks.edge import process as edge_process
 
+#: Figures of an example model and of example processes; one of them misses its target.
 MODEL_FIGURES = {
     "stages": 1, "kinds": ["graph"], "file_bytes": 4268, "flat_bytes": 4268,
     "first_stage_features": 16, "first_stage_stops": 1.0, "offload_rate": 0.0,
@@ -21,6 +22,7 @@ PROCESSES = {
     "serve letters-64kb": {"seconds": 0.4, "cpu": 0.4, "rss_mb": 70.0, "peak_mb": 72.0},
     "serve letters-64kb, numpy": {"seconds": 0.4, "cpu": 0.4, "rss_mb": 50.0, "peak_mb": 51.0},
 }
+#: Microseconds of three rounds of each item.
 RUNS = {
     "noop": [8.0, 10.0, 100.0],
     "trees-50 decide": [12.0, 15.0, 150.0],
@@ -28,24 +30,25 @@ RUNS = {
 }
 
 
-def example_document() -> dict:
+def make_document() -> dict:
+    """Make the document of the example figures."""
     models = {"trees-50": SimpleNamespace(title="50 trees", figures=MODEL_FIGURES)}
     skipped = {"trees-50 c99": "no C compiler"}
     return bench_edge.document(RUNS, models, PROCESSES, skipped, n_calls=7)
 
 
 def test_ratios_are_medians_of_the_ratios_per_round():
-    document = example_document()
+    document = make_document()
     assert document["items"]["trees-50 decide"]["us"] == 15.0
     assert document["items"]["trees-50 decide"]["noops"] == 1.5
-    figures = {t["what"]: t["figure"] for t in document["targets"]}
+    figures = {target["what"]: target["figure"] for target in document["targets"]}
     assert figures["`trees-50 decide` / `noop`"] == 1.5
     assert figures["us of `trees-50 c99`"] == 2.0
     json.dumps(document)
 
 
 def test_page_shows_met_missed_and_skipped_items():
-    page = "\n".join(bench_edge.page(example_document() | {"quick": True}))
+    page = "\n".join(bench_edge.page(make_document() | {"quick": True}))
     assert "| `trees-50 decide` / `noop` | 1.5 | 2 | met |" in page
     assert "| seconds until everything is imported | 0.7 | 0.6 | missed |" in page
     assert "Left out: `trees-50 c99`: no C compiler" in page
@@ -58,13 +61,14 @@ def test_every_round_times_all_items():
         {name: lambda name=name: order.append(name) for name in "ab"}, n_rounds=2, n_calls=3
     )
     assert order == (["a"] * 3 + ["b"] * 3) * 3  # the first round is not counted
-    assert [len(us) for us in runs.values()] == [2, 2]
-    assert all(us > 0 for name in "ab" for us in runs[name])
+    assert [len(round_times) for round_times in runs.values()] == [2, 2]
+    assert all(microseconds > 0 for name in "ab" for microseconds in runs[name])
 
 
 @pytest.mark.parametrize("mode", ["nothing", "import"])
 def test_new_process_reports_time_and_memory(mode):
     sample = edge_process.measure(mode, [])
+    # less than five minutes: the clocks have the same unit and start
     assert 0 < sample["seconds"] < 300
     assert 0 < sample["cpu"] < 300
     assert 0 <= sample["rss"] <= sample["peak"]

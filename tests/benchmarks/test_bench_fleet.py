@@ -1,4 +1,4 @@
-"""Figures, targets and page of the benchmark of a simulated fleet."""
+"""Tests of figures, targets and page of the benchmark of a simulated fleet."""
 
 import json
 
@@ -8,20 +8,21 @@ from benchmarks import bench_fleet
 from benchmarks.bench_fleet import RUNS, TARGETS, document, page, run_part, write_inputs
 
 
-def run_figures(error: float) -> dict:
+def make_figures(cost_ratio: float) -> dict:
+    """Make figures of runs in which a part has `cost_ratio` times the cost of the whole fleet."""
     run = {"cpu_seconds": 10.0, "peak_mb": 100.0, "policies": {"system": "all of 5 devices"}}
-    compared = {"whole": {"cost": [2.0, 1.9, 2.1]}, "part": {"cost": [2.0 * error, 1.8, 2.2]}}
+    compared = {"whole": {"cost": [2.0, 1.9, 2.1]}, "part": {"cost": [2.0 * cost_ratio, 1.8, 2.2]}}
     return {name: dict(run) for name in RUNS} | {"error": compared}
 
 
 def test_each_target_is_compared_with_its_bound():
-    figures = document(run_figures(1.08), "1day")
+    figures = document(make_figures(1.08), "1day")
     assert figures["holds"] == dict.fromkeys(TARGETS, True) | {"largest_error": False}
-    assert figures["figures"]["largest_error"] == 8.0
+    assert figures["figures"]["largest_error"] == 8.0  # in %
     assert json.loads(json.dumps(figures)) == figures
-    text = "\n".join(page(figures))
-    assert text.count("| missed |") == 1
-    assert all(title in text for title, _, _ in TARGETS.values())
+    page_text = "\n".join(page(figures))
+    assert page_text.count("| missed |") == 1
+    assert all(title in page_text for title, _, _ in TARGETS.values())
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Error messages of all benchmarks, and agreement of the committed pages with their figures."""
+"""Tests of the error messages of all benchmarks, and of the committed pages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_bad_input_gives_a_message_of_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def committed_benchmarks():
+def find_committed_benchmarks():
     """Yield the benchmarks whose figures and page are in the repository."""
     for file in sorted(Path(harness.__file__).parent.glob("bench_*.py")):
         module = importlib.import_module(f"benchmarks.{file.stem}")
@@ -45,7 +45,7 @@ def committed_benchmarks():
 
 def test_each_committed_page_shows_the_committed_figures():
     outdated_pages = []
-    for benchmark in committed_benchmarks():
+    for benchmark in find_committed_benchmarks():
         figures = json.loads((harness.RESULTS / f"{benchmark.name}.json").read_text())
         page = (harness.RESULTS / f"{benchmark.name}.md").read_text()
         if page != "\n".join([*benchmark.page(figures), ""]):

@@ -1,4 +1,4 @@
-"""Methods of users in the comparison, and error messages for broken ones."""
+"""Tests of methods of users in the comparison, and of errors for broken ones."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:Trees"
 
 @pytest.fixture
 def task():
+    """A fold of a problem, with at most three fits."""
     problem = problems.get("breast_cancer")
     return peers.Task(problem, problem.make_folds(0)[0], 0, 3, lambda _name, make: make())
 
@@ -34,7 +35,7 @@ def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
     method = load_user_method(EXAMPLE, 0)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
     rows, labels = task.fold.test
-    expected = {
+    accuracies_and_costs = {
         (
             float(np.mean(tree.predict(rows) == labels)),
             float(len(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))),
@@ -42,7 +43,7 @@ def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
         for tree in method.trees
     }
     assert len(outcome.points) > 2
-    assert {(p.accuracy, p.cost) for p in outcome.points[1:]} <= expected
+    assert {(point.accuracy, point.cost) for point in outcome.points[1:]} <= accuracies_and_costs
     assert outcome.points[0].cost == 0  # the most frequent class without features
 
 
@@ -58,22 +59,22 @@ def test_method_of_a_user_has_a_column_on_the_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("code", "message"),
     [
         ("import nothing_of_this_name", "fails: No module named"),
         ("Mine = 3", "has no class Mine"),
         ("class Mine:\n    def fit(self): ...", "no method 'points'"),
     ],
 )
-def test_broken_method_is_refused_before_the_run(text, message, tmp_path, capsys):
+def test_broken_method_is_refused_before_the_run(code, message, tmp_path, capsys):
     path = tmp_path / "mine.py"
-    path.write_text(text)
-    out = tmp_path / "out"
-    assert bench_adapt.main(["--add", f"{path}:Mine", "--out", str(out)]) == 2
-    error = capsys.readouterr().err.strip()
-    assert message in error
-    assert "\n" not in error
-    assert not out.exists()
+    path.write_text(code)
+    out_folder = tmp_path / "out"
+    assert bench_adapt.main(["--add", f"{path}:Mine", "--out", str(out_folder)]) == 2
+    error_line = capsys.readouterr().err.strip()
+    assert message in error_line
+    assert "\n" not in error_line
+    assert not out_folder.exists()
 
 
 def test_error_names_a_missing_file():

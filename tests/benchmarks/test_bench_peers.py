@@ -1,4 +1,4 @@
-"""Costs, stop rules and operating points of the peers."""
+"""Tests of costs, stop rules and operating points of the peers."""
 
 from __future__ import annotations
 
@@ -21,71 +21,78 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 
 @pytest.fixture(scope="module")
 def fold():
+    """The first fold of Breast Cancer, of 30 features at price 1."""
     return problems.get("breast_cancer").make_folds(0)[0]
 
 
-def plan_of(fold):
-    x, y = fold.train
-    return ValidationSplit.choose(x, y, np.ones(len(y)), validation=fold.validation, seed=0)
+def choose_plan(fold):
+    """Choose the fits on a fold that has its own validation rows."""
+    X, y = fold.train
+    return ValidationSplit.choose(X, y, np.ones(len(y)), validation=fold.validation, seed=0)
 
 
 def test_lazy_cost_equals_a_walk_through_every_tree(fold):
-    plan = plan_of(fold)
+    plan = choose_plan(fold)
     costs = FeatureCosts(
         np.arange(1, 31) / 10, group=["a"] * 10 + ["b"] * 10 + [None] * 10,
         shared={"a": 2.0, "b": 0.5},
     )  # fmt: skip
     penalty = {"num_leaves": 15, "cegb_penalty_feature_lazy": [0.01] * 30}
     model = booster_fit(plan, np.arange(30), 2, penalty, seed=0)(*plan.folds[0], None)
-    x = fold.test[0][:40]
-    path_costs = peer_cegb.path_costs(model, x, costs)
+    X = fold.test[0][:40]  # few rows, because the walk is slow
+    path_costs = peer_cegb.path_costs(model, X, costs)
 
     frame = model.model.trees_to_dataframe()
     frame = frame[frame.tree_index < model.rounds].set_index("node_index")
     roots = frame[frame.node_depth == 1].index
-    for row, cost in zip(x.astype(float), path_costs, strict=True):
-        acquired: set[int] = set()
+    for row, cost in zip(X.astype(float), path_costs, strict=True):
+        acquired_features: set[int] = set()
         for node in roots:
             while isinstance(frame.at[node, "split_feature"], str):
                 feature = int(frame.at[node, "split_feature"].removeprefix("Column_"))
-                acquired.add(feature)
-                left = row[feature] <= frame.at[node, "threshold"]
-                node = frame.at[node, "left_child" if left else "right_child"]
-        assert cost == pytest.approx(costs.price(sorted(acquired)))
+                acquired_features.add(feature)
+                goes_left = row[feature] <= frame.at[node, "threshold"]
+                node = frame.at[node, "left_child" if goes_left else "right_child"]
+        assert cost == pytest.approx(costs.price(sorted(acquired_features)))
 
 
 def test_sweep_places_its_fits_between_different_costs():
     tried_penalties = []
 
-    def evaluate(penalty):
+    def evaluate_penalty(penalty):
+        """Return a cost that falls at penalties of 1 and 2."""
         tried_penalties.append(penalty)
         return (30.0 if penalty < 1 else 3.0 if penalty < 2 else 1.0), penalty
 
-    results = sweep_penalties(evaluate, 1e-4, 1e4, 12)
+    results = sweep_penalties(evaluate_penalty, 1e-4, 1e4, 12)
     assert results == sorted(tried_penalties)
     assert len(tried_penalties) <= 12
-    assert max(p for p in tried_penalties if p < 1) > 0.5
-    assert min(p for p in tried_penalties if p >= 1) < 1.5
+    # 12 fits find the first fall within half a penalty, although the range spans eight decades
+    assert max(penalty for penalty in tried_penalties if penalty < 1) > 0.5
+    assert min(penalty for penalty in tried_penalties if penalty >= 1) < 1.5
 
 
 def test_elimination_removes_whole_groups_of_free_features():
     fold = problems.get("digits").make_folds(0)[0]
-    plan = plan_of(fold)
+    plan = choose_plan(fold)
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
     kept_features = peer_static._eliminate(model, costs, 3.0)
     assert costs.price(kept_features) == 3.0
     assert set(kept_features) == {
-        k for k in model.used_features() if costs.group[k] in costs.group[kept_features]
+        feature
+        for feature in model.used_features()
+        if costs.group[feature] in costs.group[kept_features]
     }
 
 
 def test_sedna_rules_follow_their_formulas():
-    p = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
-    score = peer_static.SCORES["sedna-cross-entropy"](p)
-    expected = 1 + sum(q * math.log(q) for q in p[0]) / math.log(3)
-    assert score == pytest.approx([expected, 1.0, 0.0])
-    assert peer_static.SCORES["sedna-threshold"](p).tolist() == p.max(axis=1).tolist()
+    rows = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    scores = peer_static.SCORES["sedna-cross-entropy"](rows)
+    # 1 minus the entropy as a share of the largest one, that of three equal probabilities
+    first_score = 1 + sum(p * math.log(p) for p in rows[0]) / math.log(3)
+    assert scores == pytest.approx([first_score, 1.0, 0.0])
+    assert peer_static.SCORES["sedna-threshold"](rows).tolist() == rows.max(axis=1).tolist()
 
 
 def test_thresholds_include_never_and_always():
@@ -113,14 +120,14 @@ def test_points_of_a_system_equal_its_own_figures(fold):
     system.fit(*fold.train, validation=fold.validation)
     points = system_points(system, fold)
     assert len(points) == len(system.frontier_.points)
-    x, y = fold.test
+    X, y = fold.test
     for point in points:
         point_system = system.at(budget=point.val_cost)
         assert point_system.operating_point_.accuracy == point.val_accuracy
-        assert point.accuracy == pytest.approx(np.mean(point_system.predict(x) == y))
-        assert point.cost == pytest.approx(point_system.cost(x).mean())
-        assert point.cost_paper == pytest.approx(point_system.cost(x, accounting="paper").mean())
-        assert point.offload_rate == pytest.approx(point_system.offload(x).mean())
+        assert point.accuracy == pytest.approx(np.mean(point_system.predict(X) == y))
+        assert point.cost == pytest.approx(point_system.cost(X).mean())
+        assert point.cost_paper == pytest.approx(point_system.cost(X, accounting="paper").mean())
+        assert point.offload_rate == pytest.approx(point_system.offload(X).mean())
 
 
 @pytest.mark.parametrize(
@@ -130,10 +137,10 @@ def test_every_peer_has_free_and_accurate_points(method, fold):
     task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
     outcome = peers.run_method(method, task)
     assert outcome.seconds > 0
-    costs = [p.val_cost for p in outcome.points]
+    costs = [point.val_cost for point in outcome.points]
     assert costs == sorted(costs)
     assert costs[0] == 0
-    assert costs[-1] <= 30
-    best = outcome.points[-1]
-    assert best.accuracy > 0.9
+    assert costs[-1] <= 30  # all features
+    most_accurate_point = outcome.points[-1]
+    assert most_accurate_point.accuracy > 0.9  # the most frequent class has 0.63
     assert len(COLUMNS) == len(Point.__dataclass_fields__)

@@ -1,4 +1,4 @@
-"""Points of rankings are AP@5 of the probability of relevance, for systems and peers."""
+"""Tests that points of rankings are AP@5 of the probability of relevance."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from gatewise_training.data.metrics import average_precision_at
 pytestmark = pytest.mark.slow  # fits of several seconds
 
 
-def ranked_rows(seed, n_queries):
-    """Queries of 5 to 12 documents whose relevance depends on the first three features."""
+def draw_ranked_rows(seed, n_queries):
+    """Draw queries of 5 to 12 documents; relevance depends on the first three features."""
     rng = np.random.default_rng(seed)
     qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
-    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
-    y = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=len(qid)) > 0
-    return (x, y.astype(np.int64)), qid
+    X = rng.normal(size=(len(qid), 6)).astype(np.float32)
+    y = X[:, 0] + 0.7 * X[:, 1] + 0.5 * X[:, 2] + rng.normal(size=len(qid)) > 0
+    return (X, y.astype(np.int64)), qid
 
 
 @pytest.fixture(scope="module")
 def problem():
+    """A synthetic ranking problem of one fold."""
     (train, _), (validation, validation_queries), (test, test_queries) = (
-        ranked_rows(0, 60),
-        ranked_rows(1, 30),
-        ranked_rows(2, 40),
+        draw_ranked_rows(0, 60),
+        draw_ranked_rows(1, 30),
+        draw_ranked_rows(2, 40),
     )
     fold = Fold(train, validation, test, (validation_queries, test_queries))
     costs = FeatureCosts.uniform(6)
@@ -43,22 +44,28 @@ def problem():
 
 @pytest.fixture(scope="module")
 def fold(problem):
+    """The fold of the problem."""
     return problem.make_folds(0)[0]
 
 
 @pytest.fixture(scope="module")
 def system(fold):
+    """A cascade that is fitted to the fold."""
     cascade = StagedCascade(n_stages=2, families=("linear",), effort="low", random_state=0)
     return cascade.fit(*fold.train, validation=fold.validation)
 
 
-def average_precision(system, table, qid):
-    return average_precision_at(system.predict_proba(table[0])[:, 1], table[1] == 1, qid)
+def compute_average_precision(system, table, qid):
+    """Compute the AP@5 of a system's probabilities for rows and labels."""
+    X, y = table
+    return average_precision_at(system.predict_proba(X)[:, 1], y == 1, qid)
 
 
 def test_truth_scores_classes_by_accuracy_and_queries_by_ap():
-    y, proba = np.array([0, 1, 1, 0]), np.array([[0.6, 0.4], [0.4, 0.6], [0.7, 0.3], [0.9, 0.1]])
-    classes, queries = Truth(y), Truth(y, np.array([1, 1, 2, 2]))
+    y = np.array([0, 1, 1, 0])
+    proba = np.array([[0.6, 0.4], [0.4, 0.6], [0.7, 0.3], [0.9, 0.1]])
+    classes = Truth(y)
+    queries = Truth(y, np.array([1, 1, 2, 2]))
     assert classes.to_answers(proba).tolist() == [0, 1, 0, 0]
     assert classes.score(classes.to_answers(proba)) == 0.75
     assert len(classes) == 4
@@ -74,10 +81,10 @@ def test_points_of_a_system_have_the_figures_of_its_rankings(system, fold):
     for point in points:
         point_system = system.at(budget=point.val_cost)
         assert point.val_accuracy == pytest.approx(
-            average_precision(point_system, fold.validation, fold.queries[0])
+            compute_average_precision(point_system, fold.validation, fold.queries[0])
         )
         assert point.accuracy == pytest.approx(
-            average_precision(point_system, fold.test, fold.queries[1])
+            compute_average_precision(point_system, fold.test, fold.queries[1])
         )
         assert point.cost == pytest.approx(point_system.cost(fold.test[0]).mean())
         assert point.offload_rate == pytest.approx(point_system.offload(fold.test[0]).mean())
@@ -87,10 +94,10 @@ def test_own_choice_is_scored_as_a_ranking(system, fold):
     point = own_choice(system, fold, 0.05)
     chosen_system = system.at(max_loss=0.05)
     assert point.val_accuracy == pytest.approx(
-        average_precision(chosen_system, fold.validation, fold.queries[0])
+        compute_average_precision(chosen_system, fold.validation, fold.queries[0])
     )
     assert point.accuracy == pytest.approx(
-        average_precision(chosen_system, fold.test, fold.queries[1])
+        compute_average_precision(chosen_system, fold.test, fold.queries[1])
     )
 
 
@@ -103,22 +110,22 @@ def test_every_peer_ranks_better_than_chance(method, problem, fold):
     chance = fold.test_truth.score(np.zeros(len(fold.test[1])))
     assert points[0].cost == 0
     assert points[0].accuracy == pytest.approx(chance)
-    assert points[-1].accuracy > chance + 0.15
+    assert points[-1].accuracy > chance + 0.15  # clearly, with labels as noisy as these
 
 
-@pytest.mark.parametrize(("noisy", "leaf_counts"), [(False, {255}), (True, {7, 31, 255})])
-def test_peers_try_small_trees_for_noisy_labels(noisy, leaf_counts, problem, fold, monkeypatch):
+@pytest.mark.parametrize(("is_noisy", "leaf_counts"), [(False, {255}), (True, {7, 31, 255})])
+def test_peers_try_small_trees_for_noisy_labels(is_noisy, leaf_counts, problem, fold, monkeypatch):
     tried_leaf_counts = set()
-    fit = peer_cegb.booster_fit
+    fit_booster = peer_cegb.booster_fit
 
-    def recording_fit(plan, columns, n_classes, params, **options):
-        tried_leaf_counts.add(params["num_leaves"])
-        return fit(plan, columns, n_classes, params, **options)
+    def record_and_fit(plan, columns, n_classes, parameters, **options):
+        tried_leaf_counts.add(parameters["num_leaves"])
+        return fit_booster(plan, columns, n_classes, parameters, **options)
 
-    monkeypatch.setattr(boosters, "LARGE_ROWS", 10)
-    monkeypatch.setattr(peer_cegb, "booster_fit", recording_fit)
+    monkeypatch.setattr(boosters, "LARGE_ROWS", 10)  # so that these few rows count as many
+    monkeypatch.setattr(peer_cegb, "booster_fit", record_and_fit)
     task = peers.Task(
-        replace(problem, has_noisy_labels=noisy), fold, 0, 2, lambda _name, make: make()
+        replace(problem, has_noisy_labels=is_noisy), fold, 0, 2, lambda _name, make: make()
     )
     peers.run_method("cegb-coupled", task)
     assert tried_leaf_counts == leaf_counts
@@ -131,17 +138,16 @@ def test_sampled_fold_has_complete_queries(fold):
         for query in np.unique(sample_qid):
             assert (sample_qid == query).sum() == (qid == query).sum()
     assert len(sample.test_truth.y) == len(sample.queries[1]) == len(sample.test[0])
-    expected = ranked_rows(2, 40)[0][0][np.isin(fold.queries[1], sample.queries[1])]
-    assert np.array_equal(sample.test[0], expected)
+    is_sampled = np.isin(fold.queries[1], sample.queries[1])
+    assert np.array_equal(sample.test[0], fold.test[0][is_sampled])
 
 
 def test_figures_name_their_metric(problem):
-    free = [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0]
-    row = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
-    cell = {
-        "seed": 0, "code": "c",
-        "folds": [{"n_test": 40, "points": [free, row], "own": None, "seconds": 1.0, "about": {}}],
-    }  # fmt: skip
+    free_point = [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0]
+    point = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
+    points = [free_point, point]
+    fold_figures = {"n_test": 40, "points": points, "own": None, "seconds": 1.0, "about": {}}
+    cell = {"seed": 0, "code": "c", "folds": [fold_figures]}
     figures = summary.summarise(problem, {"staged": [cell]})
     assert figures["metric"] == "AP@5"
     page = pages.markdown({"made": figures})
@@ -158,14 +164,14 @@ def test_mq2008_is_split_by_query():
     folds = problems.get("mq2008").make_folds(0)
     with np.load(problems.data_file("mq2008")) as file:
         arrays = {key: file[key] for key in file.files}
-    assert sorted(len(f.test_truth) for f in folds) == [156, 157, 157, 157, 157]
+    assert sorted(len(fold.test_truth) for fold in folds) == [156, 157, 157, 157, 157]  # 784
     assert np.array_equal(
-        np.unique(np.concatenate([f.queries[1] for f in folds])), np.unique(arrays["qid"])
+        np.unique(np.concatenate([fold.queries[1] for fold in folds])), np.unique(arrays["qid"])
     )
     for number, fold in enumerate(folds):
-        train = set(np.unique(arrays["qid"])) - set(fold.queries[0]) - set(fold.queries[1])
+        train_queries = set(np.unique(arrays["qid"])) - set(fold.queries[0]) - set(fold.queries[1])
         assert not set(fold.queries[0]) & set(fold.queries[1])
-        assert len(fold.train[1]) == np.isin(arrays["qid"], list(train)).sum()
+        assert len(fold.train[1]) == np.isin(arrays["qid"], list(train_queries)).sum()
         is_test_row = arrays["part"] == (number + 4) % 5 + 1
         assert np.array_equal(fold.test[1], arrays["y"][is_test_row] > 0)
         assert np.array_equal(fold.queries[1], arrays["qid"][is_test_row])

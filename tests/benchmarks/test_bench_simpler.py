@@ -1,11 +1,12 @@
-"""The page of simpler systems lists only cells with significant leads."""
+"""Tests that the page of simpler systems lists only cells with significant leads."""
 
 import pytest
 
 from benchmarks.comparison import simpler_page
 
 
-def figures(cut, error, accuracies):
+def make_figures(cut, error, accuracies):
+    """Make the figures of a method: its cost cut, its error, and an accuracy for each seed."""
     return {
         "seeds": [0, 1, 2],
         "within_1": {"cut": {"mean": cut, "error": error}, "loss": {"mean": 0.004, "error": 0.0}},
@@ -13,37 +14,39 @@ def figures(cut, error, accuracies):
     }
 
 
-def problem(ours, other):
-    return {"budgets": [3.0], "methods": {"staged": ours, "static": other}}
+def make_problem_figures(staged_figures, static_figures):
+    """Make the figures of a problem of two methods and one budget."""
+    return {"budgets": [3.0], "methods": {"staged": staged_figures, "static": static_figures}}
 
 
 @pytest.mark.parametrize(
-    ("other", "cells"),
+    ("static_figures", "cells"),
     [
-        (figures(0.60, 0.01, [0.9, 0.9, 0.9]), ["saving"]),
-        (figures(0.52, 0.02, [0.9, 0.9, 0.9]), []),  # the lead is below two standard errors
-        (figures(0.50, 0.00, [0.92, 0.93, 0.94]), ["budget 3"]),
-        (
-            figures(0.50, 0.00, [0.80, 0.90, 1.05]),
-            [],
-        ),  # the spread over seeds is larger than the lead
-        (figures(0.50, 0.00, [0.9005, 0.9005, 0.9005]), []),  # the lead is too small
-        (figures(0.10, 0.00, [0.7, 0.7, 0.7]), []),  # behind
+        (make_figures(0.60, 0.01, [0.9, 0.9, 0.9]), ["saving"]),
+        (make_figures(0.52, 0.02, [0.9, 0.9, 0.9]), []),  # the lead is below two standard errors
+        (make_figures(0.50, 0.00, [0.92, 0.93, 0.94]), ["budget 3"]),
+        # the spread over seeds is larger than the lead
+        (make_figures(0.50, 0.00, [0.80, 0.90, 1.05]), []),
+        (make_figures(0.50, 0.00, [0.9005, 0.9005, 0.9005]), []),  # the lead is too small
+        (make_figures(0.10, 0.00, [0.7, 0.7, 0.7]), []),  # behind
     ],
 )
-def test_leads_are_larger_than_two_standard_errors(other, cells):
-    problem_figures = problem(figures(0.50, 0.01, [0.9, 0.9, 0.9]), other)
+def test_leads_are_larger_than_two_standard_errors(static_figures, cells):
+    problem_figures = make_problem_figures(
+        make_figures(0.50, 0.01, [0.9, 0.9, 0.9]), static_figures
+    )
     leads = list(simpler_page.leads("heart", problem_figures, ("static", "catboost")))
     assert [lead.cell for lead in leads] == cells
     assert all(lead.method == "static" for lead in leads)
 
 
 def test_page_counts_cells_and_names_methods_without_figures():
-    problem_figures = problem(
-        figures(0.50, 0.01, [0.9, 0.9, 0.9]), figures(0.6, 0.01, [0.9, 0.9, 0.9])
+    problem_figures = make_problem_figures(
+        make_figures(0.50, 0.01, [0.9, 0.9, 0.9]), make_figures(0.6, 0.01, [0.9, 0.9, 0.9])
     )
     page = simpler_page.markdown({"heart": problem_figures})
     assert "1 of 2 cells." in page
+    # 60 % - 50 %, with errors of 1 % each: sqrt(2) %
     assert "| heart | static | saving | 50.0 % / 0.40 | 60.0 % / 0.40 | +10.00 ± 1.41 |" in page
     assert "Not among the figures: confidence, two-stage" in page
     assert "0 of 0 cells." in page

@@ -1,4 +1,4 @@
-"""Figures from cells: choice of points on validation rows, Holm's rule, wins and losses."""
+"""Tests of figures from cells: choice of points, Holm's rule, wins and losses."""
 
 from __future__ import annotations
 
@@ -9,39 +9,48 @@ from benchmarks.comparison.record import Point
 from benchmarks.data import problems
 
 
-def row(*, val_accuracy, accuracy, cost, nbytes=0):
+def make_point_row(*, val_accuracy, accuracy, cost, nbytes=0):
+    """Make the row of a point in a cell."""
     return [val_accuracy, cost, accuracy, cost, cost, 0.0, nbytes]
 
 
-CONSTANT_MODEL = row(val_accuracy=0.5, accuracy=0.5, cost=0)
+CONSTANT_MODEL = make_point_row(val_accuracy=0.5, accuracy=0.5, cost=0)
 
 
-def cell(seed, *points):
+def make_cell(seed, *points):
+    """Make a cell of one fold."""
     fold = {"n_test": 1000, "points": list(points), "own": None, "seconds": 1.0, "about": {}}
     return {"seed": seed, "code": "c", "folds": [fold]}
 
 
 @pytest.fixture
 def summary_figures():
+    """Figures of three methods with five seeds."""
     problem = problems.get("breast_cancer")  # 30 features at price 1
-    accurate = [
-        cell(
+    accurate_cells = [
+        make_cell(
             seed,
             CONSTANT_MODEL,
-            row(val_accuracy=0.95, accuracy=0.94, cost=3),
-            row(val_accuracy=0.96, accuracy=0.95, cost=6),
+            make_point_row(val_accuracy=0.95, accuracy=0.94, cost=3),
+            make_point_row(val_accuracy=0.96, accuracy=0.95, cost=6),
         )
         for seed in range(5)
     ]
-    costly = [
-        cell(seed, CONSTANT_MODEL, row(val_accuracy=0.955, accuracy=0.93, cost=15, nbytes=2**20))
+    costly_cells = [
+        make_cell(
+            seed,
+            CONSTANT_MODEL,
+            make_point_row(val_accuracy=0.955, accuracy=0.93, cost=15, nbytes=2**20),
+        )
         for seed in range(5)
     ]
-    weak = [
-        cell(seed, CONSTANT_MODEL, row(val_accuracy=0.7, accuracy=0.99, cost=3))
+    weak_cells = [
+        make_cell(seed, CONSTANT_MODEL, make_point_row(val_accuracy=0.7, accuracy=0.99, cost=3))
         for seed in range(5)
     ]
-    return summary.summarise(problem, {"staged": accurate, "costly": costly, "weak": weak})
+    return summary.summarise(
+        problem, {"staged": accurate_cells, "costly": costly_cells, "weak": weak_cells}
+    )
 
 
 def test_cut_belongs_to_the_cheapest_point_within_one_percent(summary_figures):
@@ -69,9 +78,27 @@ def test_byte_bounds_exclude_large_models(summary_figures):
 
 
 def test_byte_bound_uses_the_fit_within_this_bound():
-    large = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.96, accuracy=0.95, cost=6, nbytes=2**17))]
-    small = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.955, accuracy=0.94, cost=9, nbytes=2**15))]
-    peer = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.951, accuracy=0.93, cost=12, nbytes=2**14))]
+    large = [
+        make_cell(
+            0,
+            CONSTANT_MODEL,
+            make_point_row(val_accuracy=0.96, accuracy=0.95, cost=6, nbytes=2**17),
+        )
+    ]
+    small = [
+        make_cell(
+            0,
+            CONSTANT_MODEL,
+            make_point_row(val_accuracy=0.955, accuracy=0.94, cost=9, nbytes=2**15),
+        )
+    ]
+    peer = [
+        make_cell(
+            0,
+            CONSTANT_MODEL,
+            make_point_row(val_accuracy=0.951, accuracy=0.93, cost=12, nbytes=2**14),
+        )
+    ]
     summary_figures = summary.summarise(
         problems.get("breast_cancer"), {"staged": large, "staged-64kb": small, "costly": peer}
     )
@@ -99,7 +126,9 @@ def test_budget_chooses_on_validation_and_reports_test_rows(summary_figures):
 def test_compare_counts_wins_ties_and_losses(summary_figures):
     comparisons = summary.compare(summary_figures, "staged", n_test=1000)
     budgets = summary_figures["budgets"]
-    n_budgets_below = sum(b < 3 for b in budgets)  # where both have only the constant model
+    n_budgets_below = sum(
+        budget < 3 for budget in budgets
+    )  # where both have only the constant model
     assert comparisons["weak"]["plain"] == {
         "wins": 0,
         "ties": n_budgets_below,
@@ -111,5 +140,6 @@ def test_compare_counts_wins_ties_and_losses(summary_figures):
 
 
 def test_holm_adjusts_p_values_in_ascending_order():
+    # Times 3, 2 and 1 in ascending order, and never below the one before.
     assert summary.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert summary.holm([0.6, 0.9]) == [1.0, 1.0]

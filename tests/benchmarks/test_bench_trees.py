@@ -1,4 +1,4 @@
-"""Measurements, choice of points and page of the benchmark of budgeted trees."""
+"""Tests of measurements, choice of points and page of the benchmark of budgeted trees."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ needs_shared_data = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def problem_and_fold():
+    """Costs and first fold of Breast Cancer."""
     problem = problems.get("breast_cancer")
     return problem.costs, problem.make_folds(0)[0]
 
 
 @pytest.fixture(scope="module")
 def forest(problem_and_fold):
+    """A forest of four trees."""
     _, fold = problem_and_fold
     return Forest.from_sklearn(RandomForestClassifier(4, random_state=0).fit(*fold.train))
 
 
-def point_with_figures(validation, test, fold):
+def make_point(validation, test, fold):
+    """Make a point with given (cost, error) on validation and test rows."""
     point = PrunedForest(lambda: None, fold, None)
     vars(point).update(validation=validation, test=test)  # replaces the computed figures
     return point
@@ -53,32 +56,36 @@ def test_points_are_chosen_on_validation_rows(problem_and_fold):
     _, fold = problem_and_fold
     curve = Curve(
         [
-            point_with_figures((5.0, 0.10), (5.1, 0.30), fold),
-            point_with_figures((3.0, 0.10), (3.2, 0.40), fold),
-            point_with_figures((2.0, 0.20), (2.1, 0.01), fold),
+            make_point((5.0, 0.10), (5.1, 0.30), fold),
+            make_point((3.0, 0.10), (3.2, 0.40), fold),
+            make_point((2.0, 0.20), (2.1, 0.01), fold),
         ]
     )
     figures = at_budgets([curve], [1.0, 2.5, 9.0])
     assert figures[0] is None
-    assert [c and c["error"] for c in figures[1:]] == [0.01, 0.40]  # the cheaper of equals
+    assert [figure and figure["error"] for figure in figures[1:]] == [
+        0.01,
+        0.40,
+    ]  # the cheaper of equals
     assert cheapest_within([curve], [0.15])["cost"] == 3.2
     assert cheapest_within([curve], [0.05]) is None
 
 
 def test_cost_and_error_of_a_forest_equal_a_walk_through_its_trees(problem_and_fold, forest):
     costs, fold = problem_and_fold
-    x, y = fold.test
+    X, y = fold.test
     cost, error = cost_and_error(forest, costs, fold.test)
-    answers = forest.proba(x).argmax(axis=1)
-    acquired = np.zeros((len(x), costs.n_features), bool)
+    answers = forest.proba(X).argmax(axis=1)
+    is_acquired = np.zeros((len(X), costs.n_features), bool)
     trees = forest.trees
-    for i, row in enumerate(x):
+    for row_index, row in enumerate(X):
         for node in trees.roots:
             while trees.feature[node] >= 0:
-                k = trees.feature[node]
-                acquired[i, k] = True
-                node = trees.left[node] if row[k] <= trees.threshold[node] else trees.right[node]
-    assert cost == pytest.approx(acquired.sum(axis=1).mean())
+                feature = trees.feature[node]
+                is_acquired[row_index, feature] = True
+                goes_left = row[feature] <= trees.threshold[node]
+                node = trees.left[node] if goes_left else trees.right[node]
+    assert cost == pytest.approx(is_acquired.sum(axis=1).mean())  # each feature costs 1
     assert error == np.mean(answers != y)
 
 
@@ -86,9 +93,9 @@ def test_or_tools_finds_the_same_cut(problem_and_fold, forest):
     costs, fold = problem_and_fold
     closure, _ = reduce_problem(build_problem(forest, fold.validation[0], costs))
     flows = []
-    for lam in (0.001, 0.02, 0.1):
-        solution = maxflow.max_flow(closure, lam)
-        _, flow, _ = mincut.best_closure(closure, lam)
+    for penalty in (0.001, 0.02, 0.1):
+        solution = maxflow.max_flow(closure, penalty)
+        _, flow, _ = mincut.best_closure(closure, penalty)
         assert abs(solution["flow"] - flow) <= solution["resolution"]
         flows.append(flow)
     assert 0 < flows[0] < flows[1] < flows[2]
@@ -100,14 +107,15 @@ def test_solvers_are_timed_on_the_same_problem(problem_and_fold):
     assert row["trees"] == 3
     assert row["instances"] == 100
     for name in ("highs", "dantzig_wolfe"):
-        assert abs(row[name]["above"]) < 1e-9
+        assert abs(row[name]["above"]) < 1e-9  # exact solvers, apart from rounding
+    # a gap bounds the distance from the optimum
     assert row["primal_dual"]["gap"] >= row["primal_dual"]["above"] - 1e-12 >= -2e-12
     for name in ("highs", "dantzig_wolfe", "primal_dual"):
         assert row[name]["cpu"] > 0
 
 
 def test_no_larger_problem_is_tried_after_highs_reaches_its_limit(problem_and_fold, monkeypatch):
-    def raise_time_limit(*_args, **_settings):
+    def raise_time_limit(*_arguments, **_settings):
         raise RuntimeError("time limit reached")
 
     monkeypatch.setattr(timing.lp, "solve", raise_time_limit)
@@ -129,19 +137,20 @@ def test_cost_aware_growth_lowers_the_cost(problem_and_fold):
 
 def test_uses_of_features_are_counted_node_by_node(problem_and_fold, forest):
     _, fold = problem_and_fold
-    x = fold.test[0][:20]
-    uses = budget_prune.feature_uses(forest, x)
-    assert uses.sum(axis=1).tolist() == forest.trees.splits_passed(x).tolist()
-    assert ((uses > 0) == forest.trees.visited_features(x)).all()
+    X = fold.test[0][:20]
+    n_uses = budget_prune.feature_uses(forest, X)
+    assert n_uses.sum(axis=1).tolist() == forest.trees.splits_passed(X).tolist()
+    assert ((n_uses > 0) == forest.trees.visited_features(X)).all()
 
 
 def test_seg_measure_counts_only_flies_covered_by_more_than_half():
     flies = np.zeros((10, 20), np.int64)
-    flies[2:6, 2:6], flies[2:6, 12:16] = 1, 2
+    flies[2:6, 2:6] = 1
+    flies[2:6, 12:16] = 2
     mask = flies == 1
     mask[2:4, 12:16] = True  # half of the second fly
     assert cegb_prices.seg_measure(mask, flies) == 0.5
-    mask[4, 12] = True
+    mask[4, 12] = True  # the ninth of its 16 pixels
     assert cegb_prices.seg_measure(mask, flies) == pytest.approx((1 + 9 / 16) / 2)
 
 
@@ -162,6 +171,7 @@ def test_quick_run_writes_all_parts_into_one_page(tmp_path):
         figure = part["figures"]["mbne_tiny"]
         for curve in figure["curves"].values():
             for point, budget in zip(curve, figure["budgets"], strict=True):
+                # both are rounded in the document
                 assert point is None or point["val_cost"] <= budget + 1e-5
     page = (tmp_path / "trees.md").read_text()
     assert page.count("A quick look on few rows") == 5

@@ -1,4 +1,4 @@
-"""Mutants replace their module and are killed by its tests."""
+"""Tests that mutants replace their module and are killed by its tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ pytest.importorskip("cosmic_ray", reason="cosmic-ray is not installed (pip insta
 
 from benchmarks.mutants import ROOT, TARGETS, mutants_of
 
+#: A module with fast tests.
 BREAKER = "edge/gatewise_edge/link/breaker.py"
 
 
@@ -22,28 +23,33 @@ def test_every_module_and_its_tests_exist():
 
 @pytest.mark.slow
 def test_mutant_changes_one_line():
-    source = (ROOT / BREAKER).read_text().splitlines()
+    source_lines = (ROOT / BREAKER).read_text().splitlines()
     mutants = mutants_of(BREAKER)
-    assert len(mutants) > 20
+    assert len(mutants) > 20  # the operators found places to change
     for mutant in mutants:
         mutated_lines = mutant.source.splitlines()
-        lines = [n for n, (a, b) in enumerate(zip(source, mutated_lines, strict=True), 1) if a != b]
-        assert lines == [mutant.line]
+        line_pairs = zip(source_lines, mutated_lines, strict=True)
+        changed_lines = [
+            number
+            for number, (line, mutated_line) in enumerate(line_pairs, 1)
+            if line != mutated_line
+        ]
+        assert changed_lines == [mutant.line]
 
 
 @pytest.mark.slow
 def test_unchanged_module_survives_and_broken_module_does_not():
     """Run in a new process that has not loaded the module."""
-    assert _survival_texts(BREAKER) == ["True", "False"]
+    assert _test_survival(BREAKER) == ["True", "False"]
 
 
 @pytest.mark.slow
 def test_broken_module_without_shared_fixtures_does_not_survive():
-    assert _survival_texts("gatewise/acquisition.py") == ["True", "False"]
+    assert _test_survival("gatewise/acquisition.py") == ["True", "False"]
 
 
-def _survival_texts(module: str) -> list[str]:
-    """Whether the unchanged module and the broken module survive."""
+def _test_survival(module: str) -> list[str]:
+    """Test in a new process whether the unchanged module and the broken module survive."""
     script = (
         "from benchmarks.mutants import ROOT, TARGETS, Mutant, survives\n"
         f"module = {module!r}\n"
