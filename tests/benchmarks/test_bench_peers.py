@@ -90,7 +90,9 @@ def test_sedna_rules_follow_their_formulas():
     rows = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     scores = peer_static.SCORES["sedna-cross-entropy"](rows)
     # 1 minus the entropy as a share of the largest one, that of three equal probabilities
-    first_score = 1 + sum(p * math.log(p) for p in rows[0]) / math.log(3)
+    first_score = 1 + sum(
+        probability * math.log(probability) for probability in rows[0]
+    ) / math.log(3)
     assert scores == pytest.approx([first_score, 1.0, 0.0])
     assert peer_static.SCORES["sedna-threshold"](rows).tolist() == rows.max(axis=1).tolist()
 

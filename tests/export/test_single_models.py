@@ -25,13 +25,13 @@ from tests.support.prices import make_grouped_prices
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
-X, Y = load_diabetes(return_X_y=True)
+X, TARGETS = load_diabetes(return_X_y=True)
 X = X.astype(np.float32)
 WINE_ROWS, CULTIVARS = load_wine(return_X_y=True)
 WINE_ROWS = WINE_ROWS.astype(np.float32)
 COSTS = make_grouped_prices(10)
 #: Queries of ten rows each, for a ranker.
-QUERIES = np.arange(len(Y)) // 10
+QUERIES = np.arange(len(TARGETS)) // 10
 SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSIFIERS: dict[str, Any] = {
     "cost-aware": BudgetForest(
@@ -58,8 +58,8 @@ def fit_model(name: str) -> tuple[Any, Any]:
         rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.nan
     if name == "rank":
         # Rows above 150, about the mean, are relevant.
-        return model.fit(rows, (Y > 150).astype(int), qid=QUERIES), rows
-    return model.fit(rows, Y), rows
+        return model.fit(rows, (TARGETS > 150).astype(int), qid=QUERIES), rows
+    return model.fit(rows, TARGETS), rows
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *VALUE_MODELS])
@@ -94,7 +94,7 @@ def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
     columns = [*bundle.manifest.feature_names, "target"]
     table_file = tmp_path / "table.csv"
     lines = [",".join(columns)]
-    for row, target in zip(rows, Y, strict=True):
+    for row, target in zip(rows, TARGETS, strict=True):
         lines.append(",".join(map(repr, [*map(float, row), float(target)])))
     table_file.write_text("\n".join(lines) + "\n")
     score_name = {"coupled": "R²", "rank": "AP@5"}[name]
@@ -110,7 +110,7 @@ def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
     assert document["task"] == bundle.manifest.task
     assert document["data"]["rows"] == len(rows)
     if name == "coupled":
-        assert document["data"]["r2"] == pytest.approx(model.score(rows, Y), abs=1e-9)
+        assert document["data"]["r2"] == pytest.approx(model.score(rows, TARGETS), abs=1e-9)
     else:
         assert "r2" not in document["data"]
     assert "accuracy" not in document["data"]

@@ -155,11 +155,11 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     folder = tmp_path / "folder"
     settings = replace(settings, sign=key, out=folder / "bundle")
 
-    def split_and_lose_the_key(*args: Any, **options: Any) -> Any:
+    def split_and_lose_the_key(*arguments: Any, **options: Any) -> Any:
         key.rename(tmp_path / "away")
         if not is_folder_writable:
             folder.write_text("in the way")
-        return split_rows(*args, **options)
+        return split_rows(*arguments, **options)
 
     monkeypatch.setattr(training_run, "split_rows", split_and_lose_the_key)
     with pytest.raises(

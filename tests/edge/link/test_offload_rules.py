@@ -28,10 +28,11 @@ def test_offloads_stay_within_the_bound_over_every_period():
     offload_times = [now for now in times if token_bucket.take_token(now)]
     # A full bucket has 10 tokens, and 10 / 60 tokens come back per second. Every 20th offload is
     # enough to test all lengths of time.
-    for first in range(0, len(offload_times), 20):
-        for last in range(first, len(offload_times), 20):
-            seconds = offload_times[last] - offload_times[first]
-            assert last - first + 1 <= 10 + seconds * 10 / 60 + 1e-9
+    for first_index in range(0, len(offload_times), 20):
+        for last_index in range(first_index, len(offload_times), 20):
+            seconds = offload_times[last_index] - offload_times[first_index]
+            n_offloads = last_index - first_index + 1
+            assert n_offloads <= 10 + seconds * 10 / 60 + 1e-9  # rounding
     assert len(offload_times) == pytest.approx(10 + times[-1] * 10 / 60, rel=0.05)
 
 

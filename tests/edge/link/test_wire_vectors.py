@@ -20,14 +20,14 @@ def test_vectors_in_the_docs_are_those_of_the_encoder():
     assert make_vectors() == VECTORS
 
 
-@pytest.mark.parametrize("vector", VECTORS["requests"], ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", VECTORS["requests"], ids=lambda vector: vector["name"])
 def test_request_vectors_decode_to_their_fields(vector):
     request = wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
     assert request_values(request) == vector["says"]
     assert wire.encode_request(request).hex() == vector["hex"]
 
 
-@pytest.mark.parametrize("vector", VECTORS["responses"], ids=lambda v: v["name"])
+@pytest.mark.parametrize("vector", VECTORS["responses"], ids=lambda vector: vector["name"])
 def test_response_vectors_decode_to_their_fields(vector):
     response = wire.decode_response(bytes.fromhex(vector["hex"]))
     assert response_values(response) == vector["says"]

@@ -114,8 +114,8 @@ def test_heartbeat_ends_when_the_device_hangs(service_manager):
 def test_heartbeat_ends_if_all_instances_fail():
     now = [0.0]
     heartbeat = Heartbeat(Notifier({}), max_seconds=5.0, clock=lambda: now[0])
-    for second in range(6):
-        now[0] = float(second)
+    for n_seconds in range(6):
+        now[0] = float(n_seconds)
         heartbeat.note_failure()
         assert heartbeat.is_alive
     now[0] = 1000.0

@@ -41,7 +41,9 @@ def test_false_alarms_are_rare_if_evidence_is_read_after_each_batch():
     n_alarms = 0
     for seed in range(100):
         batches = make_batches(seed, [0.9] * 6)
-        n_alarms += any(evidence(batches[:n], 0.1) >= ALARM_EVIDENCE for n in range(1, 7))
+        n_alarms += any(
+            evidence(batches[:n_batches], 0.1) >= ALARM_EVIDENCE for n_batches in range(1, 7)
+        )
     # At most 5 % in the mean, and two standard errors of this number.
     assert n_alarms <= 5 + 2 * np.sqrt(100 * 0.05 * 0.95)
 

@@ -76,8 +76,12 @@ def make_cases() -> dict[str, Case]:
     for name, shape in {"grey": (19, 23), "colour": (17, 14, 3), "frames": (3, 12, 31)}.items():
         n_levels = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # some are nearly flat
         windows = rng.integers(0, n_levels, (60, *shape)).astype(np.uint8)
-        first, last = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
-        pixels = sig.FrameDifference(first, last) if name == "frames" else sig.Pixels(scale=0.5)
+        first_frame, last_frame = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
+        pixels = (
+            sig.FrameDifference(first_frame, last_frame)
+            if name == "frames"
+            else sig.Pixels(scale=0.5)
+        )
         named_cases[name] = Case(sig.SignalGraph(make_picture_blocks(pixels)), windows)
     return named_cases
 

@@ -221,19 +221,19 @@ class Peak(SignalBlock):
     kind: ClassVar[str] = "peak"
     feature_words: ClassVar[tuple[str, ...]] = ("peak",)
 
-    def values(self, x):
-        return x.max(axis=-1, keepdims=True)
+    def values(self, channels):
+        return channels.max(axis=-1, keepdims=True)
 
 
 def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
-    x = make_channels()
-    graph = sig.SignalGraph([sig.Mean(x), Peak(x), sig.Statistics(x)])
+    channels = make_channels()
+    graph = sig.SignalGraph([sig.Mean(channels), Peak(channels), sig.Statistics(channels)])
     with pytest.raises(ConversionError, match=r"^cannot write peak\(acc\) in C: "):
         write_signals(graph, (64, 3), "int16", tmp_path)
     with pytest.raises(ConversionError, match="the C cannot read windows of int64"):
-        write_signals(sig.SignalGraph([sig.Mean(x)]), (64, 3), "int64", tmp_path)
+        write_signals(sig.SignalGraph([sig.Mean(channels)]), (64, 3), "int64", tmp_path)
     with pytest.raises(InputError, match=r"\(64, 2\)"):
-        write_signals(sig.SignalGraph([sig.Mean(x)]), (64, 2), "int16", tmp_path)
+        write_signals(sig.SignalGraph([sig.Mean(channels)]), (64, 2), "int16", tmp_path)
     assert not list(tmp_path.iterdir())
     # Features of other blocks can be written alone, with only the C that they need.
     source = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
@@ -247,12 +247,12 @@ def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
 
 def make_linear_cascade() -> Cascade:
     """Cascade of two linear stages on noise, the second of which reads spectra."""
-    x = make_channels()
+    channels = make_channels()
     blocks = [
-        sig.Mean(x),
-        sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 4.0, 8.0, 12.5)),
-        sig.Statistics(x),
-        Peak(x),
+        sig.Mean(channels),
+        sig.BandPowers(sig.Spectrum(channels, 25.0), (0.0, 4.0, 8.0, 12.5)),
+        sig.Statistics(channels),
+        Peak(channels),
     ]
     signal = SignalInput(sig.SignalGraph(blocks), (64, 3), "int16")
     windows = make_random_windows(8, 80, 64)

@@ -109,9 +109,14 @@ def test_invalid_tables_are_refused(
     edit: Callable[[pd.DataFrame], Any],
     message: str,
 ) -> None:
-    out = tmp_path / "bundle"
+    bundle_path = tmp_path / "bundle"
     assert message in assert_refused(
-        "train", write_changed_table(wine_folder, edit), "--target", "cultivar", "--out", out
+        "train",
+        write_changed_table(wine_folder, edit),
+        "--target",
+        "cultivar",
+        "--out",
+        bundle_path,
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -224,24 +229,26 @@ def test_semicolons_and_decimal_commas_give_the_same_bundle(
 def test_an_occupied_path_is_refused_before_the_fit(
     wine_folder: Path, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
-    out = tmp_path / "thesis"
-    out.mkdir()
-    (out / "chapter.txt").write_text("one")
+    thesis_folder = tmp_path / "thesis"
+    thesis_folder.mkdir()
+    (thesis_folder / "chapter.txt").write_text("one")
     message = assert_refused(
-        "train", wine_folder / "wine.csv", "--target", "cultivar", "--out", out
+        "train", wine_folder / "wine.csv", "--target", "cultivar", "--out", thesis_folder
     )
     assert "is not a bundle" in message
-    assert read_contents(out) == {"chapter.txt": b"one"}
+    assert read_contents(thesis_folder) == {"chapter.txt": b"one"}
 
 
 def test_max_bytes_limits_the_stages(
     wine_folder: Path, run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
-    out = tmp_path / "small"
+    bundle_path = tmp_path / "small"
     data = [wine_folder / "wine.csv", "--target", "cultivar"]
-    status, output, _ = run_command("train", *data, "--max-bytes", "2KB", "--out", out, "--json")
+    status, output, _ = run_command(
+        "train", *data, "--max-bytes", "2KB", "--out", bundle_path, "--json"
+    )
     assert status == 0
-    manifest = Bundle.open(out).manifest
+    manifest = Bundle.open(bundle_path).manifest
     assert json.loads(output)["operating_point"]["bytes"] == manifest.active_point.bytes
     assert all(point.bytes <= 2048 for point in manifest.operating_points)
     single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
@@ -251,16 +258,16 @@ def test_max_bytes_limits_the_stages(
 def test_losses_by_class_hold_with_and_without_another_goal(
     wine_folder: Path, run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
-    out = tmp_path / "b"
+    bundle_path = tmp_path / "b"
     loss_options = ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
     train_command = [
         "train", wine_folder / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt",
         *loss_options,
     ]  # fmt: skip
     for goal in ([], ["--budget", "5"], ["--max-loss", "0.05"]):
-        status, _, message = run_command(*train_command, *goal, "--out", out, "--json")
+        status, _, message = run_command(*train_command, *goal, "--out", bundle_path, "--json")
         assert (status, message) == (0, "")
-        manifest = Bundle.open(out).manifest
+        manifest = Bundle.open(bundle_path).manifest
         point = manifest.active_point
         reference_recall = manifest.reference_recall
         middle, north, south = range(3)
@@ -273,9 +280,11 @@ def test_losses_by_class_hold_with_and_without_another_goal(
             assert point.cost <= 5
         if "0.05" in goal:
             assert point.accuracy >= manifest.reference_accuracy - 0.05
-    message = assert_refused("frontier", out, "--budget", "0.001")
+    message = assert_refused("frontier", bundle_path, "--budget", "0.001")
     assert "remove one with --min-recall LABEL=0 or --min-precision LABEL=0" in message
-    message = assert_refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
+    message = assert_refused(
+        "frontier", bundle_path, "--budget", "0.001", "--min-recall", "north=0"
+    )
     assert "remove one" not in message
     single_model_options = ["--method", "greedy-miser", *loss_options, "--out", tmp_path / "none"]
     assert "'max_loss'" in assert_refused(
@@ -286,10 +295,10 @@ def test_losses_by_class_hold_with_and_without_another_goal(
 def test_a_lazy_bundle_works_with_all_commands(
     wine_folder: Path, run_command: RunCommand, tmp_path: Path
 ) -> None:
-    out = tmp_path / "lazy.gwb"
+    bundle_path = tmp_path / "lazy.gwb"
     train_command = ["train", wine_folder / "wine.csv", "--target", "cultivar", "--method", "cegb"]
     status, output, message = run_command(
-        *train_command, "--costs", wine_folder / "prices.toml", "--out", out, "--json"
+        *train_command, "--costs", wine_folder / "prices.toml", "--out", bundle_path, "--json"
     )
     assert (status, message) == (0, "")
     report = json.loads(output)["verify"]
@@ -297,20 +306,20 @@ def test_a_lazy_bundle_works_with_all_commands(
     nonzero_counts = {name for name, count in report.items() if count}
     assert nonzero_counts <= {"rows", "cloud_probability_max_difference"}
     data = ["--data", wine_folder / "wine.csv", "--target", "cultivar"]
-    status, output, _ = run_command("verify", out, *data, "--json")
+    status, output, _ = run_command("verify", bundle_path, *data, "--json")
     document = json.loads(output)
     assert (status, document["agrees"], document["data"]["max_margin_difference"]) == (0, True, 0)
-    status, output, _ = run_command("inspect", out)
+    status, output, _ = run_command("inspect", bundle_path)
     assert status == 0
     assert "lazy" in output
     assert "up to" in output
     status, output, _ = run_command(
-        "edge", out, "--data", wine_folder / "wine.csv", "--policy", "edge-only", "--json"
+        "edge", bundle_path, "--data", wine_folder / "wine.csv", "--policy", "edge-only", "--json"
     )
     assert status == 0
     *answers, summary_line = (json.loads(line) for line in output.splitlines())
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
-    opened_bundle = Bundle.open(out)
+    opened_bundle = Bundle.open(bundle_path)
     rows = load_wine_table()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
     expected = graph_outcome(opened_bundle, rows)
     is_answered = expected.exits < len(opened_bundle.manifest.stages)
@@ -325,15 +334,15 @@ def test_a_lazy_bundle_works_with_all_commands(
 def test_a_bundle_without_a_cloud_works_with_all_commands(
     wine_folder: Path, run_command: RunCommand, tmp_path: Path
 ) -> None:
-    out = tmp_path / "alone"
+    bundle_path = tmp_path / "alone"
     train = ["train", wine_folder / "wine.csv", "--target", "cultivar", "--method", "greedy-miser"]
-    train += ["--name", "cellar", "--bundle-version", "3", "--seed", "1", "--out", out]
+    train += ["--name", "cellar", "--bundle-version", "3", "--seed", "1", "--out", bundle_path]
     status, output, message = run_command(*train)
     assert status == 0
     assert "on 45 test rows" in output
     assert "<- active" in output
     assert "100%" in message
-    assert message.splitlines().index(f"pack and verify {out}") > 1
+    assert message.splitlines().index(f"pack and verify {bundle_path}") > 1
     assert "cloud_only" not in output
     *_, promised, reached, accuracy, verdict, advice = output.splitlines()
     assert promised.startswith("promised: an accuracy of at least 0.")
@@ -346,11 +355,13 @@ def test_a_bundle_without_a_cloud_works_with_all_commands(
     status, output, _ = run_command(*train, "--json")
     test = json.loads(output)["test"]
     assert (test["cloud_only"], test["system"]["offload_rate"]) == (None, 0.0)
-    manifest = Bundle.open(out).manifest
+    manifest = Bundle.open(bundle_path).manifest
     assert (manifest.name, manifest.version, manifest.cloud) == ("cellar", "3", None)
     for command in ("inspect", "verify", "frontier"):
-        assert run_command(command, out)[0] == 0
-    status, output, _ = run_command("edge", out, "--data", wine_folder / "wine.csv", "--json")
+        assert run_command(command, bundle_path)[0] == 0
+    status, output, _ = run_command(
+        "edge", bundle_path, "--data", wine_folder / "wine.csv", "--json"
+    )
     assert status == 0
     assert json.loads(output.splitlines()[-1])["summary"]["answers"]["edge"] == 178
 

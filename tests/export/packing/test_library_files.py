@@ -29,9 +29,9 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 # which are unordered whole numbers: 1, 4 and 6 for one class, 0, 2 and 5 for the other, and 3.
 _ALL_ROWS, _ALL_LABELS = load_breast_cancer(return_X_y=True)
 X = _ALL_ROWS[::3, :6].astype(np.float32)
-Y = _ALL_LABELS[::3]
-_CHOICES = np.random.default_rng(0).integers(0, 3, len(Y))
-X[:, 0] = np.where(Y, np.array([1, 4, 6])[_CHOICES], np.array([0, 2, 5])[_CHOICES])
+LABELS = _ALL_LABELS[::3]
+_CHOICES = np.random.default_rng(0).integers(0, 3, len(LABELS))
+X[:, 0] = np.where(LABELS, np.array([1, 4, 6])[_CHOICES], np.array([0, 2, 5])[_CHOICES])
 X[::7, 0] = 3
 #: Options of LightGBM for a fast fit.
 SMALL_BOOSTER = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
@@ -42,7 +42,7 @@ def fit_cancelling_leaves() -> Any:
 
     A float32 sum loses the leaves between them.
     """
-    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, LABELS)
     booster = model.booster_
     for tree_index, leaf_value in ((0, 1e9), (7, -1e9)):  # of eight trees
         n_leaves = booster.dump_model()["tree_info"][tree_index]["num_leaves"]
@@ -52,14 +52,16 @@ def fit_cancelling_leaves() -> Any:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "linear leaves": lambda: lightgbm.LGBMClassifier(linear_tree=True, **SMALL_BOOSTER).fit(X, Y),
+    "linear leaves": lambda: lightgbm.LGBMClassifier(linear_tree=True, **SMALL_BOOSTER).fit(
+        X, LABELS
+    ),
     "categories": lambda: lightgbm.LGBMClassifier(min_data_per_group=1, **SMALL_BOOSTER).fit(
-        X, Y, categorical_feature=[0]
+        X, LABELS, categorical_feature=[0]
     ),
     "cancelling leaves": fit_cancelling_leaves,
     "linear booster": lambda: xgboost.XGBClassifier(
         n_estimators=8, booster="gblinear", n_jobs=1
-    ).fit(X, Y),
+    ).fit(X, LABELS),
 }
 
 
@@ -70,7 +72,7 @@ def test_a_booster_without_an_exact_graph_is_packed_as_a_library_file(
     model = MODELS[name]()
     system = StagedCascade(
         model, n_stages=1, families=("linear",), effort="low", offload_rate=0.5, random_state=0
-    ).fit(X, Y, validation=(X, Y))
+    ).fit(X, LABELS, validation=(X, LABELS))
     bundle = pack(system, tmp_path / "b", sample=X[::9])
     cloud = bundle.manifest.cloud
     assert cloud is not None
@@ -93,7 +95,7 @@ def test_a_worker_answers_with_the_library_as_the_model_does(tmp_path: Path) -> 
     model = MODELS["cancelling leaves"]()
     system = StagedCascade(
         model, n_stages=1, families=("linear",), effort="low", random_state=0
-    ).fit(X, Y, validation=(X, Y))
+    ).fit(X, LABELS, validation=(X, LABELS))
     worker = CloudModel.from_bundle(pack(system, tmp_path / "b", sample=X[::9]))
     rows = X[:, worker.manifest.cloud_inputs()]
     assert worker.answer(rows).labels.tolist() == model.predict(rows).tolist()
@@ -104,7 +106,7 @@ def test_inspect_names_the_library_that_workers_need(
 ) -> None:
     system = StagedCascade(
         MODELS["linear leaves"](), n_stages=1, families=("linear",), effort="low", random_state=0
-    ).fit(X, Y, validation=(X, Y))
+    ).fit(X, LABELS, validation=(X, LABELS))
     pack(system, tmp_path / "b", sample=X[:20])
     status, stdout, _ = run_command("inspect", tmp_path / "b")
     assert status == 0
@@ -122,15 +124,15 @@ def test_a_library_file_is_loaded_within_limits_of_memory_and_time() -> None:
 
 
 def test_a_booster_with_exact_trees_stays_a_graph() -> None:
-    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
-    f0 = HighCostModel.from_model(model, np.unique(Y), X.shape[1])
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, LABELS)
+    f0 = HighCostModel.from_model(model, np.unique(LABELS), X.shape[1])
     graph = convert_and_probe(f0, X[:64], allow_missing=False, n_rows=500)
     assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
 
 
 def predict_with_file(model: Any) -> NDArray[np.float64]:
     """Write a model's file, and predict with the model that is read from it."""
-    f0 = HighCostModel.from_model(model, np.unique(Y), X.shape[1])
+    f0 = HighCostModel.from_model(model, np.unique(LABELS), X.shape[1])
     kind_and_content = write_library_file(f0)
     assert kind_and_content is not None
     return BoosterFile(*kind_and_content, 2).predict_proba(X)
@@ -138,17 +140,17 @@ def predict_with_file(model: Any) -> NDArray[np.float64]:
 
 def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
     early_stopped = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
-    early_stopped.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
+    early_stopped.fit(X[:100], LABELS[:100], eval_set=[(X[100:], 1 - LABELS[100:])], verbose=False)
     assert early_stopped.best_iteration < 5  # of 60
     catboost_model = CatBoostClassifier(
         iterations=8, verbose=0, thread_count=1, allow_writing_files=False
-    ).fit(X, Y)
+    ).fit(X, LABELS)
     for model in (early_stopped, catboost_model):
         np.testing.assert_allclose(predict_with_file(model), model.predict_proba(X), atol=1e-6)
 
 
 def test_a_model_of_only_some_classes_has_no_library_file() -> None:
-    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, LABELS)
     assert write_library_file(HighCostModel.from_model(model, np.array([1, 0]), X.shape[1])) is None
     assert write_library_file(HighCostModel.from_model(model, np.arange(3), X.shape[1])) is None
 
@@ -160,7 +162,7 @@ def test_a_file_that_its_library_cannot_read_is_refused(library: Any) -> None:
 
 
 def test_a_file_with_another_number_of_classes_is_refused() -> None:
-    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
+    model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, LABELS)
     booster = BoosterFile("lightgbm", model.booster_.model_to_string().encode(), 3)
-    with pytest.raises(InputError, match=f"for {len(Y)} rows and 3 classes"):
+    with pytest.raises(InputError, match=f"for {len(LABELS)} rows and 3 classes"):
         booster.predict_proba(X)

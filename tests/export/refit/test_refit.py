@@ -105,14 +105,14 @@ def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     add_labels(path, labels, by="truth", at=NOW)
 
 
-def make_settings(deployed_folder, kept, out, **fields):
+def make_settings(deployed_folder, kept, out_folder, **fields):
     default_fields = {
         "parameters": FAST_PARAMETERS,
         "offload_rate": 0.1,
         "train": str(deployed_folder / "train.npz"),
     }
     return RefitSettings(
-        bundle=deployed_folder / "bundle", kept=kept, out=out, **default_fields | fields
+        bundle=deployed_folder / "bundle", kept=kept, out=out_folder, **default_fields | fields
     )
 
 

@@ -37,13 +37,13 @@ def test_blocks_of_sound_reuse_the_memory_of_the_samples(tmp_path):
 
 def test_a_result_keeps_its_memory_until_its_last_reader():
     """A block that sorts samples between two readers of a spectrum must not overwrite it."""
-    x = sig.Channels("x")
-    spectrum = sig.Spectrum(x, 100.0)
+    channels = sig.Channels("x")
+    spectrum = sig.Spectrum(channels, 100.0)
     bands = sig.BandPowers(spectrum, (0.0, 20.0))
     moments = sig.SpectralMoments(spectrum)
     for blocks, shares_memory in (
-        ([bands, moments, sig.Quantiles(x)], True),
-        ([bands, sig.Quantiles(x), moments], False),
+        ([bands, moments, sig.Quantiles(channels)], True),
+        ([bands, sig.Quantiles(channels), moments], False),
     ):
         graph = sig.SignalGraph(blocks)
         feature_order = [feature for block in blocks for feature in _list_features(graph, block)]
@@ -51,7 +51,7 @@ def test_a_result_keeps_its_memory_until_its_last_reader():
         offsets = {
             code.step: plan.offsets[f"RESULT_{code.step_number}"] for code in plan.step_codes
         }
-        assert (offsets[spectrum] == offsets[x]) is shares_memory
+        assert (offsets[spectrum] == offsets[channels]) is shares_memory
 
 
 def _list_features(graph: sig.SignalGraph, block: sig.Step) -> range:
@@ -80,8 +80,13 @@ def test_a_step_does_not_overwrite_an_input_that_its_block_reads_again():
 
 
 def test_channels_are_read_again_only_after_steps_that_overwrite_them():
-    x = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 1 / 720)
-    blocks = [sig.Mean(x), sig.Quantiles(x), sig.Statistics(x), sig.Mean(sig.Magnitude(x))]
+    channels = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 1 / 720)
+    blocks = [
+        sig.Mean(channels),
+        sig.Quantiles(channels),
+        sig.Statistics(channels),
+        sig.Mean(sig.Magnitude(channels)),
+    ]
     plan = plan_signals(sig.SignalGraph(blocks), np.zeros((64, 3), np.int16))
     overwriting_codes = [code for code in plan.step_codes if code.overwritten_steps]
     # Quantiles sort the samples in place.
