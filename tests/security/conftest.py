@@ -11,6 +11,7 @@ from tests.support import processes, small_bundle
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
+# pytest finds fixtures by the names in this file
 bundle = small_bundle.bundle
 command = processes.command
 make_bundle = small_bundle.make_bundle
@@ -25,7 +26,7 @@ def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
 @pytest.fixture
 def secure_broker(broker_folder: BrokerFolder) -> Iterator[SecureBroker]:
     """A running broker that demands certificates."""
-    # Delete the retained messages of other tests.
+    # the folder serves all tests, so delete the retained messages of those before
     (broker_folder.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
     broker = SecureBroker(broker_folder)
     yield broker
@@ -34,18 +35,21 @@ def secure_broker(broker_folder: BrokerFolder) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def connect_client(secure_broker: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
-    """Fixture that connects a client of the roster once, and subscribes it to topics."""
-    clients: dict[str, MqttClient] = {}
+    """Function that connects the client of a name in the roster, and subscribes it to topics.
+
+    Another call for the same name subscribes the same client to further topics, because a broker
+    disconnects a client whose id connects again.
+    """
+    client_of_name: dict[str, MqttClient] = {}
 
     def connect_once(name: str, *topics: str) -> MqttClient:
-        if name not in clients:
-            clients[name] = MqttClient(
-                secure_broker.url, *topics, files=secure_broker.broker_folder.client_arguments(name)
-            )
+        if name not in client_of_name:
+            certificate_files = secure_broker.broker_folder.client_arguments(name)
+            client_of_name[name] = MqttClient(secure_broker.url, *topics, files=certificate_files)
         elif topics:
-            clients[name].subscribe(*topics)
-        return clients[name]
+            client_of_name[name].subscribe(*topics)
+        return client_of_name[name]
 
     yield connect_once
-    for client in clients.values():
+    for client in client_of_name.values():
         client.close()

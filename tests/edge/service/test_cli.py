@@ -21,17 +21,19 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
-# Rows as a table with another order of the columns: stage 0 stops for the first row, stage 1 for
-# the second, and the third is offloaded.
-HEADER = "target,f,e,d,c,b,a"
-ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
+#: Header of a table, with the features of the small bundle in reverse order.
+CSV_HEADER = "target,f,e,d,c,b,a"
+#: Rows of the table: stage 0 stops for the first one, and stage 1 for the second. The third one is
+#: offloaded. Their labels are yes, no and yes.
+CSV_ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
 #: Row for which stage 0 stops, as a JSON line.
 SURE_LINE = "[1,0,0,0,0,0]\n"
 #: Row that is offloaded, as a JSON line.
 UNSURE_LINE = "[0,0,0,0,1,0]\n"
 
-#: A module with three sources of rows.
-PYTHON_ROWS = """
+#: A module with three sources of rows. `slow` makes a file when it begins to wait, and another one
+#: when it is ended properly.
+PYTHON_MODULE = """
 import time
 
 def rows():
@@ -55,18 +57,19 @@ def slow():
 @pytest.fixture
 def rows_path(tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_text("\n".join([HEADER, *ROWS]) + "\n")
+    path.write_text("\n".join([CSV_HEADER, *CSV_ROWS]) + "\n")
     return path
 
 
 @pytest.fixture
 def start_edge(bundle, command, tmp_path):
-    """Start the command with the small bundle in another process."""
-    (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
+    """Function that starts the command with the small bundle in another process."""
+    (tmp_path / "my_rows.py").write_text(PYTHON_MODULE)
     return lambda *options: command("edge", bundle.path, *options, folder=tmp_path)
 
 
 def read_answers(completed) -> list[dict]:
+    """Read the JSON lines on the standard output of a completed run."""
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
@@ -77,18 +80,21 @@ def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows_path):
     assert [line["row"] for line in lines] == [0, 1, 2]
     assert [line["label"] for line in lines] == ["yes", "no", "yes"]
     assert [line["reason"] for line in lines] == ["stopped", "stopped", "no-link"]
-    # a 1 and b 0.5; in addition c 2 and its group 10
+    # stage 0 acquires a for 1 and b for 0.5, and stage 1 c for 2 and its group for 10
     assert [line["cost"] for line in lines] == [1.5, 13.5, 13.5]
     assert "columns that are not features are ignored: target" in completed.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in completed.stderr
-    completed = run_in_process(
-        "edge", bundle.path, "--data", rows_path, "--limit", 2, "--policy", "edge-only"
-    )
+
+
+def test_limit_ends_the_answers_and_the_policy_forbids_offloads(bundle, rows_path):
+    options = ("--data", rows_path, "--policy", "edge-only", "--limit", 2)
+    completed = run_in_process("edge", bundle.path, *options)
     assert [line["route"] for line in read_answers(completed)] == ["edge", "edge"]
 
 
 def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, make_peer):
-    peer = make_peer()
+    worker = make_peer()
+    # between them an empty line, which is skipped, and an instance with names, which is offloaded
     input_lines = SURE_LINE + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + UNSURE_LINE
     options = ("--broker", broker.url, "--device", "pi-9", "--json")
     completed = run_in_process("edge", bundle.path, *options, stdin_text=input_lines)
@@ -100,12 +106,12 @@ def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, mak
     assert summary["answers"] == {"edge": 1, "cloud": 2, "fallback": 0}
     assert summary["counters"]["answered"] == 2
     assert summary["latency_ms"]["p50"] > 0
-    wait_until(lambda: ("pi-9", "offline") in peer.statuses)
+    wait_until(lambda: ("pi-9", "offline") in worker.statuses, "the status offline")
 
 
 def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tmp_path):
-    """The first stage reads a and b, and the second stage c."""
-    path = tmp_path / "few.csv"
+    """Stage 0 reads a and b, which the table has; stage 1 reads c, which the table lacks."""
+    path = tmp_path / "partial.csv"
     path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
     completed = run_in_process("edge", bundle.path, "--data", path, "--keep", "id,when")
     first_line, second_line = read_answers(completed)
@@ -115,19 +121,26 @@ def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tm
     assert "has no column c, d, e, f: missing in every row" in completed.stderr
 
 
-def test_every_line_gets_an_answer_or_an_error(bundle):
-    # The last line begins with a byte that is not UTF-8.
-    input_lines = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
-    input_lines = input_lines.encode("utf-8", "surrogateescape").decode("latin-1")
-    completed = run_in_process("edge", bundle.path, "--keep", "id", stdin_text=input_lines)
-    lines = read_answers(completed)
-    assert completed.returncode == 1
+def test_every_line_gets_an_answer_or_an_error(start_edge):
+    edge = start_edge("--keep", "id")
+    input_lines = [
+        b"nonsense",
+        b'{"a": 1, "b": 0, "id": [3]}',
+        b'{"id": 4}',
+        b'{"b": 1, "id": 5}',
+        b"\xff[1,0,0,0,0,0]",  # the byte 0xff occurs nowhere in UTF-8
+    ]
+    edge.process.stdin.buffer.write(b"".join(line + b"\n" for line in input_lines))
+    exit_status, output, _ = edge.finish()
+    lines = [json.loads(line) for line in output.splitlines()]
+    assert exit_status == 1
     assert [line["row"] for line in lines] == [0, 1, 2, 3, 4]
     assert ["error" in line for line in lines] == [True, False, True, True, True]
     kept_cells = [line.get("kept") for line in lines]
     assert kept_cells == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
     assert "none of the features" in lines[2]["error"]
     assert "column 'a' is missing" in lines[3]["error"]
+    assert "not a JSON line" in lines[4]["error"]
 
 
 def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, rows_path, tmp_path):
@@ -135,7 +148,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     subscriber = MqttClient(broker.url, topic)
     options = ("--data", rows_path, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
     started_at = time.time()
-    for n_runs in (1, 2):
+    for n_runs in (1, 2):  # the second run appends to the file of the first
         completed = run_in_process(
             "edge", bundle.path, *options, "--out", answers_path, "--publish", topic
         )
@@ -146,7 +159,8 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     assert published_lines == written_lines
     times = [line["at"] for line in published_lines]
     assert times == sorted(times)
-    assert started_at - 1 <= times[0] <= times[-1] <= time.time()  # the lines' times are rounded
+    # one second earlier, because the times in the lines are rounded
+    assert started_at - 1 <= times[0] <= times[-1] <= time.time()
     assert {line["kept"]["target"] for line in written_lines} == {"x"}
     subscriber.close()
 
@@ -193,7 +207,7 @@ def test_invalid_input_prints_one_line_and_exits_with_status_2(
     bundle, rows_path, options, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    Path("my_rows.py").write_text(PYTHON_ROWS)
+    Path("my_rows.py").write_text(PYTHON_MODULE)
     Path("other.csv").write_text("x,y\n1,2\n")
     Path("updates.toml").write_text("update_spread = 5.0\n")
     Path("unknown.toml").write_text("hops = 5\n")
@@ -201,59 +215,66 @@ def test_invalid_input_prints_one_line_and_exits_with_status_2(
     output, error_text = capsys.readouterr()
     assert (output, len(error_text.splitlines())) == ("", 1)
     assert message in error_text
+
+
+def test_absent_bundle_prints_one_line_and_exits_with_status_2(tmp_path, capsys):
     assert main(["edge", str(tmp_path / "none")]) == 2
-    assert "none does not exist" in capsys.readouterr().err
+    output, error_text = capsys.readouterr()
+    assert (output, len(error_text.splitlines())) == ("", 1)
+    assert "none does not exist" in error_text
 
 
 @pytest.mark.parametrize(
-    ("signal_number", "expected_status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+    ("signal_number", "expected_status"),
+    [(signal.SIGTERM, 0), (signal.SIGINT, 130)],  # shells expect 128 + 2 of an interrupted command
 )
 def test_signal_ends_the_command_properly(
     start_edge, broker, make_peer, signal_number, expected_status
 ):
-    peer = make_peer()
-    process = start_edge("--broker", broker.url, "--device", "pi-3")
-    process.write(UNSURE_LINE)
-    assert json.loads(process.line())["route"] == "cloud"
-    process.process.send_signal(signal_number)
-    exit_status, output, log = process.finish()
+    worker = make_peer()
+    edge = start_edge("--broker", broker.url, "--device", "pi-3")
+    edge.write(UNSURE_LINE)
+    assert json.loads(edge.line())["route"] == "cloud"
+    edge.process.send_signal(signal_number)
+    exit_status, output, log = edge.finish()
     assert (exit_status, output) == (expected_status, "")
     assert "1 instances: 0 edge, 1 cloud" in log
     assert "Traceback" not in log
-    wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the status offline")
+    wait_until(lambda: ("pi-3", "offline") in worker.statuses, "the status offline")
 
 
 def test_command_ends_when_the_reader_of_its_output_ends(start_edge):
-    process = start_edge()
-    process.write(SURE_LINE)
-    process.line()
-    process.process.stdout.close()
-    process.write(SURE_LINE * 3)
-    process.process.stdin.close()
-    log = process.process.stderr.read()
-    assert process.process.wait(60) == 0
+    edge = start_edge()
+    edge.write(SURE_LINE)
+    edge.line()  # so that the command runs before its output is closed
+    edge.process.stdout.close()
+    edge.write(SURE_LINE * 3)
+    edge.process.stdin.close()
+    log = edge.process.stderr.read()
+    assert edge.process.wait(60) == 0  # seconds, for a busy machine
     assert "Traceback" not in log
     assert "BrokenPipe" not in log
 
 
 def test_rows_and_sensors_of_a_python_module_are_answered(bundle, tmp_path, monkeypatch):
-    (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
+    (tmp_path / "my_rows.py").write_text(PYTHON_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     completed = run_in_process("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
     assert [line["label"] for line in read_answers(completed)] == ["yes", "no"], completed.stderr
     options = ("--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01)
     completed = run_in_process("edge", bundle.path, *options, folder=tmp_path)
     lines = read_answers(completed)
+    # stage 0 stops after it has read the sensors of its two features
     assert [(line["label"], line["acquired"]) for line in lines] == [("yes", 2)] * 3
 
 
 def test_signal_interrupts_a_generator_that_waits(start_edge, tmp_path):
-    process = start_edge("--data", "my_rows:slow")
-    assert json.loads(process.line())["route"] == "edge"
+    edge = start_edge("--data", "my_rows:slow")
+    assert json.loads(edge.line())["route"] == "edge"
     wait_until((tmp_path / "waiting").exists, "the generator to wait")
-    process.process.send_signal(signal.SIGTERM)
-    status, _, log = process.finish()
-    assert status == 0
+    edge.process.send_signal(signal.SIGTERM)
+    exit_status, _, log = edge.finish()
+    assert exit_status == 0
     assert "1 instances: 1 edge" in log
     assert (tmp_path / "finally").exists()
 
@@ -262,17 +283,18 @@ def test_instances_that_were_read_are_answered_before_the_end(start_edge, broker
     """SIGTERM comes while the first of three instances waits for the cloud."""
     requests = []
 
-    def stop_process(request):
+    def terminate_without_answer(request):
+        """Send SIGTERM to the device on its first request, and answer none."""
         if not requests:  # not on the retry, because a second signal would end it at once
-            process.process.send_signal(signal.SIGTERM)
+            edge.process.send_signal(signal.SIGTERM)
         requests.append(request)
         return []
 
-    make_peer(stop_process)
-    process = start_edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
-    process.write(UNSURE_LINE + 2 * SURE_LINE)
-    status, output, log = process.finish()
-    assert status == 0, log
+    make_peer(terminate_without_answer)
+    edge = start_edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
+    edge.write(UNSURE_LINE + 2 * SURE_LINE)
+    exit_status, output, log = edge.finish()
+    assert exit_status == 0, log
     *lines, last_line = [json.loads(line) for line in output.splitlines()]
     assert requests
     assert [line["row"] for line in lines] == [0, 1, 2]
@@ -290,6 +312,7 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
         return [answer_to(request) for request in request_by_id.values()] if is_complete else []
 
     make_peer(answer_when_complete)
+    # the deadline is so late that all requests arrive before it on a busy machine
     options = ("--broker", broker.url, "--parallel", n_parallel, "--deadline-ms", 20_000)
     completed = run_in_process("edge", bundle.path, *options, stdin_text=UNSURE_LINE * n_parallel)
     assert completed.returncode == 0, completed.stderr
@@ -297,9 +320,9 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
     assert outcomes == [("cloud", "offloaded")] * n_parallel
 
 
-@pytest.mark.parametrize("parallel", [1, 4])
-def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, parallel, caplog):
-    options = ("--out", "/dev/full", "--parallel", parallel, "--json")
+@pytest.mark.parametrize("n_parallel", [1, 4])
+def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, n_parallel, caplog):
+    options = ("--out", "/dev/full", "--parallel", n_parallel, "--json")
     completed = run_in_process("edge", bundle.path, *options, stdin_text=SURE_LINE * 40)
     assert completed.returncode == 0
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
@@ -327,16 +350,15 @@ def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
         "import ctypes, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0\n"
         "from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    assert (
-        json.loads(run_python(code, "edge", bundle.path, stdin_text=SURE_LINE))["route"] == "edge"
-    )
+    output = run_python(code, "edge", bundle.path, stdin_text=SURE_LINE)
+    assert json.loads(output)["route"] == "edge"
 
 
 def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     """After several kills each row has exactly one line."""
     n_rows = 3000  # enough for three kills before the end
     data_path, log_path = tmp_path / "many.csv", tmp_path / "answers.jsonl"
-    data_path.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n_rows))]) + "\n")
+    data_path.write_text("\n".join([CSV_HEADER, *(CSV_ROWS[i % 3] for i in range(n_rows))]) + "\n")
     options = ("--data", data_path, "--resume", log_path, "--out", "/dev/null", "--parallel", 2)
 
     def count_log_bytes() -> int:
@@ -351,10 +373,12 @@ def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
             )
         )
         killed_run.close()
-    status, _, messages = start_edge(*options).finish()
-    assert status == 0, messages
+    exit_status, _, messages = start_edge(*options).finish()
+    assert exit_status == 0, messages
     assert "are skipped" in messages
-    lines = [json.loads(line) for line in log_path.read_text().splitlines()[1:]]
+    _, *log_lines = log_path.read_text().splitlines()  # the first line names the data
+    lines = [json.loads(line) for line in log_lines]
     assert sorted(line["row"] for line in lines) == list(range(n_rows))
     label_of_row = {line["row"]: line["label"] for line in lines}
+    # the rows repeat CSV_ROWS
     assert [label_of_row[i] for i in range(6)] == ["yes", "no", "yes"] * 2

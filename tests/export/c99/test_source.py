@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import lay_out
-from gatewise_export.c99.probes import probe_rows
+from gatewise_export.c99.probes import MAX_ROWS, MIN_ROWS, probe_rows
 from gatewise_export.c99.writer import write_cascade
 from tests.support import avr
 from tests.support.c_cascades import DIFFICULT_VALUES, draw_cascade, make_step_cascade
@@ -36,10 +37,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
 
-Matrix = NDArray[np.float32]
+FloatArray = NDArray[np.float32]
 #: Outcomes in the order of the C enumeration.
 STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
-#: Random cascades; so many cover all kinds of stages, see below.
+#: Number of random cascades: so many cover all kinds of stages, as a test below asserts.
 N_CASCADES = 16
 
 # -- expected decisions ---------------------------------------------------------------------
@@ -47,7 +48,11 @@ N_CASCADES = 16
 
 @dataclass
 class Answer:
-    """Decision about an instance; `stage` answers, and -1 stands for none."""
+    """Decision about an instance.
+
+    `stage` gave the label. `exit` is the stage that stopped, or the number of stages if none did. A
+    `label`, `stage` or `refused_feature` of -1 stands for none.
+    """
 
     outcome: int
     exit: int
@@ -58,63 +63,78 @@ class Answer:
 
 
 def walk_trees(
-    trees: TreeEnsemble, row: Matrix, features: NDArray[np.int64], is_usable: Any
+    trees: TreeEnsemble,
+    row: FloatArray,
+    features: NDArray[np.int64],
+    acquire: Callable[[int], bool],
 ) -> None:
-    """Walk through the trees, and stop when `is_usable` reports that a feature is unusable."""
+    """Walk through the trees; acquire each node's feature, until one has an unusable value.
+
+    `acquire` acquires a feature and returns whether its value is usable.
+    """
     for root in trees.roots.tolist():
         node = root
         while trees.feature[node] >= 0:
             feature = int(features[trees.feature[node]])
-            if not is_usable(feature):
+            if not acquire(feature):
                 return
             value = row[feature]
             goes_left = value <= trees.threshold[node] or (np.isnan(value) and trees.nan_left[node])
             node = int((trees.left if goes_left else trees.right)[node])
 
 
-def decide_row(cascade: Cascade, row: Matrix) -> Answer:
+def can_offload_refused_row(cascade: Cascade, row: FloatArray, unusable_columns: list[int]) -> bool:
+    """Whether a row that a stage refuses is offloaded.
+
+    The cloud takes no infinite value. It takes a missing value if its model does, or if the request
+    lacks the feature.
+    """
+    request_features = cascade.request_features
+    if request_features is None:
+        request_features = np.arange(len(row))
+    has_invalid_value = any(
+        math.isinf(row[column]) or (not cascade.cloud_takes_missing and column in request_features)
+        for column in unusable_columns
+    )
+    return cascade.offloads and not has_invalid_value
+
+
+def decide_row(cascade: Cascade, row: FloatArray) -> Answer:
     """Decide about one instance by the rules, feature by feature."""
     acquired_features: set[int] = set()
     refused_feature = label = last_stage = -1
 
-    def acquire_unusable(column: int) -> bool:
-        """Acquire a feature; return whether its value is unusable."""
+    def acquire_feature(column: int) -> bool:
+        """Acquire a feature; return whether its value is usable."""
         acquired_features.add(column)
-        is_missing = math.isnan(row[column]) and not cascade.takes_missing
-        return is_missing or math.isinf(row[column])
+        is_refused_nan = math.isnan(row[column]) and not cascade.takes_missing
+        return not (is_refused_nan or math.isinf(row[column]))
 
-    def is_usable(column: int) -> bool:
+    def acquire_or_refuse(column: int) -> bool:
+        """Acquire a feature, and record it as refused if its value is unusable."""
         nonlocal refused_feature
-        refused_feature = column if acquire_unusable(column) else refused_feature
-        return refused_feature < 0
+        is_usable = acquire_feature(column)
+        if not is_usable:
+            refused_feature = column
+        return is_usable
 
     n_stages = len(cascade.stages)
     for i, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
         if stage.acquisition == "node":
-            walk_trees(stage.model, row, stage.features, is_usable)
+            walk_trees(stage.model, row, stage.features, acquire_or_refuse)
             unusable_columns = [refused_feature] if refused_feature >= 0 else []
         else:
             # A stage acquires all its features and refuses an infinite one before a missing one.
             columns = stage.features.tolist()
-            unusable_columns = [column for column in columns if acquire_unusable(column)]
+            unusable_columns = [column for column in columns if not acquire_feature(column)]
             infinite_columns = [column for column in unusable_columns if math.isinf(row[column])]
             refused_feature = next(iter([*infinite_columns, *unusable_columns]), -1)
         if refused_feature >= 0:
-            request_features = (
-                cascade.request_features
-                if cascade.request_features is not None
-                else np.arange(len(row))
-            )
-            is_needed = any(
-                math.isinf(row[column])
-                or (not cascade.cloud_takes_missing and column in request_features)
-                for column in unusable_columns
-            )
-            may_offload = cascade.offloads and not cascade.takes_missing and not is_needed
-            outcome = OFFLOAD if may_offload else FALLBACK if last_stage >= 0 else ERROR
+            is_offloaded = can_offload_refused_row(cascade, row, unusable_columns)
+            outcome = OFFLOAD if is_offloaded else FALLBACK if last_stage >= 0 else ERROR
             return Answer(outcome, n_stages, label, last_stage, refused_feature, acquired_features)
         margins, score = split_outputs(stage.margins(row[None]), stage.score)
-        if cascade.has_model[i]:
+        if cascade.has_model[i]:  # without a model the stage only acquires features
             label, last_stage = int(labels(margins)[0]), i
         if stop_mask(score, threshold)[0] or (i == n_stages - 1 and not cascade.offloads):
             return Answer(STOPPED, i, label, last_stage, -1, acquired_features)
@@ -130,10 +150,12 @@ def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledMode
     folder = tmp_path_factory.mktemp("c99")
     cascades = [draw_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
+        # names differ, because one library must not define a function twice
         write_cascade(cascade, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
         for i, cascade in enumerate(cascades)
     ]
     n_outputs = [cascade.n_outputs for cascade in cascades]
+    # optimised little, because compilation takes most of the time
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
     libraries = build(list(zip(sources, n_outputs, strict=True)), flags=flags)
     return list(zip(cascades, libraries, strict=True))
@@ -156,13 +178,15 @@ def test_the_random_cascades_cover_all_kinds(compiled_cascades):
 
 def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
     """Numbers at and next to every threshold, any other floats, NaN and infinity."""
-    trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
-    thresholds = np.concatenate([DIFFICULT_VALUES, *(ensemble.threshold for ensemble in trees)])
+    models = [stage.model for stage in cascade.stages]
+    tree_thresholds = [model.threshold for model in models if isinstance(model, TreeEnsemble)]
+    thresholds = np.concatenate([DIFFICULT_VALUES, *tree_thresholds])
     neighbours = [np.nextafter(thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
     numbers = np.concatenate([thresholds, *neighbours])
     near_threshold = st.sampled_from(numbers[np.isfinite(numbers)].tolist())
     # Around 1e6, float32 numbers are 1/16 apart.
     near_offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
+    # NaN as often as an infinity
     not_finite = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
     any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
     # Numbers near a threshold are the most frequent, because they are the most difficult.
@@ -179,6 +203,7 @@ def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
 
 @pytest.mark.slow
 @settings(
+    # as many as run in a few seconds, and the same in every run
     max_examples=120, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
@@ -191,8 +216,10 @@ def test_c_decides_any_row_as_python(compiled_cascades, data):
     assert_rows_agree(cascade, compiled, np.array(cells, np.float32).reshape(3, n_features))
 
 
-def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
+def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArray) -> None:
+    """Assert that C and Python have the same answers to rows, and the same margins of stages."""
     c_answers = compiled(rows)
+    # `acquired` of C has a column for each feature that a stage reads, in order
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     for i, row in enumerate(rows):
         expected = decide_row(cascade, row)
@@ -208,14 +235,13 @@ def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -
         if not has_model:
             assert outputs.shape[1] == 0
             continue
-        cells = rows[:, stage.features]
-        is_unusable = np.isinf(cells) | (np.isnan(cells) & (not cascade.takes_missing))
-        # Only rows without unusable values are compared. Nodes may skip other values.
-        is_usable = ~np.isinf(rows).any(axis=1) & ~is_unusable.any(axis=1)
+        # Only rows whose values are all usable, because a stage that refuses a row has no margins.
+        is_usable = ~np.isinf(rows).any(axis=1)
         is_usable &= cascade.takes_missing | ~np.isnan(rows).any(axis=1)
-        expected_margins = stage.margins(rows)[is_usable]
-        is_same = expected_margins.view(np.uint32) == outputs[is_usable].view(np.uint32)
-        assert (is_same | (np.isnan(expected_margins) & np.isnan(outputs[is_usable]))).all()
+        margins, expected_margins = outputs[is_usable], stage.margins(rows)[is_usable]
+        # bits, because == takes both zeros for equal; a NaN may have any bits
+        has_same_bits = margins.view(np.uint32) == expected_margins.view(np.uint32)
+        assert (has_same_bits | (np.isnan(margins) & np.isnan(expected_margins))).all()
 
 
 def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
@@ -230,7 +256,7 @@ def test_all_self_tests_pass(compiled_cascades):
 
 
 def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path):
-    # The self-test in C counts the calls of its callback and must detect a wrong count.
+    """The self-test in C counts the calls of its callback; here the count is altered."""
     cascade, compiled = compiled_cascades[0]
     selftest_text = (compiled.source.folder / "m0_selftest.c").read_text()
     assert "source->calls++" in selftest_text
@@ -243,7 +269,7 @@ def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path
 
 
 def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
-    # Sums overflow to both infinities, so that one margin is NaN.
+    # (value - mean) * scale is 6e38 for the value 2, which overflows, and 1 * inf - 1 * inf is NaN
     weights = np.array([[1, 1, -1], [1, -1, -1]], np.float32)
     ones = np.ones(2, np.float32)
     linear_model = LinearModel(0 * ones, np.float32(3e38) * ones, weights, np.zeros(3, np.float32))
@@ -259,7 +285,7 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     assert compiled.selftest() == 0
     assert_rows_agree(cascade, compiled, rows)
-    assert compiled(rows).exits[0] == 2
+    assert compiled(rows).exits[0] == 2  # behind both stages, so that neither stops
 
 
 # -- codes of thresholds, tables of leaves -----------------------------------------------------
@@ -273,6 +299,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     cascade = make_step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
     (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    # the highest thresholds have the highest codes, which would overflow first
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
     neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
     far_numbers = np.float32([0, -1, 3e38, *[np.nan] * takes_missing])
@@ -280,26 +307,31 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     c_answers = compiled(rows)
     expected = cascade.stages[0].margins(rows)
     assert c_answers.outputs[0].tobytes() == expected.tobytes()
-    assert expected.max() == n_thresholds
+    assert expected.max() == n_thresholds  # the margin counts the thresholds below the value
 
 
 @pytest.mark.parametrize(
     ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 2))], ids=str
 )
 def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
-    """Tables with more than 256 rows, values or entries need two bytes per index."""
+    """Tables with more than 256 rows, values or entries need two bytes per index.
+
+    `widths` are the bytes per index of rows, of starts of rows, of outputs and of picks.
+    """
     rng = np.random.default_rng(0)
-    n_thresholds, n_rows, n_outputs = 500, 600, 8
-    # Distinct rows of few values for the form "picks", of many values and zeros for "sparse".
+    n_thresholds, n_rows, n_outputs = 500, 600, 8  # rows and numbers of more than 256
+    # Distinct rows of 500 numbers for the form "picks", and mostly of zeros for "sparse".
     if form == "picks":
         leaf_rows = rng.choice(rng.random(500), (n_rows, n_outputs))
     else:
-        leaf_rows = (
-            np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
-        )
+        # a quotient by 97 is no binary fraction, so that bytes cannot hold it
+        row_values = np.arange(1, n_rows + 1)[:, None] / 97
+        leaf_rows = row_values * (rng.random((n_rows, n_outputs)) < 0.25)
     stage = make_step_cascade(n_thresholds, takes_missing=False).stages[0]
+    # a tree of one threshold has three nodes, each with a row, though only leaves use theirs
     leaves = leaf_rows[np.resize(np.arange(n_rows), 3 * n_thresholds)].astype(np.float32)
     forest = replace(
+        # output -1: each tree adds to all outputs
         stage.model, value=leaves, output=np.full(n_thresholds, -1, np.int32),
         base=np.zeros(n_outputs, np.float32),
     )  # fmt: skip
@@ -325,7 +357,8 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
         write_cascade(cascade, tmp_path / name, name=name, coded=coded)
         for name in ("right", "wrong")
     ]
-    assert (sources[0].sample_rows, sources[0].made_rows) == (0, 256)
+    # no row of a sample, and the most rows that the writer generates
+    assert (sources[0].sample_rows, sources[0].made_rows) == (0, MAX_ROWS)
     source_text = (tmp_path / "wrong" / "wrong.c").read_text()
     altered_text = re.sub(
         r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", source_text
@@ -343,9 +376,10 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
     for seed in range(N_CASCADES):
         cascade = draw_cascade(seed)
         rows = probe_rows(cascade)
-        assert 16 <= len(rows) <= 256  # the bounds of the writer
+        assert MIN_ROWS <= len(rows) <= MAX_ROWS
         assert not np.isinf(rows).any()
         assert cascade.takes_missing or not np.isnan(rows).any()
+        # features that no stage reads are 0
         read_features = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
         assert not np.delete(rows, read_features, axis=1).any()
     small_cascade = make_step_cascade(3, takes_missing=True)
@@ -362,7 +396,10 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
 
 
 def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
-    """On AVR, a struct of bytes and floats has no padding."""
+    """On AVR, a struct of bytes and floats has no padding, as with ``-fpack-struct=1``.
+
+    The generated source compiles only if the instance has its stated size.
+    """
     for _, compiled in compiled_cascades:
         command = [
             *(compiler_command() or ()),
@@ -371,8 +408,10 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
             "-w",
             "-fsyntax-only",
         ]
-        file = compiled.source.folder / f"{compiled.source.name}.c"
-        process = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+        source_path = compiled.source.folder / f"{compiled.source.name}.c"
+        process = subprocess.run(
+            [*command, source_path], capture_output=True, text=True, check=False
+        )
         assert process.returncode == 0, process.stderr
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from numpy.typing import NDArray
 from sklearn.datasets import load_iris
 
 from gatewise_cloud import ModelError
 from gatewise_export import pack
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim import simulate
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.report.findings import caveats
@@ -21,8 +25,9 @@ from tests.support.processes import run_in_process
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
-#: Backend that classifies irises by their petal length, with a backend whose classes are in another
-#: order and one that takes 50 ms a call.
+#: A module with three backends. `probabilities` classifies irises by the distance of their petal
+#: length (cm) from the class means of Fisher's data, rounded. `permuted` has its classes in another
+#: order, and `slow` takes 50 ms a call.
 BACKEND_MODULE = """
 import time
 import numpy as np
@@ -42,37 +47,49 @@ BACKEND = "python:iris_backend:probabilities"
 COLUMN_NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
+@dataclass
+class Project:
+    """Folder with a backend module, a bundle that needs it, and its rows in ``iris.csv``."""
+
+    folder: Path
+    system: ConfidenceCascade
+    bundle: Bundle
+    rows: pd.DataFrame
+    species: NDArray[np.str_]
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A folder with a backend module, a bundle that needs it and a table, and the fitted system."""
+    """A project whose system is fitted with the backend."""
     folder = tmp_path_factory.mktemp("backend")
     (folder / "iris_backend.py").write_text(BACKEND_MODULE)
-    sys.path.insert(0, str(folder))
-    X, species = load_iris(return_X_y=True)
-    frame = pd.DataFrame(X.astype(np.float32), columns=COLUMN_NAMES)
-    y = np.array(["setosa", "versicolor", "virginica"])[species]
-    system = ConfidenceCascade(BACKEND, random_state=0).fit(frame, y)
+    sys.path.insert(0, str(folder))  # fit imports the backend in this process
+    X, class_numbers = load_iris(return_X_y=True)
+    rows = pd.DataFrame(X.astype(np.float32), columns=COLUMN_NAMES)
+    species = np.array(["setosa", "versicolor", "virginica"])[class_numbers]
+    system = ConfidenceCascade(BACKEND, random_state=0).fit(rows, species)
     # the point with most offloads, so that the backend matters
     system.operating_point_ = max(system.frontier_.points, key=lambda point: point.offload_rate)
-    bundle = pack(system, folder / "bundle", sample=frame[::5])
-    frame.assign(species=y).to_csv(folder / "iris.csv", index=False)
-    yield folder, system, bundle, frame, y
+    # every fifth row, because the rows are sorted by class
+    bundle = pack(system, folder / "bundle", sample=rows[::5])
+    rows.assign(species=species).to_csv(folder / "iris.csv", index=False)
+    yield Project(folder, system, bundle, rows, species)
     sys.path.remove(str(folder))
 
 
 @pytest.fixture
 def run_in_project(project):
-    """A function that runs a command in the folder and returns its status and both outputs."""
+    """Function that runs a command in the folder and returns its status and both outputs."""
 
     def run_command(*arguments):
-        process = run_in_process(*arguments, folder=project[0])
+        process = run_in_process(*arguments, folder=project.folder)
         return process.returncode, process.stdout, process.stderr
 
     return run_command
 
 
 def test_verify_runs_the_backend_on_sample_and_data(project, run_in_project):
-    _, system, _, frame, y = project
+    system, rows = project.system, project.rows
     arguments = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
     status, output, error_output = run_in_project(*arguments)
     assert (status, output) == (2, "")
@@ -80,19 +97,19 @@ def test_verify_runs_the_backend_on_sample_and_data(project, run_in_project):
     status, output, _ = run_in_project(*arguments, "--backend", BACKEND, "--json")
     document = json.loads(output)
     assert (status, document["agrees"]) == (0, True)
-    assert document["data"]["accuracy"] == np.mean(system.predict(frame) == y)
-    assert document["data"]["offload_rate"] == np.mean(system.offload(frame))
-    assert document["data"]["offload_rate"] > 0.1
+    assert document["data"]["accuracy"] == np.mean(system.predict(rows) == project.species)
+    assert document["data"]["offload_rate"] == np.mean(system.offload(rows))
+    assert document["data"]["offload_rate"] > 0.1  # so that the backend matters
     assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
 
 
-def test_verify_finds_a_backend_with_another_model(project, run_in_project):
+def test_verify_finds_a_backend_with_another_model(run_in_project):
     status, output, _ = run_in_project(
         "verify", "bundle", "--backend", "python:iris_backend:permuted", "--json"
     )
     document = json.loads(output)
     assert (status, document["agrees"]) == (1, False)
-    # the sample is every fifth of 150 rows, and every label is another class
+    # all 30 labels of the sample, every fifth of 150 rows, are of another class
     assert document["sample"]["cloud_label_differences"] == 30
 
 
@@ -111,31 +128,35 @@ def test_wrong_backend_is_refused_in_one_line(run_in_project, backend, message):
 
 
 def test_simulation_uses_the_answers_of_the_backend(project, run_in_project):
-    _, system, bundle, frame, y = project
-    table, _ = make_row_table(bundle, frame, backend=BACKEND)
-    label = np.where(table.is_offloaded, table.cloud_label, table.local_label)
-    assert system.classes_[label].tolist() == system.predict(frame).tolist()
+    system, rows = project.system, project.rows
+    table, _ = make_row_table(project.bundle, rows, backend=BACKEND)
+    class_numbers = np.where(table.is_offloaded, table.cloud_label, table.local_label)
+    assert system.classes_[class_numbers].tolist() == system.predict(rows).tolist()
     with pytest.raises(ModelError, match="--backend python:module:attribute"):
-        make_row_table(bundle, frame)
+        make_row_table(project.bundle, rows)
     arguments = ("simulate", "bundle", "--data", "iris.csv", "--target", "species")
     status, output, _ = run_in_project(*arguments, "--devices", "5", "--backend", BACKEND, "--json")
     report = json.loads(output)
     assert status == 0
     assert f"--backend {BACKEND}" in report["command"]
     assert report["answers"]["cloud"] > 0
-    # the fleet draws its instances from the rows
-    assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
+    # by a tenth, because the fleet draws its instances from the rows at random
+    accuracy = np.mean(system.predict(rows) == project.species)
+    assert report["accuracy"]["system"] == pytest.approx(accuracy, rel=0.1)
 
 
 def test_calls_of_a_slow_backend_are_timed(project):
-    _, _, bundle, frame, y = project
-    changes = {"devices": 20, "workload": "poisson:6/min", "time": "10min", "link": "none"}
-    backend = "python:iris_backend:slow"
-    report = simulate(bundle, frame, y, backend=backend, baselines=False, **changes).report
+    scenario = Scenario(
+        devices=20, workload="poisson:6/min", time="10min", link="none",
+        baselines=False, backend="python:iris_backend:slow",
+    )  # fmt: skip
+    result = simulate(project.bundle, project.rows, project.species, scenario=scenario)
+    report = result.report
     # the 50 ms that the backend sleeps, and up to 30 ms for a call on a busy machine
     assert 50 <= report.timings.run_us / 1000 < 80
     assert report.system.latency_ms["offloaded_p50"].value > 50
     offloads_per_second = report.offload_rate * 2.0  # 20 devices with 6 instances a minute
+    # a call takes 0.05 s; 1,200 instances are drawn at random, and calls take a little longer
     assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
     # the report names the times that are assumed
     assert "Assumed, not measured on this machine: a worker's time for a message" in (
@@ -144,13 +165,13 @@ def test_calls_of_a_slow_backend_are_timed(project):
 
 
 def test_live_run_uses_the_backend(project, monkeypatch):
-    folder, _, bundle, frame, y = project
-    monkeypatch.chdir(folder)
+    monkeypatch.chdir(project.folder)  # where the workers import the backend
     scenario = Scenario(
         engine="live", devices=4, time="5s", workload="periodic:200ms", link="none",
         baselines=False, backend=BACKEND,
     )  # fmt: skip
-    report = simulate(bundle, frame, y, scenario=scenario).report
-    assert report.checked.compared > 50  # of 4 * 5 s / 200 ms = 100 instances
+    report = simulate(project.bundle, project.rows, project.species, scenario=scenario).report
+    # of 4 * 5 s / 200 ms = 100 instances, of which a busy machine may answer some by fallbacks
+    assert report.checked.compared > 50
     assert not any(report.checked.differing.values())
     assert report.answers.cloud > 0

@@ -11,33 +11,26 @@ from gatewise import cli
 from gatewise_sim.report.output import SIMULATION
 from tests.support.processes import find_descendants_named, interrupt, run_gatewise, run_in_process
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # processes start
 
-RESULT_FILES = sorted(SIMULATION.files)
+#: Command with the bundle and the rows in `folder`.
+SIMULATE = ("simulate", "digits.gwb", "--data", "rows.csv")
+#: Simulation of ten minutes of ten devices, which takes little time.
+QUICK_COMMAND = (*SIMULATE, "--devices", "10", "--time", "10min")
 
 
 @pytest.fixture(scope="module")
 def folder(digits, tmp_path_factory):
-    """A folder with a bundle and rows that training has not seen."""
+    """A folder with a bundle in one file, and with rows that training has not seen.
+
+    The tests of this file share it, so each writes to its own ``--out``.
+    """
     from gatewise_export.bundle.repacking import repack
 
     folder = tmp_path_factory.mktemp("user")
     repack(digits.bundle.path, folder / "digits.gwb")
     shutil.copy(digits.table, folder)
     return folder
-
-
-#: Simulation of ten minutes of ten devices.
-QUICK_COMMAND = (
-    "simulate",
-    "digits.gwb",
-    "--data",
-    "rows.csv",
-    "--devices",
-    "10",
-    "--time",
-    "10min",
-)
 
 
 @pytest.mark.usefixtures("small_fits")
@@ -48,15 +41,16 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
         "simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path
     )
     assert process.returncode == 0, process.stderr
-    assert sorted(path.name for path in (tmp_path / "sim-out").iterdir()) == RESULT_FILES
-    report = json.loads((tmp_path / "sim-out" / "report.json").read_text())
+    out_folder = tmp_path / "sim-out"
+    assert {path.name for path in out_folder.iterdir()} == set(SIMULATION.files)
+    report = json.loads((out_folder / "report.json").read_text())
     assert report["command"] == (
         "gatewise simulate bundle --data wine --time 10min --seed 0 --settings sim-out/timings.toml"
     )
-    assert report["settings"]["devices"] == 100
+    assert report["settings"]["devices"] == 100  # by default, with an instance a minute
     assert report["instances"] > 500  # 1,000 on average
-    for name in ("Gatewise", "All edge", "All cloud", "Confidence", "Random", "Oracle"):
-        assert name in process.stdout
+    for policy_name in ("Gatewise", "All edge", "All cloud", "Confidence", "Random", "Oracle"):
+        assert policy_name in process.stdout
     assert process.stdout.splitlines()[-1] == "sim-out/report.html"
 
 
@@ -67,7 +61,8 @@ def test_command_of_a_report_repeats_it_exactly(folder):
     assert process.returncode == 0, process.stderr
     report_bytes = (folder / "out-1" / "report.json").read_bytes()
     report = json.loads(report_bytes)
-    # the command names the file of timings, so that the models are not timed again
+    # the command names the file of timings, so that the models are not timed again; the order of
+    # sets must not matter either, which depends on PYTHONHASHSEED
     arguments = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
     repeated_process = run_gatewise(*arguments, folder=folder, PYTHONHASHSEED="2")
     assert repeated_process.returncode == 0, repeated_process.stderr
@@ -82,10 +77,10 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
     assert sorted(path.name for path in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
     assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
     # a sweep that continues from the CSV file draws the same bytes
-    plot_file = folder / "sweep" / "sweep.svg"
-    plot_bytes = plot_file.read_bytes()
+    plot_path = folder / "sweep" / "sweep.svg"
+    plot_bytes = plot_path.read_bytes()
     assert run_in_process(*sweep_command, folder=folder).returncode == 0
-    assert plot_file.read_bytes() == plot_bytes
+    assert plot_path.read_bytes() == plot_bytes
 
 
 @pytest.mark.parametrize(
@@ -109,9 +104,8 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
 def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
     names_before = {path.name for path in folder.iterdir()}
-    if arguments[0].startswith("-"):
-        arguments = ["digits.gwb", "--data", "rows.csv", *arguments]
-    assert cli.main(["simulate", *arguments]) == 2
+    has_bundle = not arguments[0].startswith("-")
+    assert cli.main([*(("simulate",) if has_bundle else SIMULATE), *arguments]) == 2
     output, error_output = capsys.readouterr()
     last_line = error_output.strip().splitlines()[-1]  # progress may come before
     assert message in last_line
@@ -123,24 +117,17 @@ def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, argume
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_number):
     out_folder = folder / f"interrupted-{signal_number}"
-    arguments = (
-        "simulate",
-        "digits.gwb",
-        "--data",
-        "rows.csv",
-        "--engine",
-        "live",
-        "--devices",
-        "4",
-    )
-    options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out_folder)
-    simulation = command(*arguments, *options, folder=folder)
-    status, output, error_output, children = interrupt(
+    # ten minutes in real time, so that the run lasts until the signal
+    options = ("--engine", "live", "--devices", "4", "--time", "10min")
+    options += ("--workload", "poisson:2/s", "--out", out_folder)
+    simulation = command(*SIMULATE, *options, folder=folder)
+    # the signal comes as soon as the run has started processes of its own
+    exit_status, output, error_output, children = interrupt(
         simulation,
         signal_number,
         lambda: bool(find_descendants_named("gatewise", simulation.process.pid)),
     )
-    assert status == 128 + signal_number, error_output  # as shells report signals
+    assert exit_status == 128 + signal_number, error_output  # as shells report signals
     assert "Traceback" not in error_output
     assert output == ""
     assert children

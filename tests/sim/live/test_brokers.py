@@ -11,30 +11,32 @@ from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow  # runs in real time
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_run_uses_the_embedded_or_a_given_broker(digits, table, monkeypatch):
+def test_run_uses_a_given_broker(digits, table):
     with EmbeddedBroker() as broker:
+        # two workers would share the requests
         with pytest.raises(InputError, match="does not support shared subscriptions"):
             check_live(make_live_scenario(workers=2, broker=broker.url))
-        live_run = run_live_fleet(
-            digits, table, make_live_scenario(devices=2, time="2s", broker=broker.url)
-        )
+        scenario = make_live_scenario(devices=2, time="2s", broker=broker.url)
+        live_run = run_live_fleet(digits, table, scenario)
         assert (live_run.broker, live_run.fleet.n_lost) == (broker.url, 0)
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_run_without_mosquitto_uses_and_restarts_the_embedded_broker(digits, table, monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
-    live_run = run_live_fleet(
-        digits, table, make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
-    )
+    scenario = make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
+    live_run = run_live_fleet(digits, table, scenario)
     assert (live_run.broker, live_run.fleet.n_lost) == ("embedded", 0)
-    assert [(fault["what"], fault["up"]) for fault in live_run.faults] == [
-        ("broker", False),
-        ("broker", True),
-    ]
+    faults = [(fault["what"], fault["up"]) for fault in live_run.faults]
+    assert faults == [("broker", False), ("broker", True)]
 
 
 def test_given_broker_keeps_no_status_of_the_devices(digits, table):
+    """A run deletes the retained statuses of its devices, which a given broker would keep."""
     with MosquittoBroker() as broker:
         run_live_fleet(digits, table, make_live_scenario(devices=2, time="1s", broker=broker.url))
         retained_topics = list_retained_topics(broker.url)
@@ -42,12 +44,13 @@ def test_given_broker_keeps_no_status_of_the_devices(digits, table):
 
 
 def list_retained_topics(url: str) -> list[str]:
-    """List the topics of retained messages, which a broker sends before any new message.
+    """List the topics of the messages that a broker retains.
 
-    A publication after the subscription therefore marks their end.
+    A broker sends retained messages after a subscription and before new ones, so a message that is
+    published after the subscription marks their end.
     """
     topics: list[str] = []
-    end_topic = "last"
+    end_topic = "last"  # no topic of a run
     endpoint, all_received = Endpoint(url), threading.Event()
     client = make_client(endpoint, "topic-lister", max_inflight=1)
     client.on_connect = lambda *_: client.subscribe([("#", 0), (end_topic, 0)])
