@@ -41,11 +41,15 @@ from gatewise_sim.report.policy_result import (
 )
 from gatewise_sim.scenario import Scenario
 
-#: Bins of the timeline, half an hour of a day each, and bin edges within an outage, which may be
-#: shorter than a bin.
+#: Number of equal bins of the timeline; in a run of a day each one is half an hour.
 _N_BINS: Final = 48
+#: Number of additional bin edges from the begin to the end of an outage, so that the timeline also
+#: shows an outage that is shorter than a bin.
 _N_EDGES_PER_FAULT: Final = 5
-_QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+#: Quantiles of the latency by their keys in the report: usual latency, and usual service levels.
+_PROBABILITY_BY_KEY: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+#: Latencies below this count as this long in the histogram, because log10(0) is infinite.
+_MIN_HISTOGRAM_MS: Final = 1e-6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,7 +57,10 @@ class PolicyFigures:
     """Figures of one policy's run.
 
     `energy` is the energy use of a device. `prices` are those of the bill, and `feature_names` the
-    bundle's.
+    bundle's. Columns of the answers and of this class have one entry per instance, in the same
+    order. Sums over instances and the counters of devices are multiplied by ``run.scale``, the
+    devices of the fleet per simulated device. Means, shares and the counters of workers are those
+    of the whole fleet without it.
     """
 
     run: FleetRun
@@ -69,7 +76,7 @@ class PolicyFigures:
         answers = run.answers
         if not len(answers):
             raise InputError("no instance arrived: simulate more devices or a longer time")
-        active_joules = float(self._joules_of_instances().sum())
+        active_joules = float(self._joules_by_instance().sum())
         radio = self.scenario.link_profile.radio
         active_joules_per_day = active_joules / run.n_devices / (run.seconds / DAY)
         idle_joules_per_day = (radio.idle_w + self.energy.idle_w) * DAY
@@ -80,25 +87,25 @@ class PolicyFigures:
             sampling=run.sampling,
             scaled=run.scale > 1.0,
             instances=round((len(answers) + run.n_lost) * run.scale),
-            **self._share_estimates(),
-            **self._cost_estimates(),
-            latency_ms=self._latency_estimates(),
-            bytes=self._byte_use(),
-            joules=self._joule_use(),
+            **self._estimate_shares(),
+            **self._estimate_costs(),
+            latency_ms=self._estimate_latencies(),
+            bytes=self._compute_byte_use(),
+            joules=self._compute_joule_use(),
             joules_per_device_day=active_joules_per_day + idle_joules_per_day,
             battery_days=self.energy.battery_days(active_joules_per_day, radio),
-            answers=self._answer_counts(),
-            money=self._monthly_bill(
+            answers=self._count_answers(),
+            money=self._compute_monthly_bill(
                 active_joules + run.n_devices * idle_joules_per_day * run.seconds / DAY
             ),
             utilisation=run.worker_counts.get("utilisation"),
             workers={name: float(count) for name, count in run.worker_counts.items()},
-            histogram=self._latency_histogram(),
-            breakdown_ms=self._latency_parts(),
+            histogram=self._count_by_latency(),
+            breakdown_ms=self._compute_latency_parts(),
             reasons=self._count_reasons(),
-            timeline=self._timeline_bins(),
-            classes=self._class_results(),
-            audit=self._audit_use(),
+            timeline=self._make_timeline(),
+            classes=self._make_class_results(),
+            audit=self._compute_audit_use(),
         )
 
     # -- columns ----------------------------------------------------------------------------------
@@ -106,6 +113,11 @@ class PolicyFigures:
     @cached_property
     def _batches(self) -> Batches:
         return Batches.deal(self.run.answers, self.run.seconds, len(self.table))
+
+    @cached_property
+    def _is_answered(self) -> BoolArray:
+        """Whether an instance has an answer; the route of a lost one is -1."""
+        return np.asarray(self.run.answers.route >= 0, np.bool_)
 
     @cached_property
     def _truth(self) -> IntArray:
@@ -132,79 +144,80 @@ class PolicyFigures:
             table.local_set_index[answers.row],
         )
         if self.run.is_cloud_first:
+            # The last set contains only the features of a request, because no stage has run.
             set_index = np.where(answers.route == CLOUD, len(table.feature_sets) - 1, set_index)
         return set_index
 
     @cached_property
     def _feature_joules(self) -> FloatArray:
-        joules = self.energy.feature_joules(self.table.feature_sets, self.feature_names)
-        return np.asarray(joules[self._acquired_set_index], np.float64)
+        joules_by_set = self.energy.feature_joules(self.table.feature_sets, self.feature_names)
+        return np.asarray(joules_by_set[self._acquired_set_index], np.float64)
 
     @cached_property
     def _stage_joules(self) -> FloatArray:
         answers = self.run.answers
         table = self.table
-        joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.last_stage + 1, 0)]
+        # `stage_joules` has the energy of the first 0, 1, ... stages, and `last_stage` is -1 for 0.
+        joules_by_row = self.energy.stage_joules(table.n_stages)[table.last_stage + 1]
         # A device that offloads first runs no stage for an answer of the cloud.
         has_run_stages = ~((answers.route == CLOUD) & self.run.is_cloud_first)
-        return np.asarray(joules[answers.row] * has_run_stages, np.float64)
+        return np.asarray(joules_by_row[answers.row] * has_run_stages, np.float64)
 
-    def _joules_of_instances(self) -> FloatArray:
+    def _joules_by_instance(self) -> FloatArray:
         joules = self.run.answers.radio_joules + self._feature_joules + self._stage_joules
         return np.asarray(joules, np.float64)
 
     # -- figures ----------------------------------------------------------------------------------
 
-    def _share_estimates(self) -> dict[str, Any]:
+    def _estimate_shares(self) -> dict[str, Any]:
         batches = self._batches
         has_label = self._truth != NO_LABEL
         # Instances of the same row depend on each other. The effective sample size (Kish 1965) of
         # rows with n_r instances is sum(n_r)^2 / sum(n_r^2).
-        instances_per_row = np.bincount(self.run.answers.row).astype(np.float64)
-        n_independent = float(instances_per_row.sum() ** 2 / (instances_per_row**2).sum())
+        n_instances_by_row = np.bincount(self.run.answers.row).astype(np.float64)
+        n_independent = float(n_instances_by_row.sum() ** 2 / (n_instances_by_row**2).sum())
         shares: dict[str, Any] = {}
         for name, is_correct in (
             ("accuracy", self._is_correct),
             ("edge_accuracy", self._is_edge_correct),
         ):
-            estimate = batches.mean(is_correct, has_label, 1.0)
+            estimate = batches.mean(is_correct, has_label, upper_limit=1.0)
             shares[name] = (
                 None if estimate is None else widen_share_interval(estimate, n_independent)
             )
-        offload_rate = batches.mean(self.run.answers.is_requested, None, 1.0)
-        assert offload_rate is not None
-        # The policy fixes these rates, so that they are no estimates.
+        offload_rate = batches.mean(self.run.answers.is_requested, upper_limit=1.0)
+        assert offload_rate is not None  # there are instances, see `make_result`
+        # A policy that offloads all instances or none has an exact rate, without a wider interval.
         is_fixed = self.run.is_cloud_first or offload_rate.value == 0.0
         shares["offload_rate"] = (
             offload_rate if is_fixed else widen_share_interval(offload_rate, n_independent)
         )
         return shares
 
-    def _cost_estimates(self) -> dict[str, Any]:
+    def _estimate_costs(self) -> dict[str, Any]:
         answers = self.run.answers
         return {
             name: self._batches.mean(getattr(answers, name)) for name in ("cost", "feature_cost")
         }
 
-    def _latency_estimates(self) -> dict[str, Estimate]:
+    def _estimate_latencies(self) -> dict[str, Estimate]:
         answers = self.run.answers
-        is_answered = answers.route >= 0
-        latencies = {}
+        estimate_by_key = {}
         for prefix, is_selected in (
-            ("", is_answered),
-            ("offloaded_", is_answered & answers.is_offloaded),
+            ("", self._is_answered),
+            ("offloaded_", self._is_answered & answers.is_offloaded),
         ):
             if is_selected.any():
-                for label, probability in _QUANTILES.items():
+                for key, probability in _PROBABILITY_BY_KEY.items():
                     estimate = self._batches.quantile(answers.latency_ms, probability, is_selected)
-                    latencies[prefix + label] = estimate
-        return latencies
+                    estimate_by_key[prefix + key] = estimate
+        return estimate_by_key
 
-    def _byte_use(self) -> ByteUse:
+    def _compute_byte_use(self) -> ByteUse:
         answers = self.run.answers
         bytes_up = self._batches.mean(answers.bytes_up)
         bytes_down = self._batches.mean(answers.bytes_down)
-        assert bytes_up is not None
+        assert bytes_up is not None  # there are instances, see `make_result`
         assert bytes_down is not None
         request_bytes = float(answers.payload_bytes_up.mean())
         response_bytes = float(answers.payload_bytes_down.mean())
@@ -216,30 +229,39 @@ class PolicyFigures:
             protocol=bytes_up.value + bytes_down.value - request_bytes - response_bytes,
         )
 
-    def _joule_use(self) -> JouleUse:
+    def _compute_joule_use(self) -> JouleUse:
         return JouleUse(
             radio=float(self.run.answers.radio_joules.mean(dtype=np.float64)),
             features=float(self._feature_joules.mean()),
             stages=float(self._stage_joules.mean()),
         )
 
-    def _answer_counts(self) -> AnswerCounts:
+    def _count_answers(self) -> AnswerCounts:
         run = self.run
-        by_route = np.bincount(run.answers.route[run.answers.route >= 0], minlength=len(ROUTES))
-        counts = {name: int(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)}
-        counts["lost"] = run.n_lost + int((run.answers.route < 0).sum())
+        counts = self._count_routes()
+        counts["lost"] = run.n_lost + int((~self._is_answered).sum())
         counts["late"] = int(run.device_counts.get("late", 0))
         counts["retries"] = int(run.device_counts.get("retries", 0))
-        counts["audits"] = int(run.worker_counts.get("audits", 0))
-        counts["audits_disagreed"] = int(run.worker_counts.get("audits_disagreed", 0))
         return AnswerCounts(
-            **{name: round(n_answers * run.scale) for name, n_answers in counts.items()}
+            **{name: round(n_instances * run.scale) for name, n_instances in counts.items()},
+            # The counters of workers are already those of the whole fleet.
+            audits=round(run.worker_counts.get("audits", 0.0)),
+            audits_disagreed=round(run.worker_counts.get("audits_disagreed", 0.0)),
         )
 
-    def _monthly_bill(self, joules: float) -> Bill | None:
-        """Compute the bill of a month.
+    def _count_routes(self, instances: slice = slice(None)) -> dict[str, int]:
+        """Count the answered ones of `instances` by the name of their route."""
+        is_answered = self._is_answered[instances]
+        counts = np.bincount(
+            self.run.answers.route[instances][is_answered], minlength=len(ROUTES)
+        ).tolist()
+        return dict(zip(ROUTES, counts, strict=True))
 
-        The operator bills IP traffic, in which each PUBACK is also a packet.
+    def _compute_monthly_bill(self, joules: float) -> Bill | None:
+        """Compute the bill of a month, with `joules` of the devices of the run.
+
+        The network operator charges for IP traffic, so that the headers of packets are added to the
+        bytes of MQTT.
         """
         if self.prices is None:
             return None
@@ -252,16 +274,17 @@ class PolicyFigures:
             + device_counts.get("retries", 0)
             - device_counts.get("unsent", 0)
         )
-        n_offloads = max(int((answers.payload_bytes_up > 0).sum()), 1)
-        request_bytes = float(answers.bytes_up.sum()) / n_offloads
-        response_bytes = float(answers.bytes_down.sum()) / n_offloads
-        # Each request has the packets of the request and of the response, and two PUBACKs.
-        header_bytes = (
-            HEADER_BYTES * n_requests * (n_packets(request_bytes) + n_packets(response_bytes) + 2)
-        )
+        n_senders = max(int((answers.payload_bytes_up > 0).sum()), 1)
+        mean_bytes_up = float(answers.bytes_up.sum()) / n_senders
+        mean_bytes_down = float(answers.bytes_down.sum()) / n_senders
+        # The request and the response of a mean instance have these packets, and each of the two
+        # messages is confirmed by a PUBACK in a packet of its own.
+        n_packets_per_request = n_packets(mean_bytes_up) + n_packets(mean_bytes_down) + 2
+        header_bytes = HEADER_BYTES * n_requests * n_packets_per_request
         uses_cloud = answers.is_requested.any() or answers.is_audited.any()
         usage = Usage(
             seconds=run.seconds,
+            # Devices and workers are those of the whole fleet, so they are not scaled.
             n_devices=self.scenario.devices,
             n_workers=self.scenario.workers if uses_cloud else 0,
             n_bytes=scale
@@ -272,31 +295,37 @@ class PolicyFigures:
         )
         return self.prices.monthly_bill(usage)
 
-    def _latency_histogram(self) -> LatencyHistogram:
-        """Count instances by latency, in ten bins per decade: bin k begins at 10^(k / 10) ms."""
+    def _count_by_latency(self) -> LatencyHistogram:
+        """Count instances by latency, in ten bins per decade.
+
+        Bin k contains latencies from 10^(k / 10) ms up to the begin of bin k + 1. The histogram
+        begins with the lowest bin that has an instance.
+        """
         answers = self.run.answers
-        is_answered = answers.route >= 0
-        exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[is_answered], 1e-6)))
-        lowest_exponent = int(exponents.min())
-        bin_index = (exponents - lowest_exponent).astype(np.int64)
+        latency_ms = np.maximum(answers.latency_ms[self._is_answered], _MIN_HISTOGRAM_MS)
+        bin_number = np.floor(10 * np.log10(latency_ms))
+        lowest_bin = int(bin_number.min())
+        bin_index = (bin_number - lowest_bin).astype(np.int64)
         n_bins = int(bin_index.max()) + 1
-        offloaded_bin_index = bin_index[answers.is_offloaded[is_answered]]
+        offloaded_bin_index = bin_index[answers.is_offloaded[self._is_answered]]
         scale = self.run.scale
         return LatencyHistogram(
-            edges_ms=tuple(10.0 ** ((lowest_exponent + i) / 10) for i in range(n_bins + 1)),
+            edges_ms=tuple(10.0 ** ((lowest_bin + i) / 10) for i in range(n_bins + 1)),
             all=tuple((scale * np.bincount(bin_index, minlength=n_bins)).tolist()),
             offloaded=tuple((scale * np.bincount(offloaded_bin_index, minlength=n_bins)).tolist()),
         )
 
-    def _latency_parts(self) -> dict[str, float]:
-        """Mean ms per instance of each part of the latency.
+    def _compute_latency_parts(self) -> dict[str, float]:
+        """Compute the mean ms per instance of each part of the latency.
 
-        The remainder after the stages and the worker belongs to the device, the network or the wait
-        for a response, by the route of the answer.
+        The time that is spent neither in the stages nor in the worker is part of the device's time
+        for an answer of the edge, of the network's for one of the cloud, and of the wait for a
+        response for a fallback or an error.
         """
         answers = self.run.answers
         remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms
         is_waiting = (answers.route == FALLBACK) | (answers.route == ERROR)
+        # Sum in float64, because the columns of the parts are float32.
         device_ms = (
             answers.device_ms.sum(dtype=np.float64) + remainder_ms[answers.route == EDGE].sum()
         )
@@ -309,51 +338,57 @@ class PolicyFigures:
         }
 
     def _count_reasons(self) -> dict[str, float]:
-        is_answered = self.run.answers.route >= 0
-        counts = np.bincount(self.run.answers.reason[is_answered], minlength=len(REASONS))
+        reasons = self.run.answers.reason[self._is_answered]
+        counts = np.bincount(reasons, minlength=len(REASONS))
         return {
             name: float(n_answers * self.run.scale)
             for name, n_answers in zip(REASONS, counts, strict=True)
             if n_answers
         }
 
-    def _timeline_bins(self) -> tuple[TimelineBin, ...]:
-        """Bins of equal length, with more edges during outages."""
+    def _make_timeline(self) -> tuple[TimelineBin, ...]:
+        """Make bins of equal length, which the additional edges of outages divide."""
         edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
             edges.update(
                 np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
             )
         times = sorted(edges)
+        # The answers are sorted by time of arrival, so those of a bin are a slice.
         positions = np.searchsorted(self.run.answers.time, times).tolist()
-        positions[-1] = len(self.run.answers)
+        positions[-1] = len(self.run.answers)  # the last bin includes an arrival at its end
         return tuple(
-            self._timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
+            self._make_timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
             for i in range(len(times) - 1)
         )
 
-    def _timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
+    def _make_timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
         answers = self.run.answers
-        route = answers.route[instances]
-        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.run.scale
+        scale = self.run.scale
         n_labelled = int((self._truth[instances] != NO_LABEL).sum())
-        is_offloaded = answers.is_offloaded[instances] & (route >= 0)
-        latencies = answers.latency_ms[instances][is_offloaded]
-        p50, p95 = np.quantile(latencies, (0.5, 0.95)).tolist() if len(latencies) else (None, None)
+        is_offloaded = answers.is_offloaded[instances] & self._is_answered[instances]
+        offloaded_ms = answers.latency_ms[instances][is_offloaded]
+        p50_ms, p95_ms = (
+            np.quantile(offloaded_ms, (0.5, 0.95)).tolist() if len(offloaded_ms) else (None, None)
+        )
         return TimelineBin(
             begin=begin,
             end=end,
-            instances=len(route) * self.run.scale,
-            **{name: float(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)},
+            instances=(instances.stop - instances.start) * scale,
+            **{
+                route: n_answers * scale
+                for route, n_answers in self._count_routes(instances).items()
+            },
             accuracy=_ratio(self._is_correct[instances].sum(), n_labelled),
             edge_accuracy=_ratio(self._is_edge_correct[instances].sum(), n_labelled),
-            p50_ms=p50,
-            p95_ms=p95,
+            p50_ms=p50_ms,
+            p95_ms=p95_ms,
         )
 
-    def _class_results(self) -> tuple[ClassResult, ...]:
+    def _make_class_results(self) -> tuple[ClassResult, ...]:
         answers = self.run.answers
         n_classes = len(self.table.classes)
+        # Rows without a label, or with one that is no class of the bundle, belong to no class.
         has_class = self._truth >= 0
         truth = self._truth[has_class]
 
@@ -380,10 +415,9 @@ class PolicyFigures:
             for class_index, label in enumerate(self.table.classes)
         )
 
-    def _audit_use(self) -> AuditUse | None:
+    def _compute_audit_use(self) -> AuditUse | None:
         run = self.run
         audit_share = self.scenario.audit
-        n_compared = run.worker_counts.get("audits", 0.0)
         if (
             audit_share is None
             or self.table.max_disagreement is None
@@ -392,12 +426,14 @@ class PolicyFigures:
             return None
         answers = run.answers
         n_instances = len(answers)
+        # An audit stands for all instances since the last one, so the agreement is per instance.
         n_observed = run.worker_counts.get("audit_instances", 0.0)
+        # The sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]
         return AuditUse(
             share=audit_share,
-            compared=round(n_compared * run.scale),
-            disagreed=round(run.worker_counts.get("audits_disagreed", 0.0) * run.scale),
+            compared=round(run.worker_counts.get("audits", 0.0)),
+            disagreed=round(run.worker_counts.get("audits_disagreed", 0.0)),
             agreement=1.0 - run.worker_counts["audit_weighted"] / n_observed
             if n_observed
             else None,

@@ -1,5 +1,7 @@
 """Tests of the figures of a run: means, intervals, energy, money and timeline."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -94,6 +96,30 @@ def test_timeline_and_classes_sum_to_the_run(fleet_run, policy_result):
     )  # all rows are of class 1
     assert policy_result.classes[0].accuracy is None
     assert policy_result.classes[1].precision == 1.0
+
+
+def test_lost_instances_are_not_answers_of_the_timeline(table, scenario, fleet_run):
+    answers = fleet_run.answers
+    is_lost = np.arange(len(answers)) % 5 == 0
+    lossy_answers = dataclasses.replace(answers, route=np.where(is_lost, -1, answers.route))
+    lossy_run = dataclasses.replace(fleet_run, answers=lossy_answers)
+    policy_result = make_policy_result(table, scenario, lossy_run)
+    assert policy_result.answers.lost == is_lost.sum()
+    assert sum(time_bin.instances for time_bin in policy_result.timeline) == len(answers)
+    for route in ROUTES:
+        n_answers = sum(getattr(time_bin, route) for time_bin in policy_result.timeline)
+        assert n_answers == getattr(policy_result.answers, route)
+
+
+def test_audits_of_a_part_of_the_fleet_are_scaled_once():
+    """The counters of workers are those of the whole fleet, and need no further factor."""
+    table = make_table(20, 5, max_disagreement=0.1)
+    scenario = make_scenario(devices=100, workload="poisson:30/min", audit=0.1)
+    fleet_run = run_policy(table, scenario, n_devices=10)
+    policy_result = make_policy_result(table, scenario, fleet_run)
+    assert fleet_run.scale == 10.0  # 100 devices over 10
+    n_audited = 10.0 * fleet_run.answers.is_audited.sum()
+    assert policy_result.answers.audits == policy_result.audit.compared == n_audited > 0
 
 
 def test_run_without_instances_is_refused(table, scenario):
