@@ -1,4 +1,4 @@
-"""Class mix: which rows of the table the instances have, with shares of classes that change."""
+"""Class mix: draws the rows of instances, so that the shares of the classes change over time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ IntArray = NDArray[np.int64]
 
 
 class RowMix:
-    """Draw of rows with shares of the classes that change over time.
+    """Random rows of a table, with shares of the classes that change over time.
+
+    The rows of a class are equally likely. The first weights also apply before the first time, and
+    the last ones after the last time.
 
     Parameters
     ----------
     labels : array-like of shape (n_rows,)
-        Class index of each row of the table.
+        Class index of each row of the table, from 0 to n_classes - 1.
     times : sequence of float, of length k
         Increasing times, in s since the start of the run.
     weights : array-like of shape (k, n_classes)
@@ -32,7 +35,8 @@ class RowMix:
     Raises
     ------
     InputError
-        If the times do not increase, a weight is invalid, or a class with a weight has no row.
+        If the times do not increase, a weight or a class index is invalid, or a class with a weight
+        has no row.
 
     Examples
     --------
@@ -55,19 +59,22 @@ class RowMix:
         ):
             raise InputError("class mix: shares must be at least 0, with one above 0 at each time")
         n_classes = class_weights.shape[1]
-        if len(class_indices) and not (
-            class_indices.min() >= 0 and class_indices.max() < n_classes
-        ):
+        if len(class_indices) and class_indices.min() < 0:
+            raise InputError("class mix: a row of the table has no class")
+        if len(class_indices) and class_indices.max() >= n_classes:
             raise InputError(
                 f"class mix: the table has {class_indices.max() + 1} classes, not {n_classes}"
             )
-        self._row_counts = np.bincount(class_indices, minlength=n_classes)
-        for class_index in np.flatnonzero(class_weights.any(axis=0) & (self._row_counts == 0)):
+        self._n_rows_by_class = np.bincount(class_indices, minlength=n_classes)
+        has_weight = class_weights.any(axis=0)
+        for class_index in np.flatnonzero(has_weight & (self._n_rows_by_class == 0)):
             raise InputError(f"class mix: class {class_index} has a share but no row in the table")
         self._shares = class_weights / class_weights.sum(axis=1, keepdims=True)
         self._is_linear = is_linear
-        self._rows = np.argsort(class_indices, kind="stable")  # sorted by class
-        self._first_positions = np.cumsum(self._row_counts) - self._row_counts
+        # The rows of a class are a slice of the rows sorted by class. A stable sort gives the same
+        # draws on each platform.
+        self._rows_by_class = np.argsort(class_indices, kind="stable")
+        self._first_positions = np.cumsum(self._n_rows_by_class) - self._n_rows_by_class
 
     @classmethod
     def parse(cls, text: str, labels: Any) -> Self:
@@ -79,9 +86,11 @@ class RowMix:
         weights = []
         for knot in knots:
             time_text, _, weights_text = knot.partition("=")
-            place = f"class mix {knot.strip()!r}"
-            times.append(read_span(time_text, place))
-            weights.append([read_number(weight, place) for weight in weights_text.split("/")])
+            error_subject = f"class mix {knot.strip()!r}"
+            times.append(read_span(time_text, error_subject))
+            weights.append(
+                [read_number(weight, error_subject) for weight in weights_text.split("/")]
+            )
         if len(set(map(len, weights))) > 1:
             raise InputError(f"class mix {text!r}: each time needs a share for every class")
         return cls(labels, times, weights, is_linear=interpolation.strip() == "linear")
@@ -89,18 +98,22 @@ class RowMix:
     def shares_at(self, times: FloatArray) -> FloatArray:
         """Share of each class at `times` (s), shape (n, n_classes)."""
         if self._is_linear:
-            class_shares = [np.interp(times, self._times, shares) for shares in self._shares.T]
-            return np.stack(class_shares, axis=1)
-        knot = np.searchsorted(self._times, times, side="right") - 1
-        return np.asarray(self._shares[np.maximum(knot, 0)])
+            shares_by_class = [np.interp(times, self._times, shares) for shares in self._shares.T]
+            return np.stack(shares_by_class, axis=1)
+        knot_index = np.searchsorted(self._times, times, side="right") - 1
+        return np.asarray(self._shares[np.maximum(knot_index, 0)])
 
     def draw_rows(self, times: FloatArray, rng: np.random.Generator) -> IntArray:
         """Draw the row of each arrival, shape (n,)."""
+        # The class of a draw u from [0, s_M) is the first one with u < s_k, where s_k is the sum of
+        # the shares of the classes up to k. By rounding, s_M may differ from 1.
         cumulative_shares = np.cumsum(self.shares_at(times), axis=1)
-        random_shares = rng.random(len(times))[:, None] * cumulative_shares[:, -1:]
-        # Rounding may put a draw beyond the last class that has rows.
-        class_index = np.minimum(
-            (random_shares >= cumulative_shares).sum(axis=1), np.flatnonzero(self._row_counts)[-1]
+        draws = rng.random(len(times))[:, None] * cumulative_shares[:, -1:]
+        class_index = (draws >= cumulative_shares).sum(axis=1)
+        # A draw that is rounded up to s_M would be of no class.
+        class_index = np.minimum(class_index, np.flatnonzero(self._n_rows_by_class)[-1])
+        position_in_class = (rng.random(len(times)) * self._n_rows_by_class[class_index]).astype(
+            np.int64
         )
-        position = (rng.random(len(times)) * self._row_counts[class_index]).astype(np.int64)
-        return np.asarray(self._rows[self._first_positions[class_index] + position], np.int64)
+        positions = self._first_positions[class_index] + position_in_class
+        return np.asarray(self._rows_by_class[positions], np.int64)

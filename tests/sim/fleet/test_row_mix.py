@@ -48,3 +48,7 @@ def test_classes_drift_linearly_or_in_steps():
 )
 def test_invalid_class_mix_is_refused(text, message):
     assert_refused(RowMix.parse, text, [0, 1], message=message)
+
+
+def test_class_mix_refuses_rows_without_a_class():
+    assert_refused(RowMix.parse, "steps,0s=1/1", [0, 1, -1], message="a row of the table has no")
