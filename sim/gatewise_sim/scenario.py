@@ -21,19 +21,24 @@ from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.fleet.workload import Arrivals, Workload, draw_arrivals, read_workload
 from gatewise_sim.timings import Timings
 
+#: A number of things, of which at least one is needed.
 Count = Annotated[int, Meta(ge=1)]
 
-#: Ways to choose an operating point.
+#: Fields that choose an operating point, of which a scenario may have one.
 GOALS: Final = ("budget", "max_loss", "offload_rate")
-#: Length of a live run, which takes this long in real time.
-_DEFAULT_LIVE_TIME: Final = "60s"
+#: Length of a run by its engine. A live run takes this long in real time.
+_DEFAULT_TIME: Final = {"virtual": "1h", "live": "60s"}
+#: Service times, which the run measures. Reports and settings files have a table for them, so that
+#: the texts of the other settings leave them out.
+_TIMINGS_FIELD: Final = "timings"
 
 
-class Scenario(Settings, frozen=True, kw_only=True, dict=True):
+class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for cached properties
     """A deployment, its workload, and the engine that simulates them.
 
     The help text of each field is also that of the option of ``gatewise simulate``. Fields with a
-    :class:`FileOption` are set only from Python or with ``--settings FILE.toml``.
+    :class:`FileOption` are set only from Python or with ``--settings FILE.toml``. A field is the
+    text or number that the user gave; the properties below contain what it means.
 
     Raises
     ------
@@ -144,10 +149,11 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
                 "tls can only be used with the virtual engine: the broker of a live run has no TLS"
             )
         if self.max_offloads is not None:
-            TokenBucket.parse(self.max_offloads)
+            TokenBucket.parse(self.max_offloads)  # raises InputError if it is malformed
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
-        # Parse every text now, so that a malformed one is reported before anything runs.
+        # Parse these texts now, so that a malformed one is reported before anything runs. A class
+        # mix can only be parsed with the labels, and files of prices and energy with the bundle.
         _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
     # -- parsed settings --------------------------------------------------------------------------
@@ -155,15 +161,15 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     @cached_property
     def seconds(self) -> float:
         """Length of the run in s; the last answers may arrive later."""
-        length_text = self.time or (_DEFAULT_LIVE_TIME if self.engine == "live" else "1h")
-        seconds = read_span(length_text, "time")
+        time_text = self.time or _DEFAULT_TIME[self.engine]
+        seconds = read_span(time_text, "time")
         if not seconds > 0:
-            raise InputError(f"time {length_text!r} must be above 0")
+            raise InputError(f"time {time_text!r} must be above 0")
         return seconds
 
     @cached_property
     def start_time_of_day(self) -> float:
-        """Time of day (s) at the start of the run."""
+        """Time of day (s) at the start of the run; 24:00 is midnight."""
         return read_clock(self.day_start, "day_start") % DAY
 
     @cached_property
@@ -185,7 +191,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     @property
     def goal(self) -> dict[str, float]:
-        """Goal that chooses the operating point; if empty, the active one is used."""
+        """Field and value that choose the operating point; if empty, the active one is used."""
         return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
 
     def draw_fleet_arrivals(
@@ -193,7 +199,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     ) -> Arrivals:
         """Draw the instances of `n_devices` devices, sorted by time; by default of all devices.
 
-        Each instance is one of `n_rows` rows. A class mix needs the rows' class indices, `truth`.
+        Each instance is one of `n_rows` rows. `truth` contains the class index of each row; without
+        it the class mix is not applied, and every row is equally likely.
         """
         mix = None if self.mix is None or truth is None else RowMix.parse(self.mix, truth)
         return draw_arrivals(
@@ -218,26 +225,31 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, **changes)
 
     def command_options(self) -> list[str]:
-        """Command-line options of the settings that differ from the defaults."""
-        broker_text = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        return option_words(self, always_written=("seed",), replacement_texts=broker_text)
+        """Command-line options of the settings that differ from the defaults.
+
+        The seed is always among them, because it makes the run repeatable, and passwords never are.
+        """
+        replacement_texts = {}
+        if self.broker is not None:
+            replacement_texts["broker"] = Endpoint(self.broker).url  # without user and password
+        return option_words(self, always_written=("seed",), replacement_texts=replacement_texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Settings for a report, without passwords and without values of None."""
         settings = {
             name: getattr(self, name)
             for name in self.__struct_fields__
-            if name != "timings" and getattr(self, name) not in (None, ())
+            if name != _TIMINGS_FIELD and getattr(self, name) not in (None, ())
         }
         if self.broker is not None:
-            settings["broker"] = Endpoint(self.broker).url
+            settings["broker"] = Endpoint(self.broker).url  # without user and password
         return settings | {"seconds": self.seconds}
 
     def rare_settings(self) -> dict[str, Any]:
-        """Settings without a command-line option that differ from the defaults, except timings."""
+        """Settings that only a file can have, if they differ from the defaults, except timings."""
         default_scenario = Scenario()
         return {
             name: getattr(self, name)
             for name in file_settings(Scenario)
-            if name != "timings" and getattr(self, name) != getattr(default_scenario, name)
+            if name != _TIMINGS_FIELD and getattr(self, name) != getattr(default_scenario, name)
         }

@@ -1,9 +1,12 @@
-"""TCP proxy on loopback that delays bytes like a real link.
+"""TCP proxy on loopback that delays bytes like a real link, for devices of a live run.
 
-Each direction has half the round trip and half the jitter, limits the bandwidth, and adds a
-retransmission timeout for each lost segment. :class:`.VirtualLink` computes the delivery times, and
-:class:`DelayProxy` owns the sockets. The proxy is accurate to a few milliseconds, which is enough
-to emulate Wi-Fi and slower links.
+:class:`.VirtualLink` computes the delivery times: each direction has half the round trip and half
+the jitter, a limited bandwidth, and a retransmission timeout for each lost segment.
+:class:`DelayProxy` owns the sockets. It is accurate to a few milliseconds, which is enough to
+emulate Wi-Fi and slower links.
+
+The proxy runs an event loop on its own thread. Other threads only read the counters of bytes and
+set `start`, which are single assignments and need no lock.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from gatewise_sim.fleet.outages import Outages
 
 #: Number of file descriptors that select(2) supports (FD_SETSIZE).
 _SELECT_LIMIT = 1024
-#: Largest number of chunks in flight in one direction; then the sender waits, as at a full socket.
-_MAX_CHUNKS = 64
+#: Largest number of chunks in flight in one direction, 1 MiB; then the sender waits, as it does for
+#: a full socket buffer.
+_MAX_CHUNKS_IN_FLIGHT = 64
 
 
 class DelayProxy:
@@ -51,9 +55,10 @@ class DelayProxy:
     url : str
         URL for the devices.
     start : float
-        Start of the run on :func:`time.monotonic`.
+        Start of the run on :func:`time.monotonic`. It is the time of entry until the owner sets it,
+        which is allowed while connections are open. Infinity delays all outages.
     up_bytes, down_bytes : int
-        Forwarded TCP payload.
+        Bytes of TCP payload forwarded to the broker and to the devices.
 
     Raises
     ------
@@ -89,7 +94,7 @@ class DelayProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.start = time.monotonic()
-        self._loop = _event_loop()
+        self._loop = _new_event_loop()
         self._stop_event = asyncio.Event()
         self._thread = threading.Thread(target=self._run_loop, name="delay-proxy", daemon=True)
         self._thread.start()
@@ -100,42 +105,50 @@ class DelayProxy:
         self._thread.join()
 
     def _run_loop(self) -> None:
+        # The runner closes the loop, and first cancels the tasks that remain.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
         """Accept connections until the proxy stops; then abort all of them."""
-        # asyncio's server may still deliver a new connection after it is closed, so accept
-        # connections in a loop.
+        # Accept connections in a loop, because asyncio's server may deliver another connection
+        # after it is closed, which would stay open.
         self._listener.setblocking(False)
         stop_task = asyncio.create_task(self._stop_event.wait())
-        sockets: list[socket.socket] = []
+        device_sockets: list[socket.socket] = []
         connection_tasks: list[asyncio.Task[None]] = []
         while not stop_task.done():
             accept_task = asyncio.create_task(self._loop.sock_accept(self._listener))
             await asyncio.wait((accept_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
             if accept_task.done():
-                sockets.append(accept_task.result()[0])
-                connection_tasks.append(asyncio.create_task(self._handle_connection(sockets[-1])))
+                device_socket, _ = accept_task.result()
+                device_sockets.append(device_socket)
+                connection_tasks.append(asyncio.create_task(self._serve_connection(device_socket)))
             else:
                 accept_task.cancel()
         for task in connection_tasks:
             task.cancel()
         await asyncio.gather(*connection_tasks, return_exceptions=True)
-        for open_socket in (*sockets, self._listener):
+        # A task that is cancelled before its first step has not closed its socket.
+        for open_socket in (*device_sockets, self._listener):
             open_socket.close()
 
-    async def _handle_connection(self, device_socket: socket.socket) -> None:
-        """Connect to the target, and forward both directions until one side closes."""
+    async def _serve_connection(self, device_socket: socket.socket) -> None:
+        """Connect to the broker, and forward both directions until one side closes."""
         self._n_connections += 1
+        # Each connection has its own draws, so that they do not depend on the other devices.
         rng = random.Random(f"{self._seed}/{self._n_connections}")
         link = VirtualLink(self._profile, rng, self._outages)
-        # asyncio sets this option only for sockets that it creates.
+        # Nagle's algorithm would add its own delays. asyncio turns it off only for sockets that it
+        # creates.
         device_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await asyncio.open_connection(sock=device_socket, limit=CHUNK_BYTES)
-        writers = [writer]
+        device_reader, device_writer = await asyncio.open_connection(
+            sock=device_socket, limit=CHUNK_BYTES
+        )
+        writers = [device_writer]
         try:
-            # The TCP handshake takes one round trip.
+            # The kernel has completed the handshake with the device without the round trip of the
+            # link, so the proxy waits for it.
             now = time.monotonic()
             await asyncio.sleep(link.connection_time(now) - now)
             broker_reader, broker_writer = await asyncio.open_connection(
@@ -143,8 +156,10 @@ class DelayProxy:
             )
             writers.append(broker_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(reader, broker_writer, link, is_uplink=True))
-                group.create_task(self._forward(broker_reader, writer, link, is_uplink=False))
+                group.create_task(self._forward(device_reader, broker_writer, link, is_uplink=True))
+                group.create_task(
+                    self._forward(broker_reader, device_writer, link, is_uplink=False)
+                )
         except* OSError:
             pass  # one side closed the connection
         except* asyncio.CancelledError:
@@ -162,8 +177,11 @@ class DelayProxy:
         *,
         is_uplink: bool,
     ) -> None:
-        """Forward one direction until its sender closes; write each chunk when it is due."""
-        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS)
+        """Forward one direction until its sender closes; write each chunk when it is due.
+
+        An empty chunk is the end of the stream, which is delayed like a chunk.
+        """
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS_IN_FLIGHT)
 
         async def write_chunks() -> None:
             while True:
@@ -194,7 +212,8 @@ class DelayProxy:
 class _MonotonicOutages(Outages):
     """Outages of a proxy with times of :func:`time.monotonic`.
 
-    A connection may be open before the run starts, so its link cannot count from the start.
+    Links use that clock, because a device connects before the run starts. The start of the run is
+    read at each call, because it may be set after the link was made.
     """
 
     def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
@@ -206,25 +225,28 @@ class _MonotonicOutages(Outages):
         self._proxy = proxy
 
     def recovery_time(self, component: str, now: float) -> float | None:
+        """Get the time at which a component that is down at `now` recovers; None if it is up."""
         start = self._proxy.start
         recovery_time = super().recovery_time(component, now - start)
         return None if recovery_time is None else start + recovery_time
 
 
-def _event_loop() -> asyncio.AbstractEventLoop:
+def _new_event_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop with timeouts in microseconds.
 
     epoll rounds timeouts up to milliseconds, so every delay would be about a millisecond too long.
+    select(2) waits for microseconds.
     """
     if not hasattr(selectors, "EpollSelector"):
         return asyncio.new_event_loop()
 
-    class Selector(selectors.EpollSelector):
+    class MicrosecondSelector(selectors.EpollSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            # The descriptor of epoll is readable when one of its descriptors is ready.
+            # The descriptor of epoll is readable when one of its descriptors is ready. So wait for
+            # it with select, and then ask epoll without waiting.
             if timeout is not None and timeout > 0 and self.fileno() < _SELECT_LIMIT:
                 select.select([self.fileno()], (), (), timeout)
                 timeout = 0
             return super().select(timeout)
 
-    return asyncio.SelectorEventLoop(Selector())
+    return asyncio.SelectorEventLoop(MicrosecondSelector())

@@ -33,13 +33,13 @@ from gatewise_sim.timings import Timings
 #: Largest number of devices, because each one is a process.
 MAX_DEVICES: Final = 200
 #: Time between two reports of progress.
-_UPDATE_SECONDS: Final = 0.25
-#: Seconds from the start of a run to its first instance, in which the schedule of outages is set.
+_PROGRESS_SECONDS: Final = 0.25
+#: Seconds from the last preparation to the start of a run, in which the schedule of outages is set.
 _LEAD_SECONDS: Final = 0.2
 #: Time after the deadline in which devices must end; a process writes its summary within it.
 _STOP_SECONDS: Final = 10.0
-#: Settings of devices that the command line does not have.
-_DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
+#: Settings of devices that are no options of ``gatewise edge``; a live run has their defaults.
+_VIRTUAL_ONLY_SETTINGS: Final = ("breaker", "outstanding")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -61,8 +61,10 @@ class LiveRun:
     send_delay_ms : dict of str to float
         Quantiles of the delay with which instances were sent to their devices: ``p50``, ``p99``
         and ``max``. The load of this machine causes it, and latencies do not include it.
-    cpu_seconds, peak_mb : float
-        Processor time of all processes, and peak memory of the largest one.
+    cpu_seconds : float
+        Processor time of the processes of the run.
+    peak_mb : float
+        Peak memory (MiB) of the largest child process that has ended, also of earlier runs.
     """
 
     fleet: FleetRun
@@ -80,13 +82,14 @@ def check_live(scenario: Scenario) -> None:
     if scenario.devices > MAX_DEVICES:
         raise InputError(f"devices is {scenario.devices}; a live run has at most {MAX_DEVICES}")
     default_scenario = Scenario()
-    for name in _DEVICE_DEFAULTS:
+    for name in _VIRTUAL_ONLY_SETTINGS:
         if getattr(scenario, name) != getattr(default_scenario, name):
             raise InputError(
                 f"{name} can only be used with the virtual engine: gatewise edge has no such option"
             )
     components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
+        # The constructors refuse a malformed URL, and one that the proxy of a link cannot reach.
         Endpoint(scenario.broker)
         if scenario.link_profile.delays_messages or "link" in components:
             DelayProxy(scenario.broker, scenario.link_profile)
@@ -94,7 +97,8 @@ def check_live(scenario: Scenario) -> None:
             raise InputError(
                 "outage of the broker: a run does not stop a given broker; omit its URL"
             )
-        # Ask also for one worker, so that an unreachable broker is reported early.
+        # Call it also for one worker, because it reports an unreachable broker. None is no refusal:
+        # this client may lack a permission that workers have.
         if shared_subscriptions_work(scenario.broker) is False and scenario.workers > 1:
             url = Endpoint(scenario.broker).url
             raise InputError(f"broker {url} does not support shared subscriptions: run one worker")
@@ -142,44 +146,47 @@ def run_live(
     RunError
         If a process does not start.
     """
-    # instances, and the limit on open files
     check_live(scenario)
     arrivals = scenario.draw_fleet_arrivals(len(table), table.truth)
     device_ids = _make_device_ids(scenario.devices)
+    # Each device needs several pipes, and the usual soft limit is 1,024 open files.
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    cpu_seconds_before = _children_cpu_seconds()
+    cpu_seconds_before = _read_children_cpu_seconds()
     has_cloud = table.has_cloud and scenario.policy != "edge-only"
-    # broker, workers and devices, which the stack stops
+    # The stack stops broker, workers and devices, also after an error.
     with exit_on_termination(), ExitStack() as stack:
         deployment = Deployment(stack, bundle_path, scenario, device_ids, has_cloud=has_cloud)
-        devices = EdgeProcesses(stack, bundle_path, scenario, device_ids, deployment.url)
-        devices.wait_ready(deployment.broker.url)
+        edge_processes = EdgeProcesses(stack, bundle_path, scenario, device_ids, deployment.url)
+        # Listen directly at the broker, because the emulated link is for devices.
+        edge_processes.wait_ready(deployment.broker.url)
         start_time = time.monotonic() + _LEAD_SECONDS
         deployment.begin(start_time)
 
         def tick(now: float) -> float:
+            """Make the changes that are due at `now` (s); return the time of the next call."""
             if on_progress is not None:
-                on_progress(max(now, 0.0), len(devices.lines))
-            return min(deployment.tick(now), now + _UPDATE_SECONDS)
+                on_progress(max(now, 0.0), len(edge_processes.lines))  # the lead has negative times
+            return min(deployment.tick(now), now + _PROGRESS_SECONDS)
 
-        deadline = scenario.deadline_ms / 1000.0
-        devices.run(arrivals, instances, deadline, start_time=start_time, tick=tick)
-        devices.stop(deadline + _STOP_SECONDS)
+        deadline_s = scenario.deadline_ms / 1000.0
+        edge_processes.run(arrivals, instances, deadline_s, start_time=start_time, tick=tick)
+        # Stop the devices before the workers, so that the last requests are still answered.
+        edge_processes.stop(deadline_s + _STOP_SECONDS)
         worker_counts = deployment.stop()
-    # answers and counters from the output of the processes
-    fleet = _make_fleet_run(scenario, table, arrivals, devices, worker_counts)
-    send_delays_ms = 1000.0 * np.asarray(devices.send_delays or [0.0])
-    quantiles = np.percentile(send_delays_ms, (50, 99, 100)).tolist()
+    # All processes have ended, so that their output and their use of resources are complete.
+    fleet = _make_fleet_run(scenario, table, arrivals, edge_processes, worker_counts)
+    send_delays_ms = 1000.0 * np.asarray(edge_processes.send_delays or [0.0])
+    delay_quantiles = np.percentile(send_delays_ms, (50, 99, 100)).tolist()
     return LiveRun(
         fleet=fleet,
-        timings=_measured_timings(scenario, table, arrivals, fleet),
+        timings=_measure_timings(scenario, table, arrivals, fleet),
         broker=deployment.broker.kind,
-        troubles=[*devices.troubles, *deployment.troubles],
+        troubles=[*edge_processes.troubles, *deployment.troubles],
         faults=deployment.faults,
-        send_delay_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
-        cpu_seconds=_children_cpu_seconds() - cpu_seconds_before,
-        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,  # it is in KB
+        send_delay_ms=dict(zip(("p50", "p99", "max"), delay_quantiles, strict=True)),
+        cpu_seconds=_read_children_cpu_seconds() - cpu_seconds_before,
+        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,  # it is in KiB
     )
 
 
@@ -187,14 +194,15 @@ def _make_fleet_run(
     scenario: Scenario,
     table: RowTable,
     arrivals: Arrivals,
-    devices: EdgeProcesses,
+    edge_processes: EdgeProcesses,
     worker_counts: Mapping[str, float],
 ) -> FleetRun:
     answers = answer_columns(
-        scenario, table, arrivals, devices.lines, devices.counters, worker_counts
+        scenario, table, arrivals, edge_processes.lines, edge_processes.counters, worker_counts
     )
+    # The counters of a device that did not end normally are empty.
     counter_sums: dict[str, float] = {}
-    for counters in devices.counters:
+    for counters in edge_processes.counters:
         for name, count in counters.items():
             counter_sums[name] = counter_sums.get(name, 0.0) + count
     return FleetRun(
@@ -209,20 +217,25 @@ def _make_fleet_run(
     )
 
 
-def _measured_timings(
+def _measure_timings(
     scenario: Scenario, table: RowTable, arrivals: Arrivals, fleet: FleetRun
 ) -> Timings:
     """Compute the service times of the run.
 
-    The time between broker and worker is half the difference of two medians: the latency of the
-    offloaded instances, and the same in virtual time with a `hop_ms` of 0.
+    `hop_ms`, the time between broker and worker, is computed from the median latencies of the
+    offloaded instances in this run and in a run in virtual time without it. Request and response
+    each take that time once::
+
+        hop_ms = (median live latency - median virtual latency) / 2
     """
     worker_counts = fleet.worker_counts
     n_batches = max(worker_counts.get("batches", 0.0), 1.0)
     is_edge_measured = (fleet.answers.route == EDGE).any()
+    # Processes do not measure these; `hop_ms` contains their deviation from the assumed values.
     assumed_fields = ("message_us", "broker_us")
     timings = Timings(
         edge_ms=local_medians(fleet.answers, table.n_stages),
+        # Workers measure whole batches, so the time per instance is in the mean time of a batch.
         run_us=round(worker_counts.get("model_us", 0.0) / n_batches, 3),
         instance_us=0.0,
         hop_ms=0.0,
@@ -231,6 +244,7 @@ def _measured_timings(
     live_ms = fleet.answers.latency_ms[fleet.answers.is_offloaded]
     if not len(live_ms):
         return timings
+    # Repeat the run in virtual time, with the same instances and the same choice of offloads.
     policy = FleetPolicy(
         key="system",
         name="",
@@ -246,11 +260,15 @@ def _measured_timings(
 
 
 def _make_device_ids(n_devices: int) -> list[str]:
-    """Make ids that are unique to the run, of the same length as in virtual time."""
+    """Make ids that are unique to the run, so that a given broker may serve several runs.
+
+    They are as long as the ids of virtual devices, so that messages have the same size.
+    """
     prefix = secrets.token_hex(2)
     return [f"{prefix}{index:04x}" for index in range(n_devices)]
 
 
-def _children_cpu_seconds() -> float:
+def _read_children_cpu_seconds() -> float:
+    """Read the processor time of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

@@ -32,39 +32,50 @@ def broker_folder(tmp_path):
 
 
 @contextmanager
-def serve_enrolments(broker_folder, clock=utc_now):
-    """Serve enrolments; give the URL and the list of groups of names that got rights together."""
-    groups = []
+def serve_enrolments(broker_folder, grant_rights=lambda _, names: None, clock=utc_now):
+    """Serve enrolments on a free port and give the URL.
+
+    `grant_rights` is called with the folder and the names of devices that are enrolled together.
+    """
     with EnrolmentServer(
-        broker_folder.folder,
-        host="127.0.0.1",
-        port=0,
-        apply=lambda _, names: groups.append(names),
-        clock=clock,
+        broker_folder.folder, host="127.0.0.1", port=0, apply=grant_rights, clock=clock
     ) as server:
-        yield f"https://127.0.0.1:{server.port}", groups
+        yield f"https://127.0.0.1:{server.port}"
 
 
-def make_token(broker_folder):
+def make_pi_5_token(broker_folder):
+    """Make a token for pi-5, a device that the folder does not have yet."""
     return make_tokens(broker_folder.folder, ["pi-5"])["pi-5"]
+
+
+class GrantRecorder:
+    """Function that grants no rights, and records the groups of names that it is called with."""
+
+    def __init__(self):
+        self.groups = []
+
+    def __call__(self, _, names):
+        self.groups.append(names)
 
 
 @pytest.mark.slow
 def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, tmp_path):
-    token = make_token(broker_folder)
-    with serve_enrolments(broker_folder) as (url, groups):
-        device = enrol(url, token, tmp_path / "tls")
-        assert device == {
+    token = make_pi_5_token(broker_folder)
+    grant_recorder = GrantRecorder()
+    with serve_enrolments(broker_folder, grant_recorder) as url:
+        enrolment = enrol(url, token, tmp_path / "tls")
+        assert enrolment == {
             "device": "pi-5",
             "broker": f"mqtts://127.0.0.1:{broker_folder.roster.port}",
         }
         with pytest.raises(LinkError, match="was used before"):
             enrol(url, token, tmp_path / "again")
         assert not (tmp_path / "again").exists()
+        # The device refuses to replace a key, before it sends the token.
         with pytest.raises(InputError, match="already exists"):
             enrol(url, token, tmp_path / "tls")
-    assert groups == [["pi-5"]]
-    assert stat.S_IMODE((tmp_path / "tls/device.key").stat().st_mode) == 0o600
+    assert grant_recorder.groups == [["pi-5"]]
+    assert stat.S_IMODE((tmp_path / "tls/device.key").stat().st_mode) == 0o600  # only its owner
     certificate = read_certificate(tmp_path / "tls/device.crt")
     certificate.verify_directly_issued_by(read_certificate(broker_folder.folder / "ca.crt"))
     assert not list(broker_folder.folder.rglob("pi-5.key"))
@@ -76,61 +87,67 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
 
 @pytest.mark.slow
 def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
-    token = make_token(broker_folder)
-    name, secret, digest = token.split(".")  # the digest is that of the server's certificate
-    with serve_enrolments(broker_folder) as (url, groups):
-        for token_text, message in (
+    token = make_pi_5_token(broker_folder)
+    name, secret, digest = token.split(".")  # the digest is that of the authority's certificate
+    grant_recorder = GrantRecorder()
+    with serve_enrolments(broker_folder, grant_recorder) as url:
+        for invalid_token, message in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
-            (f"boss.{secret}.{digest}", "not valid"),
+            (f"boss.{secret}.{digest}", "not valid"),  # the token of another client
             (f"{name}.{secret}.{'0' * 64}", "not the enrolment server"),
         ):
             with pytest.raises(LinkError, match=message):
-                enrol(url, token_text, tmp_path / "tls")
+                enrol(url, invalid_token, tmp_path / "tls")
         with pytest.raises(InputError, match="https"):
             enrol(url.replace("https", "http"), token, tmp_path / "tls")
-    assert groups == []
+    assert grant_recorder.groups == []
     with pytest.raises(InputError, match="has a certificate"):
         make_tokens(broker_folder.folder, ["pi-1"])
 
 
 @pytest.mark.slow
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
-    token = make_token(broker_folder)
-    tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
-    server = serve_enrolments(broker_folder, clock=lambda: tomorrow)
-    with server as (url, _), pytest.raises(LinkError, match="has expired"):
+    token = make_pi_5_token(broker_folder)
+    tomorrow = utc_now() + datetime.timedelta(days=1, minutes=1)
+    with (
+        serve_enrolments(broker_folder, clock=lambda: tomorrow) as url,
+        pytest.raises(LinkError, match="has expired"),
+    ):
         enrol(url, token, tmp_path / "tls")
 
 
 @pytest.mark.slow
 def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
-    tokens = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
-    with serve_enrolments(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
-        devices = list(pool.map(lambda name: enrol(url, tokens[name], tmp_path / name), tokens))
-    assert sorted(device["device"] for device in devices) == list(tokens)
-    assert sorted(name for group in groups for name in group) == list(tokens)
-    assert len(groups) < len(tokens)  # requests that come together share a command
-    assert set(tokens) <= set(read_roster(broker_folder.folder).devices)
+    token_by_name = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
+    names = list(token_by_name)  # sorted
+    grant_recorder = GrantRecorder()
+    with serve_enrolments(broker_folder, grant_recorder) as url, ThreadPoolExecutor(8) as pool:
+        enrolments = list(
+            pool.map(lambda name: enrol(url, token_by_name[name], tmp_path / name), names)
+        )
+    assert [enrolment["device"] for enrolment in enrolments] == names
+    assert sorted(name for group in grant_recorder.groups for name in group) == names
+    # The server collects requests for 0.2 s, so eight threads do not make eight groups.
+    assert len(grant_recorder.groups) < len(names)
+    assert set(names) <= set(read_roster(broker_folder.folder).devices)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
+    # an error of an unreachable broker, and an error of a kind that nobody expects
     [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("an unexpected error")],
     ids=lambda failure: type(failure).__name__,
 )
 def test_a_token_stays_valid_if_rights_cannot_be_granted(broker_folder, tmp_path, failure):
-    token = make_token(broker_folder)
-    failures = [failure]
+    token = make_pi_5_token(broker_folder)
+    pending_failures = [failure]
 
     def fail_once(_, names):
-        if failures:
-            raise failures.pop()
+        if pending_failures:
+            raise pending_failures.pop()
 
-    with EnrolmentServer(
-        broker_folder.folder, host="127.0.0.1", port=0, apply=fail_once, clock=utc_now
-    ) as server:
-        url = f"https://127.0.0.1:{server.port}"
+    with serve_enrolments(broker_folder, fail_once) as url:
         with pytest.raises(LinkError, match="try again later"):
             enrol(url, token, tmp_path / "tls")
         assert enrol(url, token, tmp_path / "tls")["device"] == "pi-5"
@@ -143,22 +160,23 @@ def test_an_enrolled_device_connects_to_the_running_broker(
 ):
     folder = str(broker_folder.folder)
     with SecureBroker(broker_folder) as broker:
-        server = command(
+        server_command = command(
             "broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json"
         )
-        url = f"https://127.0.0.1:{json.loads(server.line())['port']}"
+        url = f"https://127.0.0.1:{json.loads(server_command.line())['port']}"
         assert main(["broker", "token", "pi-5", "--dir", folder]) == 0
         token = capsys.readouterr().out.strip()
         tls_folder = tmp_path / "tls"
         options = ["--token", token, "--out", str(tls_folder), "--json"]
         assert main(["edge", "enrol", url, *options]) == 0
         assert json.loads(capsys.readouterr().out)["device"] == "pi-5"
-        tls_files = {
-            "ca_file": tls_folder / "ca.crt",
-            "cert_file": tls_folder / "device.crt",
-            "key_file": tls_folder / "device.key",
-        }
-        link = MqttLink(broker.url, device="pi-5", **tls_files)
+        link = MqttLink(
+            broker.url,
+            device="pi-5",
+            ca_file=tls_folder / "ca.crt",
+            cert_file=tls_folder / "device.crt",
+            key_file=tls_folder / "device.key",
+        )
         link.connect(60)  # seconds, on a loaded machine
         wait_until(lambda: link.ready)
         link.close()

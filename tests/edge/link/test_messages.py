@@ -7,6 +7,9 @@ import pytest
 
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
+    BAD_REQUEST,
+    BUSY,
+    FAILED,
     MAX_CLASSES,
     MAX_SKIPPED,
     MAX_VALUE_BYTES,
@@ -16,63 +19,70 @@ from gatewise_edge.link.messages import (
 from gatewise_edge.link.wire import Request, Response
 
 #: Any id of a request; it has 16 bytes.
-ID = bytes(range(16))
+REQUEST_ID = bytes(range(16))
+#: An answer with two classes.
+ANSWER_FIELDS = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
+
+
+def make_request(**changes):
+    """Make a valid request of one instance with some changes."""
+    fields = {"id": REQUEST_ID, "model": "m", "version": "1", "ttl_ms": 1, "X": [[1.0]]}
+    return Request(**(fields | changes))
+
+
+def make_response(**fields):
+    """Make a response; by default it has a model and its version, and neither answers nor error."""
+    return Response(**({"id": REQUEST_ID, "model": "m", "version": "1"} | fields))
 
 
 def test_request_refuses_instances_of_a_wrong_shape_or_value():
-    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
     for X in (np.zeros(3), np.zeros((0, 3)), np.zeros((1, 0)), np.full((1, 1), np.inf)):
         with pytest.raises(WireError):
-            Request(**fields, X=X)
-    assert Request(**fields, X=[[1, 2]]).X.dtype == np.float32
+            make_request(X=X)
+    assert make_request(X=[[1, 2]]).X.dtype == np.float32
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"labels": [2]},
+        {"labels": [2]},  # the classes are 0 and 1
         {"labels": [-1]},
-        {"labels": [0, 1]},
+        {"labels": [0, 1]},  # two labels for one row of probabilities
         {"labels": [[0]]},
         {"probabilities": [[np.nan, 1]]},
         {"probabilities": [[5.0, 0.0]]},
         {"probabilities": [[-1.0, 1.0]]},
-        {"probabilities": [[1.0]]},
+        {"probabilities": [[1.0]]},  # at least two classes
         {"probabilities": [0.5, 0.5]},
         {"worker_us": -1},
     ],
 )
 def test_response_refuses_labels_and_probabilities_that_do_not_match(changes):
-    fields = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
-    Response(id=ID, model="m", version="1", **fields)
-    # Half precision gives such values.
-    Response(id=ID, model="m", version="1", labels=[1], probabilities=[[-0.0005, 1.0005]])
+    make_response(**ANSWER_FIELDS)
+    # A softmax in half precision gives such values, which are within the tolerance of 0.001.
+    make_response(labels=[1], probabilities=[[-0.0005, 1.0005]])
     with pytest.raises(WireError):
-        Response(id=ID, model="m", version="1", **(fields | changes))
+        make_response(**(ANSWER_FIELDS | changes))
 
 
 def test_error_response_has_no_answers():
-    refusal = Response(id=ID, model="m", version="1", error="busy", wait_ms=5)
-    assert (refusal.n_rows, refusal.probabilities.shape, refusal.retryable) == (0, (0, 0), True)
-    assert not Response(id=ID, model="m", version="1", error="failed").retryable
+    refusal = make_response(error=BUSY, wait_ms=5)
+    assert refusal.n_rows == 0
+    assert refusal.probabilities.shape == (0, 0)
+    assert refusal.retryable
+    assert not make_response(error=FAILED).retryable
 
 
 def test_error_names_the_probability_farthest_outside_of_0_to_1():
     for outlier, other_probability in ((-1.0, 1.0), (2.0, 0.0)):
         with pytest.raises(WireError, match=f"a probability of {outlier:g}"):
-            Response(
-                id=ID,
-                model="m",
-                version="1",
-                labels=[0],
-                probabilities=[[other_probability, outlier]],
-            )
+            make_response(labels=[0], probabilities=[[other_probability, outlier]])
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
 def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
+    # An estimate from audits divides by the probability.
     assert AuditMark(0, 1.0, 0).probability == 1.0
-    assert AuditMark(0, 0.5, MAX_SKIPPED, confidence=0.0).confidence == 0.0
     with pytest.raises(WireError):
         AuditMark(0, probability, 0)
 
@@ -89,30 +99,29 @@ def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
     ],
 )
 def test_audit_mark_refuses_fields_out_of_bounds(changes):
+    fields = {"class_index": MAX_CLASSES, "probability": 1.0, "n_skipped": MAX_SKIPPED}
+    assert AuditMark(**fields, confidence=0.0).confidence == 0.0
     with pytest.raises(WireError):
-        AuditMark(**({"class_index": 0, "probability": 1.0, "n_skipped": 0} | changes))
+        AuditMark(**(fields | changes))
 
 
-@pytest.mark.parametrize(("ttl_ms", "is_allowed"), [(-1, False), (0, True), (86_400_000, True)])
-def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
-    fields = {"id": ID, "model": "m", "version": "1", "X": [[1.0]]}
-    if is_allowed:
-        assert Request(**fields, ttl_ms=ttl_ms).ttl_ms == ttl_ms
-        assert Request(**fields, ttl_ms=1).n_rows == 1
-    else:
+def test_time_to_live_is_0_to_one_day():
+    for ttl_ms in (0, 86_400_000):  # 24 * 60 * 60 s
+        assert make_request(ttl_ms=ttl_ms).ttl_ms == ttl_ms
+    for ttl_ms in (-1, 86_400_001):
         with pytest.raises(WireError):
-            Request(**fields, ttl_ms=ttl_ms)
-    with pytest.raises(WireError):
-        Request(**fields, ttl_ms=86_400_001)
+            make_request(ttl_ms=ttl_ms)
 
 
 @pytest.mark.parametrize(
     ("n_columns", "n_classes", "n_rows"),
     [
         (0, 2, 256),  # more rows would make the worker's other devices wait
-        (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 answers exactly
+        # An answer has 4 bytes per probability and 2 for the label, and the other fields of a
+        # response 256 bytes: (128 KiB - 256) / (4 * 255 + 2) = 128 answers exactly.
+        (1, 255, 128),
         (1, 256, 127),
-        (500, 2, 65),  # (128 KiB - 69) / 2000
+        (500, 2, 65),  # (128 KiB - 69) / (4 * 500) with 4 bytes per value of a request
         (1 << 20, 2, 1),  # too many columns even for one row, which the encoder refuses
     ],
 )
@@ -123,33 +132,31 @@ def test_max_rows_is_the_largest_number_that_fits_request_and_response(
 
 
 def test_only_floats_can_have_missing_values():
-    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
-    assert Request(**fields, X=[[np.nan, 1.0]]).has_missing
-    assert not Request(**fields, X=[[0.0, 1.0]]).has_missing
-    assert not Request(**fields, X=np.zeros((2, 2), np.uint8)).has_missing
+    assert make_request(X=[[np.nan, 1.0]]).has_missing
+    assert not make_request(X=[[0.0, 1.0]]).has_missing
+    assert not make_request(X=np.zeros((2, 2), np.uint8)).has_missing
 
 
 def test_request_may_be_late_by_up_to_a_year():
-    fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1, "X": [[1.0]]}
-    assert Request(**fields, late_s=31_622_400).late_s == 31_622_400  # 366 days
+    assert make_request(late_s=31_622_400).late_s == 31_622_400  # 366 days
     for late_s in (-1, 31_622_401):
         with pytest.raises(WireError):
-            Request(**fields, late_s=late_s)
+            make_request(late_s=late_s)
 
 
 def test_response_without_answers_is_refused():
     with pytest.raises(WireError):
-        Response(id=ID, model="m", version="1", labels=[], probabilities=np.empty((0, 2)))
+        make_response(labels=[], probabilities=np.empty((0, 2)))
 
 
 def test_answer_needs_its_model_and_an_error_may_lack_it():
-    assert Response(id=ID, model="", version="", error="bad-request").n_rows == 0
-    answer = {"labels": [0], "probabilities": [[0.5, 0.5]]}
-    for model_and_version in (("", ""), ("m", ""), ("", "1")):
+    # A worker may be unable to read them from a malformed request.
+    assert make_response(model="", version="", error=BAD_REQUEST).n_rows == 0
+    for model, version in (("", ""), ("m", ""), ("", "1")):
         with pytest.raises(WireError):
-            Response(id=ID, model=model_and_version[0], version=model_and_version[1], **answer)
+            make_response(model=model, version=version, **ANSWER_FIELDS)
 
 
 def test_values_and_the_other_fields_fit_one_message():
-    # 128 KiB, and 69 bytes for the other fields of a request.
+    # The largest message has 128 KiB, of which the other fields of a request take 69 bytes.
     assert MAX_VALUE_BYTES == 131_072 - 69

@@ -14,10 +14,10 @@ from gatewise.formats import millis, number, percent
 from gatewise_sim.report.document import Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
+    draw_error_bars,
     draw_svg,
-    error_bars,
-    log_ticks,
-    percent_ticks,
+    set_log_ticks,
+    set_percent_ticks,
     title_y_axis,
     widen_range,
 )
@@ -73,8 +73,8 @@ def frontier_plot(report: Report) -> Markup:
             for mark in marks:
                 key = mark.policy.key
                 label = mark.policy.name
-                error_bars(axes, mark.cost, mark.accuracy, key, label=label, size=sizes[key])
-        percent_ticks(axes.yaxis)
+                draw_error_bars(axes, mark.cost, mark.accuracy, key, label=label, size=sizes[key])
+        set_percent_ticks(axes.yaxis)
         title_y_axis(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
         legend = figure.legend(loc="outside lower left", ncols=8)
@@ -93,7 +93,11 @@ def frontier_plot(report: Report) -> Markup:
     if frontier.reference_accuracy is not None:
         clauses.append(f"high-cost model {percent(frontier.reference_accuracy)} on validation rows")
     return draw_svg(
-        paint, "frontier", "Accuracy against cost", description=f"{'; '.join(clauses)}.", height=300
+        paint,
+        "frontier",
+        "Accuracy against cost",
+        description=f"{'; '.join(clauses)}.",
+        height_px=300,
     )
 
 
@@ -204,8 +208,8 @@ def latency_plot(report: Report) -> Markup | None:
                 deadline, label="deadline", color=COLOURS["muted"], linestyle=(0, (2, 3)),
                 linewidth=1.4,
             )  # fmt: skip
-        log_ticks(axes.xaxis, number)
-        percent_ticks(axes.yaxis)
+        set_log_ticks(axes.xaxis, number)
+        set_percent_ticks(axes.yaxis)
         axes.set_ylim(0, 1.02)  # so that a line at 1 is visible
         title_y_axis(axes, "share of answers given")
         axes.set_xlabel("ms since the arrival of the instance", loc="right")
@@ -219,5 +223,5 @@ def latency_plot(report: Report) -> Markup | None:
             latency_text = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
             clauses.append(f"{curve.name}: {latency_text}")
     return draw_svg(
-        paint, "latency", "Time to the answer", description=f"{'; '.join(clauses)}.", height=300
+        paint, "latency", "Time to the answer", description=f"{'; '.join(clauses)}.", height_px=300
     )

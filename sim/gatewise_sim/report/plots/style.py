@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import matplotlib
 from markupsafe import Markup
@@ -23,7 +23,9 @@ from gatewise.formats import Format
 from gatewise_sim.report.policy_result import Estimate
 
 #: Width of a plot in px, that of the page's text.
-_WIDTH: Final = 860.0
+_WIDTH_PX: Final = 860.0
+#: Points per inch. With this resolution one point of a figure is one pixel.
+_DPI: Final = 72
 #: Smallest range of an axis of shares, so that differences by chance do not look large.
 _MIN_SHARE_SPAN: Final = 0.05
 
@@ -32,12 +34,13 @@ ArtistOptions = dict[str, Any]
 
 _PAGE_COLOURS: Final = ("ink", "muted", "line", "panel")
 _SERIES_COLOURS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
-_OTHER_POLICIES: Final = ("confidence", "random", "oracle")
-#: Placeholder of each CSS variable: a colour that matplotlib does not use otherwise. The policies
-#: edge_only and cloud_only have those of edge and cloud.
+_BASELINE_COLOURS: Final = ("confidence", "random", "oracle")
+#: Placeholder of each CSS variable: a colour that matplotlib does not use otherwise. Its index is
+#: one hexadecimal digit, so there may be at most 16 variables. The policies edge_only and
+#: cloud_only have the colours of edge and cloud.
 COLOURS: Final = {
     name: f"#0{index:x}00fe"
-    for index, name in enumerate((*_PAGE_COLOURS, *_SERIES_COLOURS, *_OTHER_POLICIES))
+    for index, name in enumerate((*_PAGE_COLOURS, *_SERIES_COLOURS, *_BASELINE_COLOURS))
 }
 COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
@@ -55,7 +58,7 @@ MARKERS: Final = {
 _MATPLOTLIB_SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # keep text as text, in the font of the page
     "svg.hashsalt": "gatewise",  # the same ids in each run
-    "figure.dpi": 72,  # one point is one pixel
+    "figure.dpi": _DPI,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "font.size": 11,
@@ -78,8 +81,10 @@ _MATPLOTLIB_SETTINGS: Final[Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_joinstyle": "round",
 }
-_CSS_BY_COLOUR: Final = {
-    hexadecimal: f"var(--{name})" for name, hexadecimal in reversed(COLOURS.items())
+#: CSS variable of each placeholder. The order is reversed because the last name of a placeholder
+#: stays: that must be edge or cloud, because the style sheet has no edge_only and no cloud_only.
+_CSS_BY_PLACEHOLDER: Final = {
+    placeholder: f"var(--{name})" for name, placeholder in reversed(COLOURS.items())
 }
 
 
@@ -89,16 +94,18 @@ def draw_svg(
     title: str,
     *,
     description: str,
-    height: float = 270.0,
+    height_px: float = 270.0,
 ) -> Markup:
-    """Draw a figure as inline SVG.
+    """Draw a figure, with its content from `paint`, as inline SVG.
 
-    The ids of its elements begin with `id_prefix`. Screen readers use `title` and `description`.
+    The ids of its elements begin with `id_prefix`, which must be unique in the page. Screen readers
+    use `title` and `description`.
     """
     with matplotlib.rc_context(_MATPLOTLIB_SETTINGS):
-        figure = Figure((_WIDTH / 72, height / 72), layout="constrained")
+        figure = Figure((_WIDTH_PX / _DPI, height_px / _DPI), layout="constrained")
         paint(figure)
         svg_file = io.StringIO()
+        # A date would differ in each run, and the page needs no other metadata.
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(svg_file, format="svg", transparent=True, metadata=no_metadata)
     return _inline_svg(svg_file.getvalue(), id_prefix, title, description)
@@ -109,15 +116,15 @@ def title_y_axis(axes: Axes, text: str) -> None:
     axes.set_title(text, pad=8)
 
 
-def percent_ticks(axis: Axis) -> None:
+def set_percent_ticks(axis: Axis) -> None:
     """Label the ticks of an axis of shares as percentages."""
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
-def limit_to_shares(axes: Axes, axis: Literal["x", "y"]) -> None:
-    """Limit an axis of shares to the range 0 to 1, which matplotlib's margins would exceed."""
-    low, high = getattr(axes, f"get_{axis}lim")()
-    getattr(axes, f"set_{axis}lim")(*widen_range(max(0.0, low), min(1.0, high)))
+def limit_y_to_shares(axes: Axes) -> None:
+    """Limit a y axis of shares to the range 0 to 1, which matplotlib's margins would exceed."""
+    low, high = axes.get_ylim()
+    axes.set_ylim(*widen_range(max(0.0, low), min(1.0, high)))
 
 
 class _SpacedTicks(LogLocator):
@@ -125,26 +132,27 @@ class _SpacedTicks(LogLocator):
 
     def tick_values(self, vmin: float, vmax: float) -> Any:
         """Compute the positions of the ticks from `vmin` to `vmax`."""
+        # Two and a half decades have about eight ticks at 1, 2 and 5, which the axis has room for.
         is_narrow = vmin > 0 and vmax / vmin < 300.0
         self.set_params(subs=(1.0, 2.0, 5.0) if is_narrow else (1.0,))
         return super().tick_values(vmin, vmax)
 
 
-def log_ticks(axis: Axis, formatter: Format) -> None:
+def set_log_ticks(axis: Axis, formatter: Format) -> None:
     """Set a few ticks on a logarithmic axis, with labels without exponents."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda tick, _: formatter(tick)))
 
 
-def error_lengths(estimate: Estimate) -> list[list[float]] | None:
-    """Compute the lengths of error bars from the interval of a figure, as matplotlib needs them."""
+def _error_bar_lengths(estimate: Estimate) -> list[list[float]] | None:
+    """Compute the lengths of an error bar below and above a point; None without an interval."""
     if estimate.low is None or estimate.high is None:
         return None
     return [[estimate.value - estimate.low], [estimate.high - estimate.value]]
 
 
-def error_bars(
+def draw_error_bars(
     axes: Axes, x: Estimate, y: Estimate, policy_key: str, *, label: str, size: float
 ) -> None:
     """Plot a point with both intervals, in the style of the policy `policy_key`.
@@ -154,8 +162,8 @@ def error_bars(
     axes.errorbar(
         [x.value],
         [y.value],
-        xerr=error_lengths(x),
-        yerr=error_lengths(y),
+        xerr=_error_bar_lengths(x),
+        yerr=_error_bar_lengths(y),
         fmt=MARKERS[policy_key],
         markersize=size,
         color=COLOURS[policy_key],
@@ -163,37 +171,45 @@ def error_bars(
         markeredgewidth=1.7,
         elinewidth=1.2,
         label=label,
-        clip_on=False,
+        clip_on=False,  # an accuracy of 1 lies on the edge of the axes
     )
 
 
-def _font_size(font_match: re.Match[str]) -> str:
-    """Keep the size of a font and remove its family, so that the font of the page applies."""
+def _keep_font_size(font_match: re.Match[str]) -> str:
+    """Replace a font by its size, if it has one, so that the family of the page applies."""
     return f"-size{font_match[1]}" if font_match[1] else ""
 
 
 def _inline_svg(svg: str, id_prefix: str, title: str, description: str) -> Markup:
+    """Adapt a file of matplotlib to the page: its fonts, ids, colours and description."""
+    # An element of a page has no XML declaration, and its width and height are those of the page.
     svg = svg[svg.index("<svg") :]
     view_box = re.search(r'viewBox="([^"]+)"', svg)
     assert view_box is not None
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
-    body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
+    # "font: 11px 'DejaVu Sans', ..." becomes "font-size: 11px", and "font-family: ..." nothing.
+    body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _keep_font_size, body)
     # matplotlib names some clip paths by the address of an object, which is not reproducible.
     for clip_number, clip_id in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
         body = body.replace(clip_id, f"clip-{clip_number}")
+    # Ids, and the references to them in attributes, get the prefix.
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{id_prefix}-", body)
-    for colour, css_variable in _CSS_BY_COLOUR.items():
-        body = body.replace(colour, css_variable)
+    for placeholder, css_variable in _CSS_BY_PLACEHOLDER.items():
+        body = body.replace(placeholder, css_variable)
     opening_tag = Markup(
         '<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-text">'
         '<title id="{name}-title">{title}</title><desc id="{name}-text">{description}</desc>'
     ).format(box=view_box[1], name=id_prefix, title=title, description=description)
+    # Without indents the page is smaller.
     return opening_tag + Markup(re.sub(r"\s*\n\s*", "\n", body))
 
 
 def widen_range(low: float, high: float) -> tuple[float, float]:
-    """Widen the range of an axis of shares to at least 5 percentage points, within 0 to 1."""
+    """Widen the range of an axis of shares on both sides, to at least 5 percentage points.
+
+    The wider range ends at 0 and 1, unless `low` or `high` are already beyond.
+    """
     lacking_width = _MIN_SHARE_SPAN - (high - low)
     if lacking_width <= 0:
         return low, high
