@@ -1,7 +1,8 @@
 """Interface of the methods in the comparison: fit on training rows, then measure points.
 
-This project's methods, the peers and methods of users have the same interface. A user names a class
-in a file as ``FILE.py:CLASS``; see ``examples/own_method.py``.
+This project's methods, the peers and methods of users have the same interface. The comparison fits
+each method on the same rows and prices, and compares the points at equal cost on test rows. A user
+names a class in a file as ``FILE.py:CLASS``; see ``examples/own_method.py``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -23,7 +25,12 @@ from gatewise.errors import InputError
 
 
 class Method(Protocol):
-    """Method in the comparison; the class gets ``seed=`` if its constructor has this parameter."""
+    """Method in the comparison.
+
+    The comparison calls the constructor, :meth:`fit` and :meth:`points`, in this order, once per
+    fold. It passes arguments of the methods by position, and ``seed=`` to a constructor that has
+    this parameter.
+    """
 
     def fit(
         self,
@@ -67,35 +74,46 @@ def is_user_method(name: str) -> bool:
 
 
 def load_user_method(name: str, seed: int) -> Method:
-    """Make the method ``FILE.py:CLASS`` of a user; raise InputError if that fails."""
+    """Make the method ``FILE.py:CLASS`` of a user; raise InputError if that fails.
+
+    Importing the file runs the user's code.
+    """
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():
         raise InputError(f"method {name}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    # with a prefix, because a file may be called like a module of this project or of Python
+    module_name = f"user_method_{Path(path).stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    # both exist, because Python has a loader for names that end in .py
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # dataclasses and pickle look the module of a class up by its name
+    sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except Exception as error:  # a user's code may raise anything
         raise InputError(f"method {name}: {path} fails: {error}") from error
     method_class = getattr(module, class_name, None)
     if not inspect.isclass(method_class):
         raise InputError(f"method {name}: {path} has no class {class_name}")
-    for function in ("fit", "points"):
-        if not callable(getattr(method_class, function, None)):
-            raise InputError(f"method {name}: the class has no method {function!r}")
+    for function_name in ("fit", "points"):
+        if not callable(getattr(method_class, function_name, None)):
+            raise InputError(f"method {name}: the class has no method {function_name!r}")
     takes_seed = "seed" in inspect.signature(method_class).parameters
     return cast("Method", method_class(**({"seed": seed} if takes_seed else {})))
 
 
-def checked_points(name: str, points: Iterable[Any]) -> list[Point]:
-    """Check that all points are :class:`Point` with finite figures, or raise InputError."""
-    listed_points = list(points)
-    for point in listed_points:
+def list_checked_points(name: str, points: Iterable[Any]) -> list[Point]:
+    """List the points of a method; raise InputError unless all are Points with finite figures.
+
+    NaN compares as false, so that a point with NaN could otherwise be chosen as the best one.
+    """
+    checked_points = list(points)
+    for point in checked_points:
         if not isinstance(point, Point):
             raise InputError(f"method {name}: points() gave {type(point).__name__}, not Point")
         figures = (point.val_accuracy, point.val_cost, point.accuracy, point.cost)
         if not all(math.isfinite(figure) for figure in figures):
             raise InputError(f"method {name}: points() gave a figure that is not finite: {point}")
-    return listed_points
+    return checked_points

@@ -18,7 +18,12 @@ from numpy.typing import NDArray
 
 from benchmarks.cache import code_version
 from benchmarks.comparison import peer_catboost, peer_cegb, peer_forest, peer_static
-from benchmarks.comparison.method import Method, checked_points, is_user_method, load_user_method
+from benchmarks.comparison.method import (
+    Method,
+    is_user_method,
+    list_checked_points,
+    load_user_method,
+)
 from benchmarks.comparison.record import BYTE_BOUNDS, Point, pareto_points
 from benchmarks.comparison.systems import own_choice, system_points
 from benchmarks.data.folds import Fold, LabelledRows, Truth
@@ -110,7 +115,7 @@ def run_method(name: str, task: Task) -> Outcome:
     start = time.process_time()
     method = make_method(name, task)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
-    points = checked_points(name, method.points(task.fold.test[0], task.fold.test_truth))
+    points = list_checked_points(name, method.points(task.fold.test[0], task.fold.test_truth))
     chosen_point = method.own_choice() if isinstance(method, LibraryMethod) else None
     # cached models count with the time of their fits, not with the time to load them
     cached_fit_seconds = method.cached_fit_seconds if isinstance(method, Peer) else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks import bench_adapt
 from benchmarks.comparison import peers
-from benchmarks.comparison.method import checked_points, load_user_method
+from benchmarks.comparison.method import list_checked_points, load_user_method
 from benchmarks.comparison.record import Point
 from benchmarks.data import problems
 from gatewise.errors import InputError
@@ -77,6 +78,22 @@ def test_broken_method_is_refused_before_the_run(code, message, tmp_path, capsys
     assert not out_folder.exists()
 
 
+def test_method_of_a_user_may_be_a_dataclass(tmp_path):
+    # dataclasses look up string annotations in the module, which must be registered
+    path = tmp_path / "json.py"
+    path.write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses\n"
+        "@dataclasses.dataclass\n"
+        "class Mine:\n"
+        "    seed: int\n"
+        "    def fit(self): ...\n"
+        "    def points(self): ...\n"
+    )
+    assert load_user_method(f"{path}:Mine", 3).seed == 3
+    assert sys.modules["json"] is json  # the file does not replace a module of the same name
+
+
 def test_error_names_a_missing_file():
     with pytest.raises(InputError, match=r"there is no file nowhere\.py"):
         load_user_method("nowhere.py:Mine", 0)
@@ -85,9 +102,9 @@ def test_error_names_a_missing_file():
 @pytest.mark.parametrize("figure", [np.nan, np.inf])
 def test_points_with_infinite_figures_are_refused(figure):
     with pytest.raises(InputError, match="not finite"):
-        checked_points("mine", [Point(0.9, figure, 0.9, 1.0, 1.0)])
+        list_checked_points("mine", [Point(0.9, figure, 0.9, 1.0, 1.0)])
 
 
 def test_points_of_another_type_are_refused():
     with pytest.raises(InputError, match="gave tuple, not Point"):
-        checked_points("mine", [(0.9, 1.0)])
+        list_checked_points("mine", [(0.9, 1.0)])
