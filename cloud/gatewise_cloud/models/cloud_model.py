@@ -42,8 +42,8 @@ class CloudModel:
         Name and version of the model.
     n_classes, n_inputs : int
         Number of classes, and number of columns in a request.
-    local : bool
-        Whether the model runs in this process.
+    is_local : bool
+        Whether the model runs in this process, so that a run never waits for another machine.
     """
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
@@ -52,9 +52,10 @@ class CloudModel:
         self.manifest = manifest
         self.n_classes = manifest.n_classes
         self.n_inputs = len(manifest.cloud_inputs())
-        self._allow_missing = manifest.missing.cloud == "allowed"
+        self._allows_missing = manifest.missing.cloud == "allowed"
         self._backend = backend
-        self.local = backend.local
+        self.is_local = backend.local
+        # a backend that names no kind gives the outputs that the manifest describes
         self._output_kind = backend.kind or cloud.kind
         self._link = cloud.link
 
@@ -91,22 +92,22 @@ class CloudModel:
         # check that the model loads within the limits
         check_provider(provider)
         manifest = bundle.manifest
+        title = manifest.title
         cloud = cloud_spec(manifest)
         if cloud.backend is not None:
-            name = manifest.title
             raise ModelError(
-                name,
-                f"bundle {name} does not contain its high-cost model, because it was packed with "
+                title,
+                f"bundle {title} does not contain its high-cost model, because it was packed with "
                 f"{cloud.backend}; name the model's code with --backend python:module:attribute",
             )
-        content = bundle.read(cloud.file)
+        model_bytes = bundle.read(cloud.file)
         kind = cloud.kind
+        # the other kinds name libraries; two comparisons, because mypy does not narrow by `in`
         library = None if kind == "margins" or kind == "classifier" else kind
         n_classes = manifest.n_classes
-        title = manifest.title
         try:
             check_loads(
-                content,
+                model_bytes,
                 _sample_inputs(bundle),
                 manifest.loading,
                 load_limits,
@@ -120,7 +121,7 @@ class CloudModel:
         # make the backend
         if library is None:
             backend = OnnxBackend(
-                content, kind=kind, model=title, n_threads=n_threads, provider=provider
+                model_bytes, kind=kind, model=title, n_threads=n_threads, provider=provider
             )
         elif provider != CPU:
             raise ModelError(
@@ -129,16 +130,19 @@ class CloudModel:
                 f"provider {provider!r}",
             )
         else:
-            backend = BoosterBackend(library, content, n_classes, model=title, n_threads=n_threads)
+            backend = BoosterBackend(
+                library, model_bytes, n_classes, model=title, n_threads=n_threads
+            )
         return cls._make_tested(bundle, backend, provider)
 
     @classmethod
     def _make_tested(cls, bundle: Bundle, backend: Backend, provider: str = CPU) -> CloudModel:
-        model = cls(bundle.manifest, backend)
+        """Make the model and test it; close the backend if either fails."""
         try:
-            model._self_test(bundle, provider)
-        except BaseException:
-            model.close()
+            model = cls(bundle.manifest, backend)
+            model._check_sample(bundle, provider)
+        except BaseException:  # an interrupt as well, because a backend may hold a connection
+            backend.close()
             raise
         return model
 
@@ -147,7 +151,7 @@ class CloudModel:
         """Known reason why the backend cannot run now, or None."""
         return self._backend.trouble
 
-    def check(self, X: NDArray[np.floating[Any]]) -> None:
+    def check_instances(self, X: NDArray[np.floating[Any]]) -> None:
         """Check instances, `X` of shape (n, k), without running the model.
 
         Raises RefusedRows if k is not the number of inputs, or if a value is infinite or does not
@@ -157,10 +161,10 @@ class CloudModel:
             raise RefusedRows(
                 "shape", f"model {self} takes {self.n_inputs} columns, not rows of shape {X.shape}"
             )
-        if not np.isfinite(X).all():
+        if not np.isfinite(X).all():  # one pass over most instances, which are finite
             if np.isinf(X).any():
                 raise RefusedRows("infinite", "the instances hold an infinite value")
-            if not self._allow_missing:
+            if not self._allows_missing:
                 raise RefusedRows("missing", f"model {self} does not allow missing values (NaN)")
         dtype = self.manifest.request_dtype
         unrepresentable_value = find_unrepresentable(X, dtype)
@@ -172,9 +176,9 @@ class CloudModel:
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify instances, `X` float32 (n, k), with the columns :meth:`.Manifest.cloud_inputs`.
 
-        Raises RefusedRows like :meth:`check`, and ModelError if the model fails on the instances.
+        Raises RefusedRows like :meth:`check_instances`, and ModelError if the model fails.
         """
-        self.check(X)
+        self.check_instances(X)
         if not len(X):  # some graphs fail if there are no rows
             return CloudAnswer(np.empty(0, np.int64), np.empty((0, self.n_classes), np.float32))
         return self.run(np.ascontiguousarray(X, np.float32))
@@ -184,27 +188,36 @@ class CloudModel:
         self._backend.close()
 
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify one or more checked instances `X`, in C order; see :meth:`answer`."""
+        """Classify one or more instances `X`, float32 in C order; see :meth:`answer`.
+
+        They must have passed :meth:`check_instances`, so that a batch is not checked again.
+        """
         outputs = self._backend.run(X)
         if self._output_kind == "margins":
             margins = outputs[0]
             labels = decision.labels(margins)
             probabilities = decision.probabilities(margins, self._link).astype(np.float32)
         else:
-            labels = outputs[0].reshape(-1).astype(np.int64)
+            labels = outputs[0].reshape(-1).astype(np.int64)  # some converters write a column
             probabilities = outputs[1].astype(np.float32, copy=False)
         if labels.shape != (len(X),) or probabilities.shape != (len(X), self.n_classes):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
             raise ModelError(str(self), f"model {self} gave {shapes} for {len(X)} instances")
         return CloudAnswer(labels, probabilities)
 
-    def _self_test(self, bundle: Bundle, provider: str) -> None:
+    def _check_sample(self, bundle: Bundle, provider: str) -> None:
+        """Compare the answers to the bundle's sample rows with those in the bundle.
+
+        Labels must be equal: packing leaves out rows whose two largest probabilities are close.
+        Probabilities are compared only for another provider, which may compute less precisely
+        without changing a label of the sample.
+        """
         sample = bundle.sample()
         expected_labels = sample["cloud_label"]
         answer = self.run(_sample_inputs(bundle))
         if provider != CPU:
             max_difference = np.abs(answer.probabilities - sample["cloud_probabilities"]).max()
-            if not max_difference <= PROVIDER_TOLERANCE:
+            if not max_difference <= PROVIDER_TOLERANCE:  # also if it is NaN
                 raise SelfTestError(
                     f"with the provider {provider!r} a probability of the cloud model of bundle "
                     f"{self} is {max_difference:.2g} off on the sample, but only "

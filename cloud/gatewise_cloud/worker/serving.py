@@ -159,7 +159,7 @@ class BatchServer:
             self._refuse_unknown_model(ticket)
             return
         try:
-            model.check(ticket.rows)
+            model.check_instances(ticket.rows)
             _check_response_fits(ticket, model.n_classes)
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
@@ -189,7 +189,7 @@ class BatchServer:
                 return None
             admission = self._batcher.admit(ticket, ticket.arrived_at)
             if admission.is_queued:
-                if model.local and self._runs_inline(ticket):
+                if model.is_local and self._runs_inline(ticket):
                     batch = self._take_batch(ticket.arrived_at)
                 else:
                     self._condition.notify()

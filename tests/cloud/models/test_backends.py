@@ -160,7 +160,7 @@ def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute
     np.testing.assert_array_equal(cloud_answer.labels, expected_labels)
     # The cloud gives float32.
     np.testing.assert_allclose(cloud_answer.probabilities, expected_probabilities, atol=1e-6)
-    assert model.local
+    assert model.is_local
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from gatewise.graph_loading import LoadLimits
 from gatewise.models.instances import InstanceSpec
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
+from gatewise_cloud.models.backends import Backend
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle, BundleError
@@ -51,19 +52,19 @@ def test_values_of_another_type_are_refused(bundle):
     model = CloudModel.from_bundle(bundle)
     spec = InstanceSpec((2, 2), "uint8")
     model.manifest = msgspec.structs.replace(model.manifest, instance=spec)
-    model.check(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))  # all of them are uint8
+    model.check_instances(np.array([[0.0, 255.0, 7.0, 1.0]], np.float32))  # all of them are uint8
     for X in (np.full((1, 4), 256, np.int16), np.full((1, 4), 0.5, np.float32)):
         with pytest.raises(RefusedRows, match="takes uint8, but a value is"):
-            model.check(X)
+            model.check_instances(X)
 
 
 def test_missing_values_are_allowed_by_the_manifest(tmp_path):
     model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", missing="allowed"))
     X = tiny.random_rows(2)
     X[0, 0] = np.nan
-    model.check(X)
+    model.check_instances(X)
     with pytest.raises(RefusedRows, match="infinite"):
-        model.check(np.full((1, 4), -np.inf, np.float32))
+        model.check_instances(np.full((1, 4), -np.inf, np.float32))
 
 
 def test_a_graph_that_needs_gigabytes_is_not_served(tmp_path):
@@ -92,6 +93,31 @@ def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     limits = LoadLimits(bytes=2e9, seconds=90)
     answer = CloudModel.from_bundle(path, load_limits=limits).answer(tiny.random_rows(3))
     assert len(answer.labels) == 3
+
+
+@pytest.mark.parametrize(
+    ("bundle_options", "error_class"),
+    [({"has_cloud": False}, ModelError), ({"has_wrong_sample": True}, SelfTestError)],
+)
+def test_the_backend_of_a_refused_bundle_is_closed(tmp_path, bundle_options, error_class):
+    path = tiny.write_bundle(tmp_path / "b", **bundle_options)
+    backend = ClosableBackend()
+    with pytest.raises(error_class):
+        CloudModel.from_bundle(path, backend=backend)
+    assert backend.is_closed
+
+
+class ClosableBackend(Backend):
+    """Backend with correct answers for the tiny bundle, which notes whether it was closed."""
+
+    kind = "classifier"
+    is_closed = False
+
+    def run(self, X):
+        return list(tiny.cloud_answers(X))
+
+    def close(self):
+        self.is_closed = True
 
 
 def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):

@@ -80,14 +80,14 @@ def test_a_model_dropped_between_the_checks_and_the_queue_is_refused(
 ):
     tiny.write_bundle(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=60.0) as worker:
-        check_rows = CloudModel.check
+        check_rows = CloudModel.check_instances
 
         def check_and_retire(model, rows):
             check_rows(model, rows)
             worker.models.retire(model.key)
             worker._server.drop_idle_models()
 
-        monkeypatch.setattr(CloudModel, "check", check_and_retire)
+        monkeypatch.setattr(CloudModel, "check_instances", check_and_retire)
         client = connect_caller(mosquitto)
         client.ask(tiny.random_rows(1), version="1")
         assert client.response().error == "no-model"
