@@ -1,7 +1,11 @@
 """Prometheus metrics of a worker.
 
-Every name begins with ``gatewise_worker_``. The number of label values is limited. Devices have no
-labels, and only the first hundred models and versions have their own labels.
+Every name begins with ``gatewise_worker_``. Prometheus stores a time series for each combination of
+label values, so their number is limited. Devices have no labels, and only the first hundred models
+and versions have their own labels.
+
+The tables of this module name counts of :class:`gatewise_cloud.worker.worker.Worker`. A new count
+of a worker needs its help text or label names here.
 """
 
 from __future__ import annotations
@@ -14,14 +18,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.batcher import ModelKey
-from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
+from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS, OTHER_LABEL
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.status_server import StatusServer
 
 MAX_MODEL_LABELS = 100
-"""Number of models and versions that have their own labels."""
+"""Number of models and versions that have their own labels; as in the worker's counters."""
 
 _PREFIX = "gatewise_worker_"
+#: Label names of each count in LABELLED_COUNTS.
 _LABEL_NAMES = {
     "errors": ("code",),
     "dead": ("reason",),
@@ -64,50 +69,53 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Make the metrics of one scrape."""
         counters = self._worker.counters
-        # look names and versions up, because both may contain spaces
+        # counters join name and version with a space, but both may contain spaces
         models = ((model["name"], model["version"]) for model in counters["models"])
-        model_keys = {" ".join(model_key): model_key for model_key in models}
-        yield from self._counts_and_histograms(counters, model_keys)
-        yield from self._state_and_archive(counters)
-        yield from _models_and_audits(counters, model_keys)
+        model_of_label = {" ".join(model_key): model_key for model_key in models}
+        yield from self._collect_counts(counters, model_of_label)
+        yield from self._collect_histograms()
+        yield from self._collect_state(counters)
+        yield from _collect_models_and_audits(counters, model_of_label)
 
-    def _counts_and_histograms(
-        self, counters: Mapping[str, Any], model_keys: Mapping[str, ModelKey]
+    def _collect_counts(
+        self, counters: Mapping[str, Any], model_of_label: Mapping[str, ModelKey]
     ) -> Iterator[Metric]:
         for name, help_text in COUNTS.items():
             if name.endswith("_us"):  # times are in seconds by Prometheus's convention
-                seconds = [((), 1e-6 * counters[name])]
+                samples = [((), 1e-6 * counters[name])]
                 help_text = help_text.replace("microseconds", "seconds")
-                yield counter(f"{_PREFIX}{name[:-3]}_seconds", help_text, seconds)
+                yield counter(f"{_PREFIX}{name.removesuffix('_us')}_seconds", help_text, samples)
             else:
                 yield counter(_PREFIX + name, help_text, [((), counters[name])])
         for name, help_text in LABELLED_COUNTS.items():
-            counts = [
-                (_label_values(name, label, model_keys), count)
+            labelled_samples = [
+                (_split_label(name, label, model_of_label), count)
                 for label, count in counters[name].items()
             ]
-            yield counter(_PREFIX + name, help_text, counts, *_LABEL_NAMES[name])
+            yield counter(_PREFIX + name, help_text, labelled_samples, *_LABEL_NAMES[name])
+
+    def _collect_histograms(self) -> Iterator[Metric]:
         for name, (help_text, _) in HISTOGRAMS.items():
-            cumulative_counts, sum_of_values = self._worker.histograms[name]
+            cumulative_counts, total = self._worker.histograms[name]
             buckets = [
                 ("+Inf" if upper_bound == float("inf") else f"{upper_bound:g}", count)
                 for upper_bound, count in cumulative_counts
             ]
-            yield HistogramMetricFamily(
-                _PREFIX + name, help_text, buckets=buckets, sum_value=sum_of_values
-            )
+            yield HistogramMetricFamily(_PREFIX + name, help_text, buckets=buckets, sum_value=total)
 
-    def _state_and_archive(self, counters: dict[str, Any]) -> Iterator[Metric]:
+    def _collect_state(self, counters: dict[str, Any]) -> Iterator[Metric]:
+        """Make the gauges of the worker's state, and the counts of its archive."""
         state_values = counters | {"serving": self._worker.trouble is None}
-        for name, (count_name, help_text) in _STATE_GAUGES.items():
-            if count_name in state_values:
-                yield gauge(_PREFIX + name, help_text, [((), state_values[count_name])])
+        for name, (key, help_text) in _STATE_GAUGES.items():
+            # None gives no sample: without TLS, a worker has no certificate that expires
+            yield gauge(_PREFIX + name, help_text, [((), state_values.get(key))])
+        # a worker without an archive has no counts
         for name, count in counters.get("archive", {}).items():
             yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE_HELP[name], [((), count)])
 
 
-def _models_and_audits(
-    counters: Mapping[str, Any], model_keys: Mapping[str, ModelKey]
+def _collect_models_and_audits(
+    counters: Mapping[str, Any], model_of_label: Mapping[str, ModelKey]
 ) -> Iterator[Metric]:
     models = counters["models"][:MAX_MODEL_LABELS]
     model_samples = [((model["name"], model["version"]), 1) for model in models]
@@ -115,12 +123,13 @@ def _models_and_audits(
         f"{_PREFIX}model_info", "1 for each model served", model_samples, "model", "version"
     )
     audits = [*counters["audits"].items()][:MAX_MODEL_LABELS]
-    for make_family, count_name, name, help_text in _AUDIT_METRICS:
+    for make_metric, key, name, help_text in _AUDIT_METRICS:
+        # a model without a promise has no evidence and no alarm: None gives no sample
         samples = [
-            (_label_values("audits", model_label, model_keys), counts.get(count_name))
+            (_split_label("audits", model_label, model_of_label), counts.get(key))
             for model_label, counts in audits
         ]
-        yield make_family(_PREFIX + name, help_text, samples, "model", "version")
+        yield make_metric(_PREFIX + name, help_text, samples, "model", "version")
 
 
 #: Help texts for the counts of the archive of instances.
@@ -154,16 +163,24 @@ _AUDIT_METRICS = (
 )
 
 
-def _label_values(name: str, label: str, model_keys: Mapping[str, ModelKey]) -> Sequence[str]:
-    """Return the label values of a count; `model_keys` has the served models by label."""
+def _split_label(name: str, label: str, model_of_label: Mapping[str, ModelKey]) -> Sequence[str]:
+    """Split a label of the worker's counters into the label values of the count's metric.
+
+    `model_of_label` has the served models. Only labels of models have two values, name and version.
+    """
     if name not in ("model_instances", "audits"):
         return [label]
+    if label == OTHER_LABEL:
+        return [label, label]
     # for a model that is no longer served, assume that its version contains no space
-    return model_keys.get(label) or label.rpartition(" ")[::2]
+    return model_of_label.get(label) or label.rpartition(" ")[::2]
 
 
 def metrics_text(worker: MeasuredWorker) -> bytes:
-    """Write a worker's metrics in Prometheus's text format."""
+    """Write a worker's metrics in Prometheus's text format.
+
+    A registry of its own leaves out the metrics of the Python process, which are not the worker's.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
     return generate_latest(registry)

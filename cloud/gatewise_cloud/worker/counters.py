@@ -42,8 +42,9 @@ HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
 }
 
 #: Largest number of labels of one name, because a worker may serve many versions in its life;
-#: further labels are counted as ``other``.
+#: further labels are counted as :data:`OTHER_LABEL`.
 MAX_LABELS: Final = 100
+OTHER_LABEL: Final = "other"
 
 
 class Counters:
@@ -90,7 +91,7 @@ class Counters:
     def _add_labelled(self, name: str, label: str, amount: int) -> None:
         counts = self._labelled_counts[name]
         if label not in counts and len(counts) >= MAX_LABELS:
-            label = "other"
+            label = OTHER_LABEL
         counts[label] = counts.get(label, 0) + amount
 
     def add_run(self, n_instances: int, seconds: float) -> None:

@@ -87,6 +87,19 @@ def test_a_version_with_a_space_is_one_label():
     assert metrics["model_instances_total", ("model", "old"), ("version", "2")] == 1
 
 
+def test_models_beyond_the_bound_have_the_label_other():
+    counters = Counters()
+    for i in range(MAX_LABELS + 3):
+        counters.add("model_instances", label=f"model {i}")
+    worker = SimpleNamespace(
+        counters=counters.snapshot() | {"models": [], "audits": {}},
+        histograms=counters.histograms(),
+        trouble=None,
+    )
+    metrics = read_samples(metrics_text(worker).decode())
+    assert metrics["model_instances_total", ("model", "other"), ("version", "other")] == 3
+
+
 def test_the_number_of_model_labels_is_bounded():
     counters = Counters()
     for i in range(3 * MAX_LABELS):
