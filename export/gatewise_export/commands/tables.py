@@ -1,9 +1,11 @@
-"""Print tables about a bundle, its frontier and its checks."""
+"""Print tables about a bundle, its frontier and its checks.
+
+The commands `inspect`, `frontier`, `train`, `pair` and `verify` print them unless they write JSON.
+"""
 
 from __future__ import annotations
 
 import operator
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -19,13 +21,15 @@ from gatewise_signals.signal_input import SignalInput
 
 #: Printed name of an operating point's `accuracy` by task.
 ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
-#: Largest number of classes in a line or table.
+#: Largest number of classes in a line or table. These three limits keep lines and tables readable
+#: on a terminal for bundles of many classes or columns.
 MAX_CLASSES_SHOWN = 8
 #: Largest number of classes with a column of recall in the table of operating points.
 MAX_RECALL_COLUMNS = 4
 #: Largest number of column names in a line.
 MAX_NAMES_SHOWN = 6
-#: Below this number of test rows, an accuracy's interval is printed before the accuracy.
+#: Below this number of test rows, an accuracy's interval is printed before the accuracy. With 100
+#: rows, the interval of 95 % is up to 20 points wide.
 MIN_ROWS_FOR_ACCURACY = 100
 
 
@@ -64,7 +68,7 @@ def print_bundle(manifest: Manifest, absent_files: Sequence[str] = ()) -> None:
     print()
     header = ("stage", "kind", "inputs", "cost up to here", "stops at", "size", "acquires")
     signal = manifest.signal
-    # stages on windows acquire steps, which have a separate table
+    # stages on windows acquire steps, which have a separate table instead of the last column
     n_columns = len(header) - (signal is not None)
     print_table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
@@ -81,7 +85,7 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
             ("windows", f"{shape}, {signal.dtype}{rate_text}; {len(signal.graph.blocks)} blocks")
         ]
         units = dict.fromkeys(
-            f"{column.scale:g} {column.unit}" for column in signal.channels if column.unit
+            f"{channel.scale:g} {channel.unit}" for channel in signal.channels if channel.unit
         )
         if units:
             lines.append(("unit of a count", ", ".join(units)))
@@ -90,55 +94,57 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
             unit_name = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
             lines.append(("prices", f"{unit_name}{power_text}, measured on {prices.machine}"))
     if manifest.encoder is not None:
-        columns = manifest.encoder.columns
-        kinds = Counter(column.kind for column in columns)
+        names_of_kind: dict[str, list[str]] = {}
+        for column in manifest.encoder.columns:
+            names_of_kind.setdefault(column.kind, []).append(column.name)
         lines = [
-            (
-                f"columns: {kind}",
-                f"{n_columns}: {_join_names([c.name for c in columns if c.kind == kind])}",
-            )
-            for kind, n_columns in kinds.items()
+            (f"columns: {kind}", f"{len(names)}: {_join_names(names)}")
+            for kind, names in names_of_kind.items()
         ]
     return lines
 
 
 def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     """Rows of the table of stages; the last row is the cloud."""
-    costs = manifest.exit_costs().tolist()
+    costs_by_exit = manifest.exit_costs().tolist()
     # A lazy stage may acquire only some of its inputs, so its cost is an upper bound, and so is the
     # cost of every later exit.
-    is_upper_bound = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
+    is_upper_bound = list(
+        accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_)
+    )
     new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
         (
-            str(s),
+            str(i),
             stage.kind,
             len(stage.inputs),
-            f"{'up to ' * is_upper_bound[s]}{costs[s]:g}",
+            f"{'up to ' * is_upper_bound[i]}{costs_by_exit[i]:g}",
             threshold(stop_threshold),
             byte_size(stage.bytes),
-            new_columns[s],
+            new_columns[i],
         )
-        for s, (stage, stop_threshold) in enumerate(
+        for i, (stage, stop_threshold) in enumerate(
             zip(manifest.stages, manifest.active_point.thresholds, strict=True)
         )
     ]
     if manifest.cloud is not None:
-        file = manifest.cloud.file
-        size = manifest.files[file].size
-        price = f"{'up to ' * is_upper_bound[-1]}{costs[-1]:g}"
-        n_inputs = len(manifest.cloud.inputs)
-        kind = manifest.cloud.kind
-        rows.append(("cloud", kind, n_inputs, price, "", byte_size(size), new_columns[-1]))
+        cloud = manifest.cloud
+        cost_text = f"{'up to ' * is_upper_bound[-1]}{costs_by_exit[-1]:g}"
+        size_text = byte_size(manifest.files[cloud.file].size)
+        rows.append(
+            ("cloud", cloud.kind, len(cloud.inputs), cost_text, "", size_text, new_columns[-1])
+        )
     return rows
 
 
 def _join_names(names: Sequence[str]) -> str:
+    """Join the first names, and count the others."""
     n_others = len(names) - MAX_NAMES_SHOWN
     return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {n_others} more" if n_others > 0 else "")
 
 
 def _join_values(values: Sequence[object], limit: int) -> str:
+    """Join the first `limit` values; dots stand for the others."""
     return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")
 
 
@@ -149,7 +155,7 @@ def _new_columns(manifest: Manifest) -> list[str]:
     )
     acquired_columns = set[str]()
     new_columns = []
-    for model in (*manifest.stages, manifest.cloud):
+    for model in (*manifest.stages, manifest.cloud):  # the cloud is None if it is never asked
         columns = dict.fromkeys(column_of_feature[name] for name in (model.inputs if model else ()))
         new_columns.append(_join_names([name for name in columns if name not in acquired_columns]))
         acquired_columns |= columns.keys()
@@ -182,8 +188,8 @@ def _cloud_lines(manifest: Manifest) -> list[tuple[str, str]]:
     if cloud.backend is not None:
         return [("high-cost model", f"{cloud.backend}, which runs as a worker's --backend")]
     if cloud.graph_problem is not None:
-        text = f"a model file of {cloud.kind}, which workers need, because {cloud.graph_problem}"
-        return [("high-cost model", text)]
+        file_text = f"a model file of {cloud.kind}, which workers need, because"
+        return [("high-cost model", f"{file_text} {cloud.graph_problem}")]
     return [("high-cost model", _probe_text(cloud.probed))] if cloud.probed else []
 
 
@@ -206,17 +212,15 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     point = manifest.active_point
     lines = []
     if point.recall is not None and point.precision is not None:
-        recall = point.recall
-        classes = sorted(
-            range(manifest.n_classes), key=lambda class_index: recall[class_index] or 0.0
-        )
+        classes = _sort_by_recall(point.recall)
+        # the others come last, where _join_values replaces them with dots
         shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
-        shares = [
-            f"{manifest.classes[class_index]} {_share_text(recall, class_index)} "
+        class_texts = [
+            f"{manifest.classes[class_index]} {_share_text(point.recall, class_index)} "
             f"/ {_share_text(point.precision, class_index)}"
             for class_index in shown_classes
         ]
-        lines.append(("recall / precision", _join_values(shares, MAX_CLASSES_SHOWN)))
+        lines.append(("recall / precision", _join_values(class_texts, MAX_CLASSES_SHOWN)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
     bound_texts = [
         f"{kind} of {manifest.classes[class_index]} at least {share:g}"
@@ -227,6 +231,14 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     if bound_texts:
         lines.append(("bounds", ", ".join(bound_texts)))
     return lines
+
+
+def _sort_by_recall(recall: Sequence[float | None]) -> list[int]:
+    """Sort class indices by recall; classes without rows, which have no recall, come last."""
+    return sorted(
+        range(len(recall)),
+        key=lambda class_index: (recall[class_index] is None, recall[class_index] or 0.0),
+    )
 
 
 def point_text(manifest: Manifest) -> str:
@@ -243,28 +255,38 @@ def point_text(manifest: Manifest) -> str:
 
 
 def _accuracy_name(manifest: Manifest) -> str:
-    measured = manifest.active_point.measured
-    return ACCURACY_NAMES[manifest.task] if measured == "accuracy" else measured
+    """Name of the points' `accuracy`: agreement with the high-cost model, or the task's metric."""
+    metric_name = manifest.active_point.measured
+    return ACCURACY_NAMES[manifest.task] if metric_name == "accuracy" else metric_name
 
 
 def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
-    """Print operating points of at most `max_bytes`; mark the hull and the active point."""
+    """Print operating points of at most `max_bytes`; mark the hull and the active point.
+
+    The active point is always printed. With `hull_only` the others are those on the hull.
+    """
     from gatewise_export.commands.manifest_frontier import frontier_of_manifest
 
-    curve = frontier_of_manifest(manifest, max_bytes)
-    active_point = manifest.active_point
-    hull_figures = set(map(_identifying_figures, curve.hull().points))
-    curve_figures = set(map(_identifying_figures, curve.points))
+    frontier = frontier_of_manifest(manifest, max_bytes)
+    active_figures = _identifying_figures(manifest.active_point)
+    hull_figures = set(map(_identifying_figures, frontier.hull().points))
+    curve_figures = set(map(_identifying_figures, frontier.points))
     classes = _classes_to_show(manifest)
-    # points off the curve are shown only if classes have bounds or are rare
-    shown_figures = hull_figures if hull_only else None if classes else curve_figures
+    # Points off the curve are shown only if classes have bounds or are rare, because such a point
+    # may have the better recall.
+    shown_figures: set[tuple[float, ...]] | None = curve_figures
+    if hull_only:
+        shown_figures = hull_figures
+    elif classes:
+        shown_figures = None  # all points
     rows = []
     is_any_off_curve = False
     for i, point in enumerate(manifest.operating_points):
         figures = _identifying_figures(point)
         is_active = i == manifest.active
         is_hidden = shown_figures is not None and figures not in shown_figures
-        if not is_active and (is_hidden or figures == _identifying_figures(active_point)):
+        # a point with the active point's figures would be a second line of the same point
+        if not is_active and (is_hidden or figures == active_figures):
             continue
         is_off_curve = figures not in curve_figures
         is_any_off_curve = is_any_off_curve or is_off_curve
@@ -287,7 +309,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         )
     title = "hull of the frontier" if hull_only else "frontier"
     header = ["point", "cost", _accuracy_name(manifest)]
-    header += ["weighted accuracy"] * curve.is_weighted
+    header += ["weighted accuracy"] * frontier.is_weighted
     header += [f"recall {manifest.classes[class_index]}" for class_index in classes]
     has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
     header += ["offload", "as files" if has_graph else "as C tables", ""]
@@ -300,7 +322,11 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
 
 
 def _identifying_figures(point: OperatingPoint) -> tuple[float, ...]:
-    """Figures that identify a point, even if its stages that never stop were removed."""
+    """Figures that identify a point of the manifest on the frontier.
+
+    The frontier's copies of points may lack the stages that never stop, so that whole points
+    differ.
+    """
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
@@ -324,6 +350,7 @@ def _classes_to_show(manifest: Manifest) -> list[int]:
 
 
 def _share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
+    """Format a recall or precision; it is None if the class has no rows or no answers."""
     share = None if shares is None else shares[class_index]
     return "-" if share is None else f"{share:.3f}"
 
@@ -346,7 +373,7 @@ def print_training(summary: dict[str, Any], manifest: Manifest) -> None:
         if "weighted_accuracy" in figures:
             figure_texts.append(f"{figures['weighted_accuracy']:.4f}")
         figure_texts += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
-        offload_rate = figures.get("offload_rate", 1.0)
+        offload_rate = figures.get("offload_rate", 1.0)  # cloud-only has none: it always offloads
         rows.append((policy, *figure_texts, f"{figures['cost']:.4g}", f"{offload_rate:.3f}"))
     majority = test_figures["majority"]
     rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
@@ -354,6 +381,7 @@ def print_training(summary: dict[str, Any], manifest: Manifest) -> None:
     header += ["weighted accuracy"] * ("weighted_accuracy" in test_figures["system"])
     header += ["log loss", "Brier", "cost", "offload"]
     groups_text = f" of {test_figures['groups']} groups" if "groups" in test_figures else ""
+    # the row of the majority class has only an accuracy
     rows = [(*row, *[""] * (len(header) - len(row))) for row in rows]
     print_table(f"on {test_figures['rows']} test rows{groups_text}", header, rows)
     print()
@@ -383,19 +411,17 @@ def _accuracy_text(figures: dict[str, Any], n_rows: int) -> str:
     return f"{low:.2f} to {high:.2f} ({figures['accuracy']:.3f})"
 
 
-def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
+def _print_classes(
+    test_figures: dict[str, Any], policies: Sequence[str], manifest: Manifest
+) -> None:
     """Print recall and precision on test rows, of the classes with the lowest recall."""
-    recall = test["system"]["recall"]
-    classes_by_recall = sorted(
-        range(len(recall)),
-        key=lambda class_index: (recall[class_index] is None, recall[class_index]),
-    )
+    classes_by_recall = _sort_by_recall(test_figures["system"]["recall"])
     rows = [
         (
             str(manifest.classes[class_index]),
-            test["class_rows"][class_index],
+            test_figures["class_rows"][class_index],
             *(
-                _share_text(test[policy][figure], class_index)
+                _share_text(test_figures[policy][figure], class_index)
                 for figure in ("recall", "precision")
                 for policy in policies
             ),
@@ -403,15 +429,17 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
         for class_index in sorted(classes_by_recall[:MAX_CLASSES_SHOWN])
     ]
     header = [f"{figure} {policy}" for figure in ("recall", "precision") for policy in policies]
-    choice_text = (
-        f", the {MAX_CLASSES_SHOWN} of lowest recall" if len(recall) > MAX_CLASSES_SHOWN else ""
-    )
+    has_hidden_classes = len(classes_by_recall) > MAX_CLASSES_SHOWN
+    choice_text = f", the {MAX_CLASSES_SHOWN} of lowest recall" if has_hidden_classes else ""
     print_table(f"by class, on test rows{choice_text}", ("class", "rows", *header), rows)
     print()
 
 
 def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
-    """Print the figures of `gatewise verify` and the list of its comparisons."""
+    """Print the figures of `gatewise verify` and the list of its comparisons.
+
+    `checks` has the report of each check by its name; a figure is printed if any report has it.
+    """
     text_of_figure = {
         "rows": "rows",
         "differing_decisions": "differing decisions",

@@ -14,6 +14,7 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.commands import tables
 from gatewise_export.commands.tables import print_frontier
 from tests.support.bundle_files import read_contents, replace_file
 from tests.support.processes import run_python
@@ -124,6 +125,23 @@ def test_an_active_point_without_unused_stages_is_listed_once(bundle: Path, caps
 
 
 # -- inspect -------------------------------------------------------------------------------
+
+
+def test_classes_without_a_recall_hide_no_class_of_low_recall(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    manifest = Bundle.open(bundle).manifest
+    point = msgspec.structs.replace(
+        manifest.active_point, recall=(None, 0.9, 0.5), precision=(None, 0.8, 0.7)
+    )
+    points = list(manifest.operating_points)
+    points[manifest.active] = point
+    monkeypatch.setattr(tables, "MAX_CLASSES_SHOWN", 2)
+    tables.print_bundle(msgspec.structs.replace(manifest, operating_points=tuple(points)))
+    # class 0 has no rows
+    _, second_class, third_class = manifest.classes
+    class_text = f"{second_class} 0.900 / 0.800, {third_class} 0.500 / 0.700, ..."
+    assert class_text in capsys.readouterr().out
 
 
 def test_inspect_prints_the_contents(bundle: Path, run_command: RunCommand) -> None:
