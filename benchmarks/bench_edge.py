@@ -149,17 +149,19 @@ def _answer_call(model: PackedModel) -> Call:
 
 def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
     """Decide in generated C, through cffi."""
-    from benchmarks.c99.compiled import build
+    from benchmarks.c99.compiled import compile_models
     from gatewise_export.c99.cascade_reader import cascade_of
     from gatewise_export.c99.writer import write_cascade
 
     c_name = "m_" + name.replace("-", "_")
     (folder / c_name).mkdir()
     source = write_cascade(cascade_of(model.bundle), folder / c_name, name=c_name)
-    (compiled,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
-    if compiled.selftest():
+    (compiled,) = compile_models(
+        [(source, [stage.outputs for stage in model.bundle.manifest.stages])]
+    )
+    if compiled.count_selftest_failures():
         raise InputError(f"{name}: C answers its sample rows differently from Python")
-    answer_fields = compiled.ffi.new("int32_t[5]")  # as the template of `build` writes them
+    answer_fields = compiled.ffi.new("int32_t[5]")  # as BATCH_TEMPLATE writes them
     rows = cycle([compiled.ffi.from_buffer("float[]", row) for row in model.rows])
 
     # The closure keeps `compiled` alive, because its library is unloaded with it.

@@ -38,7 +38,7 @@ from sklearn.svm import SVC
 import gatewise as gw
 from benchmarks import harness
 from benchmarks.cache import CACHE, code_version, read_or_compute
-from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, default_booster
+from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, make_booster
 from benchmarks.data import problems
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
@@ -154,13 +154,11 @@ def measure_split(split: Split) -> dict[str, Any]:
     system.fit(split.x, split.y)
     seconds = time.process_time() - start_time
     # the promise, and the high-cost model compared with plain models
-    is_cloud_correct = split.is_correct(
-        system.classes_[system.high_cost_model_.labels(split.x_test)]
-    )
+    cloud_hits = split.hits(system.classes_[system.high_cost_model_.labels(split.x_test)])
     check = _promise_check(system, split)
-    loss = is_cloud_correct - split.is_correct(system.predict(split.x_test))
+    loss = cloud_hits - split.hits(system.predict(split.x_test))
     row_differences: dict[str, list[float]] = {
-        f"f0 beside {name}": (is_cloud_correct - split.is_correct(answers)).tolist()
+        f"f0 beside {name}": (cloud_hits - split.hits(answers)).tolist()
         for name, answers in _plain_model_answers(split).items()
     }
     # the system compared with the recipes at each budget
@@ -173,7 +171,7 @@ def measure_split(split: Split) -> dict[str, Any]:
         for name, recipe in RECIPES.items():
             recipe_answers, recipe_cost = recipe(split, budget)
             budget_shares[name].append(recipe_cost / budget)
-            differences[name].append(split.is_correct(answers) - split.is_correct(recipe_answers))
+            differences[name].append(split.hits(answers) - split.hits(recipe_answers))
     row_differences |= {
         f"beside {name}": np.mean(rows, axis=0).tolist() for name, rows in differences.items()
     }
@@ -182,7 +180,7 @@ def measure_split(split: Split) -> dict[str, Any]:
         "loss": loss.tolist(),
         "cost_share": float(system.cost(split.x_test).mean() / split.costs.total),
         "f0": system.high_cost_model_.kind,
-        "f0_accuracy": float(is_cloud_correct.mean()),
+        "f0_accuracy": float(cloud_hits.mean()),
         "verdict": check.verdict,
         "said": next(line for line in check.lines() if line.startswith(("kept", "not kept"))),
         "spent": {name: float(np.mean(shares)) for name, shares in budget_shares.items()},
@@ -221,7 +219,7 @@ def _system_answers(
 def _plain_model_answers(split: Split) -> dict[str, NDArray[Any]]:
     """Labels of three plain models on all features."""
     models: dict[str, ClassifierMixin] = {
-        "LightGBM": default_booster(),
+        "LightGBM": make_booster(),
         "extra-trees": ExtraTreesClassifier(300, random_state=split.seed),
         "SVM": make_pipeline(StandardScaler(), SVC(C=10.0)),
     }

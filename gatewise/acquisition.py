@@ -42,12 +42,14 @@ def exit_costs(
     request_price : float, default 0
         Price of an offload without its features.
     pays_for_stages : bool, default True
-        Whether an offloaded instance also pays for the features of the stages.
+        Whether an offloaded instance also pays for the features of the stages. Adapt's authors
+        charge it only for those of the high-cost model.
 
     Returns
     -------
     ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        One entry per stage; the last entry is the cost of an offload.
+        One entry per stage; the last entry is the cost of an offload or, in a cascade that never
+        offloads, that of its last stage again. The axis n exists if a mask has it.
 
     Examples
     --------
@@ -59,38 +61,45 @@ def exit_costs(
            [7., 7.]])
     """
     acquired_mask: AcquiredMask = np.zeros(costs.n_features, bool)
-    exit_prices = []
+    costs_by_exit = []
     for stage_mask in acquired_masks:
         acquired_mask = acquired_mask | stage_mask
-        exit_prices.append(_price_features(costs, acquired_mask))
+        costs_by_exit.append(_price_features(costs, acquired_mask))
     if offload_mask is None:
-        exit_prices.append(exit_prices[-1])
+        costs_by_exit.append(costs_by_exit[-1])
     else:
-        offload_features = acquired_mask | offload_mask if pays_for_stages else offload_mask
-        exit_prices.append(_price_features(costs, offload_features) + request_price)
-    return np.stack(np.broadcast_arrays(*exit_prices))
+        paid_mask = acquired_mask | offload_mask if pays_for_stages else offload_mask
+        costs_by_exit.append(_price_features(costs, paid_mask) + request_price)
+    # some masks may be per row and others not
+    return np.stack(np.broadcast_arrays(*costs_by_exit))
 
 
-def select_exit_costs(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
+def select_exit_costs(
+    costs_by_exit: NDArray[np.float64], exits: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Select the cost of each row, shape (n,), from the result of :func:`exit_costs`.
 
     `exits`, (n,), holds the index of the exit that each row takes.
     """
-    return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
+    if costs_by_exit.ndim == 1:
+        return costs_by_exit[exits]
+    return costs_by_exit[exits, np.arange(len(exits))]
 
 
-def last_exit_within(costs: NDArray[np.float64], max_cost: float) -> int:
+def last_exit_within(costs_by_exit: NDArray[np.float64], max_cost: float) -> int:
     """Find the last exit that costs at most `max_cost`; return -1 if every exit costs more.
 
-    `costs`, (n_exits,), must be in ascending order.
+    `costs_by_exit`, (n_exits,), must be in ascending order. Costs of :func:`exit_costs` are, if an
+    offload pays for the stages, because prices are not negative.
 
     >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
     1
     """
-    return int(np.searchsorted(costs, max_cost, side="right")) - 1
+    return int(np.searchsorted(costs_by_exit, max_cost, side="right")) - 1
 
 
 def _price_features(costs: FeatureCosts, acquired_mask: AcquiredMask) -> NDArray[np.float64]:
+    """Price the features of a mask, shape (), or of each row's mask, shape (n,)."""
     return np.asarray(
         costs.price(acquired_mask)
         if acquired_mask.ndim == 1

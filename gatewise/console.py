@@ -16,7 +16,10 @@ from typing import Any, Protocol
 
 
 class Progress(Protocol):
-    """Function that reports the progress of long work: ``report(done, total, step)``."""
+    """Function that reports the progress of long work: ``report(done, total, step)``.
+
+    The first report of a step has a `done` of 0. If `total` is 0, nothing is done yet.
+    """
 
     def __call__(self, done: float, total: float, step: str = "") -> None: ...
 
@@ -27,16 +30,16 @@ def as_json_value(value: Any) -> Any:
     NaN and infinities, which JSON cannot represent, become None.
     """
     if isinstance(value, Mapping):
-        return {str(key): as_json_value(entry) for key, entry in value.items()}
-    if hasattr(value, "tolist"):
+        return {str(key): as_json_value(element) for key, element in value.items()}
+    if hasattr(value, "tolist"):  # a numpy scalar or array; numpy itself need not be imported
         return as_json_value(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Iterable):
-        return [as_json_value(entry) for entry in value]
-    return str(value)
+        return [as_json_value(element) for element in value]
+    return str(value)  # such as a path
 
 
 def emit(document: Mapping[str, Any]) -> None:
@@ -55,19 +58,24 @@ def note(text: str) -> None:
 
 
 def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table with numbers aligned to the right."""
+    """Print a table with numbers aligned to the right.
+
+    The first column names the rows and is aligned to the left.
+    """
     from rich.console import Console
     from rich.table import Table
 
     rows = [[str(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for i, name in enumerate(header):
+    for i, column_name in enumerate(header):
+        # the first character decides, because a unit may follow a number; n begins nan
         is_numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
-        table.add_column(name, justify="right" if i and is_numeric else "left")
+        table.add_column(column_name, justify="right" if i and is_numeric else "left")
     for row in rows:
         table.add_row(*row)
-    # a file or pipe has no width of its own
+    # a file or pipe has no width; rich would assume 80 columns and wrap the wider tables
     width = None if sys.stdout.isatty() else 120
+    # without markup, because names of users may contain brackets
     Console(width=width, highlight=False, markup=False).print(table)
 
 
@@ -79,19 +87,22 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     first    1.5
     second    12
     """
-    lines = [[str(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    is_numeric = [
-        all(re.fullmatch(r"[-+]?[\d.,]+( %)?", line[i]) for line in lines[1:] if line[i])
+    header_and_rows = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*header_and_rows, strict=True)]
+    # the first column names the rows
+    is_aligned_right = [
+        i > 0
+        and all(re.fullmatch(r"[-+]?[\d.,]+( %)?", row[i]) for row in header_and_rows[1:] if row[i])
         for i in range(len(header))
     ]
-    return "\n".join(
+    lines = [
         "  ".join(
-            cell.rjust(width) if i and is_number else cell.ljust(width)
-            for i, (cell, width, is_number) in enumerate(zip(line, widths, is_numeric, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+            cell.rjust(width) if is_right else cell.ljust(width)
+            for cell, width, is_right in zip(row, widths, is_aligned_right, strict=True)
+        )
+        for row in header_and_rows
+    ]
+    return "\n".join(map(str.rstrip, lines))
 
 
 _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
@@ -99,9 +110,9 @@ _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
 
 
 @contextmanager
-def showing_progress(shows: bool = True) -> Iterator[None]:
-    """Enable :func:`progress` within a ``with`` block."""
-    token = _SHOWS_PROGRESS.set(shows)
+def showing_progress(is_enabled: bool = True) -> Iterator[None]:
+    """Enable or disable :func:`progress` within a ``with`` block."""
+    token = _SHOWS_PROGRESS.set(is_enabled)
     try:
         yield
     finally:
@@ -112,9 +123,11 @@ def showing_progress(shows: bool = True) -> Iterator[None]:
 def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
     """Report progress as a bar on a terminal, or else as a line per tenth and per new step.
 
-    If `quiet` is None, progress appears only within a block of :func:`showing_progress`.
+    The block calls the function that it gets. If `quiet` is None, progress appears only within a
+    block of :func:`showing_progress`. Progress is written to standard error.
     """
-    if not _SHOWS_PROGRESS.get() if quiet is None else quiet:
+    is_quiet = not _SHOWS_PROGRESS.get() if quiet is None else quiet
+    if is_quiet:
         yield lambda done, total, step="": None
     elif sys.stderr.isatty():
         from rich.console import Console
@@ -130,21 +143,22 @@ def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
         with Bar(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task(title, total=None)
 
-            def draw(done: float, total: float, step: str = "") -> None:
+            def draw_bar(done: float, total: float, step: str = "") -> None:
                 description = f"{title}: {step}" if step else title
                 bar.update(task, completed=done, total=total, description=description)
 
-            yield draw
+            yield draw_bar
     else:
         note(title)
         last_tenth = 0
-        started_steps = {""}
+        started_steps = {""}  # a report without a step starts none
 
         def print_tenth(done: float, total: float, step: str = "") -> None:
             nonlocal last_tenth
             tenth = int(10 * done / total) if total else 0
-            if tenth > last_tenth or (not done and step not in started_steps):
-                last_tenth = max(tenth, last_tenth)
+            starts_step = done == 0 and step not in started_steps
+            if tenth > last_tenth or starts_step:
+                last_tenth = max(tenth, last_tenth)  # a new step begins again at 0
                 started_steps.add(step)
                 note(f"  {title}: {10 * tenth}% {step}".rstrip())
 

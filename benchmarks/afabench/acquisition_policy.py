@@ -1,4 +1,9 @@
-"""Policy of a fitted system that chooses the next feature of an instance, or stops."""
+"""Policy that acquires the features of an instance in the order in which a fitted system does.
+
+AFABench asks a policy for one action at a time, but a system decides about whole stages. The policy
+therefore starts again at the first stage for each action. An instance ends with the answer and the
+features that the system itself would give it, which a test compares.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.decision import probabilities, split_outputs, stop_mask
 
 STOP = 0
-"""The action that ends an instance; action k acquires selection k - 1."""
+"""The action that ends an instance; action k acquires selection k - 1, as AFABench defines."""
 
 
 class AcquisitionPolicy:
@@ -21,7 +26,7 @@ class AcquisitionPolicy:
     Parameters
     ----------
     system : fitted cascade or budgeted model
-        Its active operating point decides.
+        Its active operating point decides. It may be replaced between two calls.
     selection_of_feature : ndarray of shape (n_features,)
         The selection that reveals each feature.
     class_shares : ndarray of shape (n_classes,)
@@ -35,7 +40,7 @@ class AcquisitionPolicy:
         self.selection_of_feature = selection_of_feature
         self.class_shares = class_shares
 
-    def act(
+    def choose_actions(
         self, rows: NDArray[np.float32], is_observed: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Next action of each row, and class probabilities of the last model that could run.
@@ -48,41 +53,51 @@ class AcquisitionPolicy:
         """
         actions = np.full(len(rows), STOP, np.int64)
         class_probabilities = np.tile(self.class_shares, (len(rows), 1))
-        open_rows = np.arange(len(rows))
-        for model_features, run_model in self._models():
-            # a row with missing features acquires the first of them
-            is_missing = ~is_observed[np.ix_(open_rows, model_features)]
-            has_missing = is_missing.any(axis=1)
-            if has_missing.any():
-                first_missing = model_features[is_missing[has_missing].argmax(axis=1)]
-                actions[open_rows[has_missing]] = 1 + self.selection_of_feature[first_missing]
+        undecided_rows = np.arange(len(rows))
+        for model_features, run_model in self._iterate_models():
+            # A row with missing features acquires the first of them. Any order costs the same,
+            # because a model needs all its features.
+            is_missing = ~is_observed[np.ix_(undecided_rows, model_features)]
+            is_incomplete = is_missing.any(axis=1)
+            if is_incomplete.any():
+                next_features = model_features[is_missing[is_incomplete].argmax(axis=1)]
+                selections = self.selection_of_feature[next_features]
+                actions[undecided_rows[is_incomplete]] = 1 + selections
             # other rows run the model, then stop or continue with the next model
-            open_rows = open_rows[~has_missing]
-            if not len(open_rows):
+            undecided_rows = undecided_rows[~is_incomplete]
+            if not len(undecided_rows):
                 break
-            class_probabilities[open_rows], is_answered = run_model(rows[open_rows])
-            open_rows = open_rows[~is_answered]
+            class_probabilities[undecided_rows], is_answered = run_model(rows[undecided_rows])
+            undecided_rows = undecided_rows[~is_answered]
         return actions, class_probabilities
 
-    def _models(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
-        """Yield features and function of each stage, then of the high-cost model."""
+    def _iterate_models(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
+        """Yield each stage that a row can reach, then the high-cost model if rows may reach it.
+
+        Each is a pair: the features of the model, and a function that returns the probabilities of
+        rows and whether each row is answered. The last model answers every row.
+        """
         system = self.system
         last_exit = system.last_exit_
         for stage_index, stage in enumerate(system.stages_[: last_exit + 1]):
             threshold = system.operating_point_.thresholds[stage_index]
 
+            # defaults bind the values of this turn of the loop
             def run_stage(
                 rows: NDArray[np.float32],
                 stage: Any = stage,
                 threshold: float | None = threshold,
                 is_last: bool = stage_index == last_exit,
             ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-                margins, score = split_outputs(stage.margins(rows), stage.score)
-                is_answered = np.ones(len(rows), bool) if is_last else stop_mask(score, threshold)
+                margins, stop_scores = split_outputs(stage.margins(rows), stage.score)
+                is_answered = (
+                    np.ones(len(rows), bool) if is_last else stop_mask(stop_scores, threshold)
+                )
                 return probabilities(margins, stage.link), is_answered
 
             yield np.asarray(stage.features), run_stage
         high_cost_model = system.high_cost_model_
+        # the exit after the last stage is the offload, which a bound on the cost may exclude
         if high_cost_model is not None and last_exit >= len(system.stages_):
             yield (
                 np.asarray(high_cost_model.features),
@@ -90,20 +105,24 @@ class AcquisitionPolicy:
             )
 
 
-def prices_of_selections(
+def make_feature_costs(
     selection_of_feature: NDArray[np.intp], prices: NDArray[np.float64]
 ) -> FeatureCosts:
-    """Costs of features whose selections have one price each."""
-    sizes = np.bincount(selection_of_feature, minlength=len(prices))
-    is_group = sizes[selection_of_feature] > 1
+    """Make the feature costs of selections with one price each.
+
+    A selection of several features is a group whose shared price is that of the selection. The
+    features of a group have no price of their own, so that an instance pays for a selection once.
+    """
+    n_features_of_selection = np.bincount(selection_of_feature, minlength=len(prices))
+    is_in_group = n_features_of_selection[selection_of_feature] > 1
     return FeatureCosts(
-        np.where(is_group, 0.0, prices[selection_of_feature]),
+        np.where(is_in_group, 0.0, prices[selection_of_feature]),
         group=[
             int(selection) if has_group else None
-            for selection, has_group in zip(selection_of_feature, is_group, strict=True)
+            for selection, has_group in zip(selection_of_feature, is_in_group, strict=True)
         ],
         shared={
             int(selection): float(prices[selection])
-            for selection in np.unique(selection_of_feature[is_group])
+            for selection in np.unique(selection_of_feature[is_in_group])
         },
     )

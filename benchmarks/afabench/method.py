@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-from benchmarks.afabench.acquisition_policy import AcquisitionPolicy, prices_of_selections
+from benchmarks.afabench.acquisition_policy import AcquisitionPolicy, make_feature_costs
 from gatewise_training import AdaptGBRT, StagedCascade
 
 FEW_VALIDATION_ROWS = 300
@@ -55,7 +55,7 @@ class GatewiseMethod:
     def _act_and_predict(
         self, masked_features: Any, feature_mask: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        return self.policy.act(masked_features.numpy(), feature_mask.numpy())
+        return self.policy.choose_actions(masked_features.numpy(), feature_mask.numpy())
 
     def set_cost_param(self, cost_param: float) -> None:
         """Choose the point that maximises accuracy - cost_param * cost on validation rows."""
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> None:
     selection_of_feature = _find_selections(unmasker, n_features)
     prices = unmasker.get_selection_costs(dataset.get_feature_acquisition_costs()).double().numpy()
     settings: dict[str, Any] = {
-        "feature_costs": prices_of_selections(selection_of_feature, prices),
+        "feature_costs": make_feature_costs(selection_of_feature, prices),
         "random_state": int(options["seed"]),
     }
     budget = None if options["hard_budget"] == "null" else float(options["hard_budget"])

@@ -22,25 +22,28 @@ from gatewise_export.c99.writer import CSource
 #: Warnings are errors. Without contraction to fused multiplications, floats round as in Python.
 STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
-VECTORS = """\
+VECTOR_TABLE = """\
 extern void _start(void);
 __attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
     (void (*)(void))0x20400000, _start};
 """
 """Vector table of a Cortex-M with the initial stack pointer and the entry point.
 
-The stack starts at the end of the 4 MB of RAM that the board of :data:`CORTEX_M4_RUN` has at
+The stack starts at the end of the 4 MB of RAM that the board of :data:`CORTEX_M4_EMULATOR` has at
 0x20000000.
 """
 #: The C library opens files of the host (rdimon), and the chip reads its vector table at address 0.
-CORTEX_M4_LINK = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
-CORTEX_M4_RUN = (
+CORTEX_M4_LINK_FLAGS = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
+CORTEX_M4_EMULATOR = (
     *("qemu-system-arm", "-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none"),
     *("-semihosting-config", "enable=on,target=native", "-kernel"),
 )
-"""Command that runs a program with :data:`VECTORS` on an emulated board, with files of the host."""
+"""Command that runs a program with :data:`VECTOR_TABLE` on an emulated board."""
 
-BATCH = """\
+#: Number of integers per answer: outcome, exit, label, stage and refused, in the order of Answers.
+N_FIELDS = 5
+
+BATCH_TEMPLATE = """\
 #include "${header}"
 static float ${p}_row_value(int feature, void *context)
 {
@@ -69,37 +72,44 @@ void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
     uint8_t *acquired, float *outputs)
 {
     static const int n_outputs[] = {${n_outputs}};
-    int32_t row, i, s;
-    for (row = 0; row < n; row++, rows += ${P}_FEATURES, fields += 5) {
+    int32_t row, i, stage;
+    for (row = 0; row < n; row++, rows += ${P}_FEATURES, fields += ${n_fields}) {
         ${p}_instance instance;
         ${p}_fill_answer(&instance, rows, fields);
         for (i = 0; i < ${P}_SLOTS; i++)
             acquired[i] = instance.known[i] != 0;
         acquired += ${P}_SLOTS;
+        /* A decision ends at the stage that stops; run all stages again for their outputs. */
         ${p}_begin(&instance);
-        for (s = 0; s < ${P}_STAGES; s++) {
-            int refused = ${p}_stage(&instance, s, ${p}_row_value, (void *)rows) < 0;
-            for (i = 0; i < n_outputs[s]; i++)
+        for (stage = 0; stage < ${P}_STAGES; stage++) {
+            int refused = ${p}_stage(&instance, stage, ${p}_row_value, (void *)rows) < 0;
+            for (i = 0; i < n_outputs[stage]; i++)
                 *outputs++ = refused ? 0.0f : instance.output[i];
         }
     }
 }
 """
+"""C functions that answer rows of floats; p and P are the model's name in lower and upper case.
 
-DECLARATIONS = """
+A stage's outputs are read before the next stage runs, because an instance holds those of one stage.
+"""
+
+DECLARATION_TEMPLATE = """
 void ${p}_answer_row(const float *row, int32_t *fields);
 void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
     uint8_t *acquired, float *outputs);
 int ${p}_selftest(void);
 """
+"""Declarations for cffi of the functions in :data:`BATCH_TEMPLATE` and of the self-test."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Answers of C to n rows, with fields of shape (n,).
+    """Answers of C to n rows; the first five fields have shape (n,).
 
-    `acquired` marks the acquired features. `outputs` has the outputs of each stage for all rows,
-    which are 0 after a refused value.
+    `refused` is the number of the feature whose value was refused, or negative. `acquired`, shape
+    (n, n_slots), marks the acquired features. `outputs` has an array of shape (n, n_outputs) for
+    each stage; outputs are 0 if a value was refused.
     """
 
     outcomes: NDArray[np.int32]
@@ -112,7 +122,7 @@ class Answers:
 
 
 class CompiledModel:
-    """Compiled and loaded model; made by :func:`build`.
+    """Compiled and loaded model; made by :func:`compile_models`.
 
     ``answer_row(row, answer)`` is the bare C function, with pointers to floats and to five int32.
     """
@@ -127,7 +137,7 @@ class CompiledModel:
         self._answer_rows = getattr(library, f"{source.name}_answer_rows")
         self._selftest = getattr(library, f"{source.name}_selftest")
 
-    def selftest(self) -> int:
+    def count_selftest_failures(self) -> int:
         """Number of sample rows that C answers differently from training."""
         return int(self._selftest())
 
@@ -138,9 +148,10 @@ class CompiledModel:
             raise InputError(
                 f"expected rows of {self.source.n_features} columns, got shape {rows.shape}"
             )
-        answer_fields = np.zeros((len(rows), 5), np.int32)
+        answer_fields = np.zeros((len(rows), N_FIELDS), np.int32)
         acquired = np.zeros((len(rows), self.source.n_slots), np.uint8)
         outputs = np.zeros((len(rows), sum(self._n_outputs)), np.float32)
+        # shapes, C order and types of the arrays must match what BATCH_TEMPLATE reads and writes
         pointer = self.ffi.from_buffer
         self._answer_rows(
             pointer("float[]", rows),
@@ -157,7 +168,7 @@ class CompiledModel:
             labels=labels,
             stages=stages,
             refused=refused,
-            acquired=acquired.view(np.bool_),
+            acquired=acquired.view(np.bool_),  # C writes only 0 and 1
             outputs=tuple(stage_outputs),
         )
 
@@ -173,7 +184,10 @@ def compiler_command() -> list[str] | None:
 
 
 def run_tool(folder: Path, *command: str) -> str:
-    """Run a command in a folder; return its output and standard error, or raise InputError."""
+    """Run a command in a folder; return its output and standard error, or raise InputError.
+
+    The message has at most 2,000 characters, because a compiler may report thousands of errors.
+    """
     completed_process = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False
     )
@@ -190,25 +204,30 @@ def section_sizes(compiler: str, file: Path) -> tuple[int, int, int]:
     return int(text), int(data), int(bss)
 
 
-def max_stack_bytes(graph: str) -> int:
-    """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``."""
-    frame_bytes = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
-    calls = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
+def max_stack_bytes(call_graph: str) -> int:
+    """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``.
 
-    def stack_depth(name: str) -> int:
-        called_depths = (stack_depth(called) for caller, called in calls if caller == name)
-        return int(frame_bytes.get(name, 0)) + max(called_depths, default=0)
+    The generated code must not be recursive. Functions of other files, such as those of the C
+    library, count 0 because the graph does not state their stack.
+    """
+    frame_bytes = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', call_graph))
+    calls = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', call_graph))
 
-    return max(map(stack_depth, frame_bytes))
+    def count_chain_bytes(function: str) -> int:
+        callee_bytes = (count_chain_bytes(callee) for caller, callee in calls if caller == function)
+        return int(frame_bytes.get(function, 0)) + max(callee_bytes, default=0)
+
+    return max(map(count_chain_bytes, frame_bytes))
 
 
-def build(
+def compile_models(
     sources: Sequence[tuple[CSource, Sequence[int]]], *, flags: Sequence[str] = ("-O2",)
 ) -> list[CompiledModel]:
     """Compile models into one library and load it.
 
-    Each model comes with the numbers of outputs of its stages. The models need distinct names and
-    folders. Raises InputError for a compiler warning or a missing compiler.
+    Each model comes with the numbers of outputs of its stages. The models need distinct names,
+    because C has one name space, and distinct folders. Raises InputError for a compiler warning or
+    a missing compiler.
     """
     import cffi
 
@@ -222,13 +241,16 @@ def build(
     declarations = ""
     for source, n_outputs in sources:
         placeholders = {"p": source.name, "P": source.name.upper()}
-        output_counts = ", ".join(map(str, n_outputs))
-        header = str(source.folder.resolve() / f"{source.name}.h")
-        c_code += Template(BATCH).substitute(placeholders, n_outputs=output_counts, header=header)
+        c_code += Template(BATCH_TEMPLATE).substitute(
+            placeholders,
+            n_outputs=", ".join(map(str, n_outputs)),
+            n_fields=N_FIELDS,
+            header=source.folder.resolve() / f"{source.name}.h",
+        )
         c_files += [
             source.folder.resolve() / f"{source.name}{suffix}.c" for suffix in ("", "_selftest")
         ]
-        declarations += Template(DECLARATIONS).substitute(placeholders)
+        declarations += Template(DECLARATION_TEMPLATE).substitute(placeholders)
     batch_file.write_text(c_code)
     output_flags = ("-shared", "-fPIC", "-o", str(library_path))
     run_tool(

@@ -29,10 +29,10 @@ from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.c99.compiled import (
-    CORTEX_M4_LINK,
-    CORTEX_M4_RUN,
+    CORTEX_M4_EMULATOR,
+    CORTEX_M4_LINK_FLAGS,
     STRICT_FLAGS,
-    VECTORS,
+    VECTOR_TABLE,
     max_stack_bytes,
     run_tool,
     section_sizes,
@@ -172,8 +172,8 @@ def _compile_and_run(
     command = [target.compiler, *STRICT_FLAGS, *target.flags]
     link_flags, emulator = ["-lm"], list(target.emulator)
     if not target.has_system:
-        link_flags, emulator = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
-        (folder / "vectors.c").write_text(VECTORS)
+        link_flags, emulator = [*CORTEX_M4_LINK_FLAGS, "vectors.c", "-lm"], list(CORTEX_M4_EMULATOR)
+        (folder / "vectors.c").write_text(VECTOR_TABLE)
     run_tool(folder, *command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
     text, data, bss = section_sizes(target.compiler, folder / "blocks.o")
     call_graph_file = next(folder.glob("*.ci"))

@@ -1,4 +1,7 @@
-"""Peer that fits CatBoost with penalties on the first use of features."""
+"""Peer that fits CatBoost with penalties on the first use of features.
+
+It is a method of the comparison in :mod:`benchmarks.comparison.peers`.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,14 @@ STRENGTH_RANGE = (1e-3, 30.0)
 
 @dataclass(frozen=True, eq=False)
 class _FittedModel:
+    """Fitted CatBoost model, with the attribute `rounds` that :func:`.cross_fit` reads."""
+
     model: Any
     rounds: int
     used_features: NDArray[np.intp]
     nbytes: int
 
-    def proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predict_proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         return np.asarray(self.model.predict_proba(rows), np.float64)
 
 
@@ -47,29 +52,37 @@ def catboost_points(
     CatBoost does not support groups. The penalty of a feature is its own price and an equal part of
     the shared price of its group. The reported cost counts groups.
     """
-    costs, points = problem.costs, []
+    costs = problem.costs
+    points: list[Point] = []
     for capacity in _capacities(len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels):
-
-        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
+        # the default binds the capacity of this turn of the loop
+        def measure_strength(
+            strength: float, capacity: dict[str, Any] = capacity
+        ) -> tuple[float, Point]:
             fit = _make_fit(plan, costs, capacity, strength, seed)
             model, validation_proba = cross_fit(
-                plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
+                plan, fit, lambda fitted_model, rows: fitted_model.predict_proba(plan.x[rows])
             )
             cost = costs.price(model.used_features)
-            probabilities = validation_proba, model.proba(fold.test[0])
+            probabilities = validation_proba, model.predict_proba(fold.test[0])
             return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
 
-        points += sweep_penalties(evaluate, *STRENGTH_RANGE, n_fits)
+        points += sweep_penalties(measure_strength, *STRENGTH_RANGE, n_fits)
     return points
 
 
 def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
+    """Settings to try, which follow the rule of :func:`.boosters.capacities`.
+
+    The iterations are an upper bound, because fits stop early.
+    """
     small_trees = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
     if n_rows <= LARGE_ROWS:
         return small_trees
     if n_classes == 2:
         large_trees = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
     else:
+        # a tree has an output per class, so that many classes take smaller trees and fewer rounds
         large_trees = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
     return [large_trees, *small_trees] if has_noisy_labels else [large_trees]
 
@@ -83,14 +96,16 @@ def _make_fit(
         raise InputError("the catboost peer needs catboost: pip install catboost") from error
     prices = prices_with_group_part(costs)
 
+    # `stopping_rows` end the fit early; without them it has the given number of rounds
     def fit(rows: Rows, stopping_rows: Rows | None, rounds: int | None) -> _FittedModel:
         settings = capacity | ({} if rounds is None else {"iterations": rounds})
         model = catboost.CatBoostClassifier(
             **settings,
+            # of mean 1, so that one range of strengths fits all problems
             first_feature_use_penalties=(prices / prices.mean()).tolist(),
             penalties_coefficient=strength,
             random_seed=seed,
-            thread_count=1,
+            thread_count=1,  # processes of the benchmark share the cores
             verbose=False,
             allow_writing_files=False,
         )
@@ -105,7 +120,8 @@ def _make_fit(
 def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
     """Features that trees split on, and the size of the trees in bytes.
 
-    A level of an oblivious tree takes 8 bytes for its feature and border. A leaf takes 4 bytes.
+    All nodes in a level of an oblivious tree have the same test. A level therefore takes 8 bytes,
+    for its feature (int32) and its border (float32), and a leaf takes 4 bytes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
@@ -113,6 +129,7 @@ def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
         document = json.loads(path.read_text())
     used_features: set[int] = set()
     nbytes = 0
+    # CatBoost writes null instead of an empty list
     for tree in document.get("oblivious_trees") or []:
         splits = tree["splits"] or []
         used_features |= {split["float_feature_index"] for split in splits}

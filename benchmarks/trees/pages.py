@@ -355,7 +355,7 @@ def _adapt(section: Section, _parts: Section) -> list[str]:
         lines += ["", f"### {name}", "", *error_table(figure["budgets"], titles), ""]
         errors = ", ".join(f"{title} {error:.4f}" for title, error in figure["f0_error"].items())
         ours, pruned = curves["adapt-gbrt"], curves["budget-prune"]
-        cost = adapt.cheapest_within(ours, figure["f0_error"]["forest"] + 0.01)
+        cost = adapt.find_lowest_cost(ours, figure["f0_error"]["forest"] + 0.01)
         lines.append(
             f"Error of f0: {errors}. "
             + compare(ours, pruned, "Adapt-GBRT before the forest", "BudgetPrune")

@@ -8,7 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import bench_afabench
-from benchmarks.afabench.acquisition_policy import STOP, AcquisitionPolicy, prices_of_selections
+from benchmarks.afabench.acquisition_policy import STOP, AcquisitionPolicy, make_feature_costs
 from benchmarks.afabench.metrics import record_of_row
 from gatewise_training import AdaptGBRT, StagedCascade
 
@@ -26,7 +26,7 @@ def run_episodes(policy, X):
     selected = np.zeros((len(X), n_selections), bool)
     for _ in range(n_selections + 1):
         observed = selected[:, policy.selection_of_feature]
-        actions, proba = policy.act(np.where(observed, X, 0), observed)
+        actions, proba = policy.choose_actions(np.where(observed, X, 0), observed)
         rows = np.flatnonzero(actions != STOP)
         if not len(rows):
             return proba.argmax(axis=1), selected
@@ -50,7 +50,7 @@ def test_episodes_have_the_answers_and_costs_of_the_system(method, settings, har
     # features 0 to 4 belong to one selection with one price
     selection_of_feature = np.maximum(np.arange(30) - 4, 0)
     prices = np.linspace(0.5, 1.5, 26)
-    costs = prices_of_selections(selection_of_feature, prices)
+    costs = make_feature_costs(selection_of_feature, prices)
     if hard_budget is not None:
         settings = settings | {"budget": hard_budget, "max_instance_cost": hard_budget}
     system = method(
@@ -65,8 +65,8 @@ def test_episodes_have_the_answers_and_costs_of_the_system(method, settings, har
         assert (selected @ prices).max() <= hard_budget + 1e-9  # rounding of sums
 
 
-def test_prices_of_selections_charge_a_shared_selection_once():
-    costs = prices_of_selections(np.array([0, 0, 1, 2]), np.array([2.0, 1.0, 3.0]))
+def test_feature_costs_charge_a_shared_selection_once():
+    costs = make_feature_costs(np.array([0, 0, 1, 2]), np.array([2.0, 1.0, 3.0]))
     assert costs.price([0]) == costs.price([0, 1]) == 2.0
     assert costs.price([1, 2, 3]) == costs.total == 6.0
 

@@ -35,15 +35,15 @@ def test_splits_have_disjoint_test_rows(n_rows: int) -> None:
 def test_recipes_stay_within_their_budget() -> None:
     table = make_table(600)
     split = Split(table.x[:300], table.y[:300], table.x[300:], table.y[300:], table.costs, seed=0)
-    features = recipes.important_features(split, 3.0)
+    features = recipes.select_important_features(split, 3.0)
     assert features == [0, 1]  # the features with the highest gain that a budget of 3 pays for
     answers, cost = recipes.few_features(split, 3.0)
     assert cost == 3.0
     # class means two standard deviations apart give 0.84
-    assert split.is_correct(answers).mean() > 0.75
+    assert split.hits(answers).mean() > 0.75
     answers, cost = recipes.small_and_big(split, 6.0)
     assert 3.0 <= cost < 9.0  # half for the small model, the rest for offloads
-    assert split.is_correct(answers).mean() > 0.75
+    assert split.hits(answers).mean() > 0.75
     answers, cost = recipes.few_features(split, 0.5)
     assert set(answers.tolist()) == {0}  # the most frequent class
     assert cost == 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.c99.compiled import build, compiler_command
+from benchmarks.c99.compiled import compile_models, compiler_command
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.device import Device
@@ -80,13 +80,13 @@ def test_no_instance_costs_more_than_the_cap_anywhere(capped_system, tmp_path):
     if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     source = to_c(bundle, tmp_path / "c", name="capped")
-    (compiled_model,) = build(
+    (compiled_model,) = compile_models(
         [(source, [stage.model.n_outputs for stage in system.stages_])], flags=("-O1",)
     )
     c_answers = compiled_model(all_rows)
     assert c_answers.exits.tolist() == exits.tolist()
     assert (c_answers.exits == len(system.stages_)).any() == offloads
-    assert compiled_model.selftest() == 0
+    assert compiled_model.count_selftest_failures() == 0
 
 
 def test_a_manifest_with_a_point_above_the_cap_is_refused(capped_system):

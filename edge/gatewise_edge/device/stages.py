@@ -46,11 +46,15 @@ Row = NDArray[np.float32]
 
 
 class GraphSession:
-    """A stage's graph in onnxruntime."""
+    """A stage's graph in onnxruntime; several threads may run it at the same time.
+
+    The input of every packed graph is named ``x``, and its output :data:`MARGINS`.
+    """
 
     def __init__(self, session: Any, n_inputs: int, n_outputs: int) -> None:
         self._session = session
-        self._widths = n_inputs, n_outputs
+        self._n_inputs = n_inputs
+        self._n_outputs = n_outputs
         self._thread_buffers = threading.local()
 
     def run(self, rows: Matrix) -> Matrix:
@@ -64,16 +68,22 @@ class GraphSession:
         Each thread binds its buffers once, which takes half the time of :meth:`run`.
         """
         try:
-            input_buffer, margin_buffer, binding = self._thread_buffers.binding
-        except AttributeError:
-            input_buffer, margin_buffer, binding = self._thread_buffers.binding = self._bind()
+            input_buffer, margin_buffer, binding = self._thread_buffers.buffers_and_binding
+        except AttributeError:  # the first row of this thread
+            buffers_and_binding = self._thread_buffers.buffers_and_binding = self._bind()
+            input_buffer, margin_buffer, binding = buffers_and_binding
         input_buffer[:] = row
         self._session.run_with_iobinding(binding)
-        margin_list: list[float] = margin_buffer.tolist()
-        return margin_list
+        row_margins: list[float] = margin_buffer.tolist()
+        return row_margins
 
     def _bind(self) -> tuple[Row, Row, Any]:
-        input_buffer, margin_buffer = (np.zeros(width, np.float32) for width in self._widths)
+        """Make an input buffer, a buffer of margins and the binding, which holds their addresses.
+
+        The buffers must live as long as the binding, and must not be replaced.
+        """
+        input_buffer = np.zeros(self._n_inputs, np.float32)
+        margin_buffer = np.zeros(self._n_outputs, np.float32)
         binding = self._session.io_binding()
         binding.bind_input(
             "x", "cpu", 0, np.float32, (1, len(input_buffer)), input_buffer.ctypes.data
@@ -88,27 +98,32 @@ class FlatRunner:
     """A stage's flat model in numpy, with the interface of :class:`GraphSession`."""
 
     def __init__(self, model: FlatModel) -> None:
-        self.run = model.run
+        self._model = model
         self._walker = TreeWalker(model) if isinstance(model, TreeEnsemble) else None
+
+    def run(self, rows: Matrix) -> Matrix:
+        """Compute the margins of rows, shape (n, n_outputs)."""
+        return self._model.run(rows)
 
     def run_row(self, row: Row) -> list[float]:
         """Compute the margins of one row, shape (n_inputs,)."""
         if self._walker is None:
-            margins = self.run(row[np.newaxis])
+            margins = self._model.run(row[np.newaxis])
         else:  # plain Python is faster than numpy's calls for each level of a tree
             margins = self._walker.walk(row.tolist().__getitem__)
-        margin_list: list[float] = margins[0].tolist()
-        return margin_list
+        row_margins: list[float] = margins[0].tolist()
+        return row_margins
 
 
 StageModel = GraphSession | FlatRunner | TreeWalker
+"""Model of a stage. A bare TreeWalker belongs to a stage of kind ``lazy``, and to no other."""
 
 
 class StageOutput:
     """Output of a stage for one instance.
 
-    `outputs` are the float32 margins, and `score` is the stop score that the stage's rule computes
-    from them.
+    `outputs` are the float32 outputs of the stage's model: the margins and, if the stage has a
+    gate, the gate's output. `score` is the stop score that the stage's rule computes from them.
     """
 
     __slots__ = ("outputs", "score", "stage")
@@ -120,7 +135,10 @@ class StageOutput:
 
     @property
     def stops(self) -> bool:
-        """Whether the instance stops here; it never does at a stage without a threshold."""
+        """Whether the instance stops here; it never does at a stage without a threshold.
+
+        A NaN score does not stop, because the comparison is false.
+        """
         threshold = self.stage.threshold
         return threshold is not None and self.score >= threshold
 
@@ -148,7 +166,7 @@ class DeviceStage:
     model : StageModel
         Computes the margins.
     input_list : list of int
-        The `inputs` as Python integers.
+        The `inputs` as Python integers, which index Python lists faster than numpy's.
     """
 
     index: int
@@ -167,10 +185,10 @@ class DeviceStage:
         """
         model = self.model
         if not isinstance(model, TreeWalker):
-            values = reading.acquire(self.inputs, allow_missing=allow_missing)
-            return StageOutput(self, model.run_row(values))
-        value_of = reading.value_getter(self.input_list, allow_missing=allow_missing)
-        return StageOutput(self, model.walk(value_of)[0].tolist())
+            row = reading.acquire(self.inputs, allow_missing=allow_missing)
+            return StageOutput(self, model.run_row(row))
+        acquire_column = reading.value_getter(self.input_list, allow_missing=allow_missing)
+        return StageOutput(self, model.walk(acquire_column)[0].tolist())
 
     def run(self, rows: Matrix) -> Matrix:
         """Compute the margins, shape (n, n_outputs), for given values of all inputs, (n, k)."""
@@ -186,13 +204,13 @@ def run_stages(
 ) -> bool:
     """Run stages on one instance until one stops; return whether one did.
 
-    Each stage's output is appended to `outputs`. Raises SensorError as
-    :meth:`DeviceStage.run_instance`.
+    Each stage's output is appended to `outputs`, so that the caller has the outputs of the earlier
+    stages if a stage raises SensorError, as :meth:`DeviceStage.run_instance` does.
     """
     for stage in stages:
         output = stage.run_instance(reading, allow_missing=allow_missing)
         outputs.append(output)
-        if stage.threshold is not None and output.score >= stage.threshold:
+        if output.stops:
             return True
     return False
 
@@ -218,8 +236,9 @@ def load_stages(
     if provider != CPU and not any(spec.kind == "graph" for spec in manifest.stages):
         _LOG.warning("provider %s has no stage to run: flat models run on the CPU", provider)
     thresholds = manifest.active_point.thresholds
-    # Check all files before the first graph is opened.
-    stage_loaders = [_stage_loader(bundle, spec, runner, provider) for spec in manifest.stages]
+    # Check all files before the first graph is opened, so that onnxruntime sees no graph of a
+    # damaged bundle.
+    stage_loaders = [_check_stage_file(bundle, spec, runner, provider) for spec in manifest.stages]
     stages = []
     for stage_index, (spec, load_model) in enumerate(
         zip(manifest.stages, stage_loaders, strict=True)
@@ -240,7 +259,10 @@ def load_stages(
 
 
 def _load_networks(bundle: Bundle) -> None:
-    """Load the networks among the blocks, and run each once."""
+    """Load the networks among the blocks, and run each once.
+
+    A network that cannot run is then refused at the installation, not at the first instance.
+    """
     signal = bundle.manifest.signal
     for block in () if signal is None else signal.graph.blocks:
         if not isinstance(block, OnnxBlock):
@@ -253,13 +275,17 @@ def _load_networks(bundle: Bundle) -> None:
             raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
-def _stage_loader(
+def _check_stage_file(
     bundle: Bundle, spec: StageSpec, runner: Runner, provider: str
 ) -> Callable[[], StageModel]:
-    """Read and check a stage's file; return a function that loads its model."""
+    """Read and check a stage's file; return a function that loads its model.
+
+    A given graph is read only when it is loaded, because its check is to load it.
+    """
     if spec.kind == "graph":
         return lambda: _load_given_graph(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
+    # a graph would acquire all features, so that lazy trees are walked with any runner
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
         return lambda: TreeWalker(model)
     if not _uses_onnxruntime(runner):
@@ -269,7 +295,7 @@ def _stage_loader(
 
 def _load_flat_model(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
     """Write the graph of a flat model, and open it if its hash is in the manifest."""
-    assert spec.graph is not None
+    assert spec.graph is not None  # the manifest's reader requires the name for these kinds
     graph_bytes = write_graph(model)
     if hashlib.sha256(graph_bytes).hexdigest() != bundle.manifest.files[spec.graph].sha256:
         raise DamagedFileError(
@@ -281,7 +307,7 @@ def _load_flat_model(bundle: Bundle, spec: StageSpec, model: FlatModel) -> Graph
 
 def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) -> StageModel:
     """Load a given graph, and run it once to compare its outputs with the manifest."""
-    assert spec.graph is not None
+    assert spec.graph is not None  # the manifest's reader requires the name for these kinds
     file_label = f"stage file {spec.graph}"
     if not _uses_onnxruntime(runner):
         raise BundleError(f"{file_label} is a given graph and needs onnxruntime: install it")
@@ -306,7 +332,7 @@ def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider:
 
 
 def _uses_onnxruntime(runner: Runner) -> bool:
-    """Whether onnxruntime runs flat models, instead of numpy."""
+    """Whether onnxruntime runs the stages' graphs; if not, numpy runs flat models."""
     if runner == "numpy":
         return False
     try:
@@ -322,9 +348,10 @@ def _uses_onnxruntime(runner: Runner) -> bool:
 
 
 def _open_graph(graph_bytes: bytes, file_label: str, provider: str = CPU) -> Any:
+    """Open a graph in onnxruntime; raise BundleError if that fails."""
     try:
         return open_session(graph_bytes, provider=provider)
-    except InputError:  # the provider cannot be used
+    except InputError:  # the provider cannot be used, which is not the bundle's fault
         raise
     except Exception as error:  # onnxruntime's errors have no common base class
         raise BundleError(f"{file_label} cannot be run on this device: {one_line(error)}") from None

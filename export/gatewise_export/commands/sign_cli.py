@@ -47,24 +47,29 @@ def pack(
     if readers not in ("workers", "device"):
         raise InputError(f"--for {readers}: give workers or device")
     packed_bundle = repack(bundle, out, sign=sign, for_device=readers == "device")
-    claimed_key_ids = packed_bundle.claimed_key_ids()
-    size_bytes = _size_bytes(out)
+    key_id = next(iter(packed_bundle.claimed_key_ids()), None)
+    absent_files = packed_bundle.absent_files()
+    n_bytes = _count_bytes(out)
     if as_json:
-        document = {
-            "bundle": str(out),
-            "bytes": size_bytes,
-            "key_id": claimed_key_ids[0] if claimed_key_ids else None,
-        }
-        emit(document | {"left_out": list(packed_bundle.absent_files())})
+        emit(
+            {
+                "bundle": str(out),
+                "bytes": n_bytes,
+                "key_id": key_id,
+                "left_out": list(absent_files),
+            }
+        )
         return
-    signature = f"signed by key {claimed_key_ids[0]}" if claimed_key_ids else "not signed"
-    left_out = "".join(f", without {name}" for name in packed_bundle.absent_files())
-    print(f"{out}: {packed_bundle.manifest.title}, {size_bytes} bytes, {signature}{left_out}")
+    signature_text = "not signed" if key_id is None else f"signed by key {key_id}"
+    absent_text = "".join(f", without {name}" for name in absent_files)
+    print(f"{out}: {packed_bundle.manifest.title}, {n_bytes} bytes, {signature_text}{absent_text}")
 
 
 commands: dict[str, Callable[..., None]] = {"pack": pack}
+"""Functions of the sub-commands by name, which `gatewise/cli.py` imports this module for."""
 
 
-def _size_bytes(path: Path) -> int:
+def _count_bytes(path: Path) -> int:
+    """Count the bytes of a bundle, which is one file or a directory without subdirectories."""
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 #: Largest number of rows in the self-test, which a device runs whenever it installs a bundle.
 MAX_SAMPLE_ROWS = 64
-#: Smallest allowed difference between the two largest probabilities of a sample row.
+#: Smallest allowed difference between the two largest probabilities of a sample row. Machines round
+#: ``exp`` differently, so that the same model may give a closer row another label.
 MIN_PROBABILITY_GAP = 1e-3
 #: Largest allowed difference of a converted high-cost model's probability on the sample; a graph
 #: may sum in float32 where the model sums in float64.
@@ -120,10 +121,11 @@ def pack(
     VerifyError
         If the bundle decides a sample row differently than the system; `path` stays unchanged.
     """
-    # check the arguments before any work
+    # check the arguments first, because the conversion below may take minutes
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
+    # a TableEncoder wraps the RowEncoder that devices run
     row_encoder = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if row_encoder is not None:
         _check_encoder(system, row_encoder)
@@ -134,28 +136,30 @@ def pack(
         windows = signal.as_checked_array(sample)[:MAX_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
     # write the stages and the high-cost model
-    rows = _sample_rows(system, sample)
-    stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_packed_stages(system))]
+    rows = _read_sample_rows(system, sample)
+    all_stage_files = [
+        StageFiles.of_stage(stage, i) for i, stage in enumerate(_list_stages(system))
+    ]
     high_cost_model = system.high_cost_model_
     cloud_file: CloudFile | None = None
     if high_cost_model is not None and high_cost_model.python_model is None:
         cloud_file = convert_and_probe(
             high_cost_model, rows, allow_missing=system.missing_["cloud"] == "allowed"
         )
-    content_of_file = _model_files(system, stages, cloud_file, signal)
+    content_of_file = _collect_model_files(system, all_stage_files, cloud_file, signal)
     # choose rows for the self-test, without rows whose two largest probabilities are close
     cloud_answers = (
-        None if high_cost_model is None else _cloud_answers(high_cost_model, cloud_file, rows)
+        None if high_cost_model is None else _answer_rows(high_cost_model, cloud_file, rows)
     )
     if cloud_answers is not None:
-        is_clear = _is_clear(cloud_answers[1])
+        is_clear = _mark_clear_rows(cloud_answers[1])
         rows, cloud_answers = (
             rows[is_clear],
             (cloud_answers[0][is_clear], cloud_answers[1][is_clear]),
         )
         windows = None if windows is None else windows[is_clear]
-    sample_arrays = _sample_arrays(
-        rows, [stage_files.stage for stage_files in stages], cloud_answers
+    sample_arrays = _make_sample_arrays(
+        rows, [stage_files.stage for stage_files in all_stage_files], cloud_answers
     )
     if signal is not None and windows is not None:
         sample_arrays |= {"X": rows[:, : len(signal.graph.feature_names)], "windows": windows}
@@ -165,15 +169,23 @@ def pack(
     creation_time = datetime.now(UTC) if created is None else created.astimezone(UTC)
     title = Title(name, version, creation_time)
     manifest = manifest_of_system(
-        system, title, stages, cloud_file, content_of_file, encoder=row_encoder, signal=signal
+        system,
+        title,
+        all_stage_files,
+        cloud_file,
+        content_of_file,
+        encoder=row_encoder,
+        signal=signal,
     )
     _check_request(manifest, max_message)
     if loading is not None:
         manifest = msgspec.structs.replace(manifest, loading=loading)
+    # the manifest has the hashes of all other files, and the signature that of the manifest
     manifest_text = content_of_file[MANIFEST] = manifest.to_json()
     if signer is not None:
         content_of_file[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
     with replace_when_done(path, content_of_file) as new_path:
+        # The bundle has no file of an opaque model to compare, and more calls of it may be costly.
         opaque_answers = (
             None
             if cloud_answers is None or cloud_file is not None
@@ -200,7 +212,7 @@ def _check_fitted(system: Any) -> None:
     check_column_names(system.feature_names_)
 
 
-def _packed_stages(system: BudgetedClassifier) -> list[Stage]:
+def _list_stages(system: BudgetedClassifier) -> list[Stage]:
     """List the stages of all candidate cascades, and check their given graphs."""
     stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
     for stage in stages:
@@ -217,6 +229,7 @@ def _check_given_graph(content: bytes, name: str) -> None:
     except Exception as error:  # protobuf's and shape inference's errors have no common base class
         raise InputError(f"{name} is not a usable ONNX graph: {one_line(error)}") from error
     has_external_data = onnx.external_data_helper.uses_external_data
+    # a bundle contains one file per graph, and the hash of that file would not cover other files
     external_tensors = [
         tensor.name
         for tensor in onnx.external_data_helper._get_all_tensors(model)
@@ -228,17 +241,19 @@ def _check_given_graph(content: bytes, name: str) -> None:
         )
 
 
-def _model_files(
+def _collect_model_files(
     system: BudgetedClassifier,
-    stages: Sequence[StageFiles],
+    all_stage_files: Sequence[StageFiles],
     cloud_file: CloudFile | None,
     signal: SignalInput | None,
 ) -> dict[str, bytes]:
     """Collect the files of stages, of blocks' networks and of the high-cost model, by name."""
     content_of_file = {
-        name: content for stage_files in stages for name, content in stage_files.contents.items()
+        name: content
+        for stage_files in all_stage_files
+        for name, content in stage_files.contents.items()
     }
-    _check_sizes(content_of_file)
+    _check_sizes(content_of_file)  # before the high-cost model's file, which no device reads
     for name, content in ({} if signal is None else signal.models).items():
         _check_given_graph(content, name)
         content_of_file[name] = content
@@ -251,7 +266,10 @@ def _model_files(
 
 
 def _check_request(manifest: Manifest, max_message: int) -> None:
-    """Refuse requests that are larger than the broker's largest message."""
+    """Refuse requests that are larger than the broker's largest message.
+
+    A broker closes the connection of a device that sends such a message.
+    """
     if manifest.largest_request > max_message:
         raise InputError(
             f"a request would have {manifest.largest_request} bytes, more than max_message="
@@ -273,7 +291,8 @@ def _check_sizes(content_of_file: Mapping[str, bytes]) -> None:
         )
 
 
-def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:
+def _read_sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:
+    """Check a sample and convert its first rows, in the columns that the system was fitted on."""
     column_names = getattr(system, "feature_names_in_", None)
     sample = as_pandas(sample)
     if column_names is not None and hasattr(sample, "columns"):
@@ -289,6 +308,7 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
         raise InputError(
             f"sample must hold numbers: {error}; a table of raw columns needs encoder="
         ) from None
+    # instances such as images have more axes, and the system takes their values as columns
     if getattr(system, "instance_", None) is not None and rows.ndim > 2:
         rows = rows.reshape(len(rows), -1)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != system.n_features_in_:
@@ -299,7 +319,7 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
 
 
 def _backend_content(model: HighCostModel, classes: NDArray[Any]) -> bytes:
-    """Describe the backend of an opaque model; the file is information, and is never loaded."""
+    """Describe the backend of an opaque model for people; no program loads this file."""
     document = {
         "backend": model.backend,
         "inputs": len(model.features),
@@ -309,31 +329,38 @@ def _backend_content(model: HighCostModel, classes: NDArray[Any]) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()
 
 
-def _cloud_answers(
+def _answer_rows(
     model: HighCostModel, cloud_file: CloudFile | None, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Get the sample's class indices and probabilities, from the file or the opaque model."""
+    """Compute class indices and probabilities with the converted file or the opaque model.
+
+    A worker runs the file, so that its answers and not the model's belong into the sample.
+    """
     if cloud_file is None:
         return model.answers(rows)
     return cloud_file.answers(rows[:, model.features])
 
 
-def _is_clear(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark rows with a label that the last bits of ``exp`` cannot change; if none, all rows."""
+def _mark_clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark rows with a clear largest probability; mark all rows if no row has one.
+
+    A self-test without rows would accept any model.
+    """
     two_largest = np.sort(probabilities, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_largest[:, 1] - two_largest[:, 0] > MIN_PROBABILITY_GAP
     return is_clear if is_clear.any() else np.ones(len(probabilities), np.bool_)
 
 
-def _sample_arrays(
+def _make_sample_arrays(
     rows: NDArray[np.float32],
     stages: Sequence[Stage],
     cloud_answers: tuple[NDArray[np.int64], NDArray[Any]] | None,
 ) -> dict[str, NDArray[Any]]:
+    """Make the arrays of the sample file, with the names that the bundle format defines."""
     arrays: dict[str, NDArray[Any]] = {"X": rows}
     for i, stage in enumerate(stages):
         arrays[f"stage_{i}"] = stage.margins(rows)
-        if stage.acquisition == "node":
+        if stage.acquisition == "node":  # other stages acquire all their features
             arrays[f"bought_{i}"] = stage.acquired(rows)[:, stage.features]
     if cloud_answers is not None:
         arrays["cloud_label"] = cloud_answers[0].astype(np.int64)
@@ -363,13 +390,15 @@ def _check_decisions(
     """Compare each chain of the bundle with the system; raise VerifyError if they differ."""
     if answers is None:
         answers = HighCostAnswers.of_system(system, bundle, rows)
+    # Points of a chain share their models and differ only in thresholds, so that one point of each
+    # chain is compared. The order is reversed because a dict keeps the last value of a key.
     points = bundle.manifest.operating_points
-    # one point of each chain, the first, because a dict keeps the last value of a key
-    point_of_chain = {point.chain: i for i, point in reversed(list(enumerate(points)))}
-    for point_index in {bundle.manifest.active, *point_of_chain.values()}:
-        system_at_point = copy.copy(system)
+    first_point_of_chain = {point.chain: i for i, point in reversed(list(enumerate(points)))}
+    for point_index in {bundle.manifest.active, *first_point_of_chain.values()}:
+        system_at_point = copy.copy(system)  # shares the fitted models
         system_at_point.operating_point_ = system.operating_points_[point_index]
         report = verify(system_at_point, bundle.with_active(point_index), rows, high_cost=answers)
+        # stages must have the same bits as in training, so that device and simulation agree
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"nothing was packed: the graphs decide "

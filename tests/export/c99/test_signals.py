@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 import gatewise_signals as sig
 from benchmarks.c99.avr import count_differing
 from benchmarks.c99.compiled import (
-    CORTEX_M4_LINK,
-    CORTEX_M4_RUN,
+    CORTEX_M4_EMULATOR,
+    CORTEX_M4_LINK_FLAGS,
     STRICT_FLAGS,
-    VECTORS,
+    VECTOR_TABLE,
     compiler_command,
     max_stack_bytes,
 )
@@ -401,13 +401,13 @@ def test_features_of_hapt_on_other_processors(target, tmp_path):
 
 def run_on_cortex_m4(command: list[str], folder: Path) -> None:
     """Run the self-test on an emulated board without an operating system."""
-    if shutil.which(CORTEX_M4_RUN[0]) is None:
-        pytest.skip(f"{CORTEX_M4_RUN[0]} is not installed (apt install qemu-system-arm)")
-    (folder / "vectors.c").write_text(VECTORS)
+    if shutil.which(CORTEX_M4_EMULATOR[0]) is None:
+        pytest.skip(f"{CORTEX_M4_EMULATOR[0]} is not installed (apt install qemu-system-arm)")
+    (folder / "vectors.c").write_text(VECTOR_TABLE)
     (folder / "main.c").write_text(SELFTEST)
     files = ["main.c", "hapt_signals.c", "hapt_signals_selftest.c", "vectors.c"]
-    run_program([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
-    n_wrong, farthest = run_program([*CORTEX_M4_RUN, "selftest"], folder).split()
+    run_program([*command, "-o", "selftest", *files, *CORTEX_M4_LINK_FLAGS, "-lm"], folder)
+    n_wrong, farthest = run_program([*CORTEX_M4_EMULATOR, "selftest"], folder).split()
     assert int(n_wrong) == 0
     assert 0 < float(farthest) <= MAX_RELATIVE_ERROR
 

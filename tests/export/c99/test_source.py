@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.c99.avr import count_differing
-from benchmarks.c99.compiled import STRICT_FLAGS, CompiledModel, build, compiler_command
+from benchmarks.c99.compiled import STRICT_FLAGS, CompiledModel, compile_models, compiler_command
 from gatewise.decision import ALWAYS_STOP, labels, split_outputs, stop_mask
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
@@ -157,7 +157,7 @@ def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledMode
     n_outputs = [cascade.n_outputs for cascade in cascades]
     # optimised little, because compilation takes most of the time
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
-    libraries = build(list(zip(sources, n_outputs, strict=True)), flags=flags)
+    libraries = compile_models(list(zip(sources, n_outputs, strict=True)), flags=flags)
     return list(zip(cascades, libraries, strict=True))
 
 
@@ -252,7 +252,9 @@ def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
 
 
 def test_all_self_tests_pass(compiled_cascades):
-    assert [compiled.selftest() for _, compiled in compiled_cascades] == [0] * N_CASCADES
+    assert [compiled.count_selftest_failures() for _, compiled in compiled_cascades] == [
+        0
+    ] * N_CASCADES
 
 
 def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path):
@@ -264,8 +266,8 @@ def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path
     altered_text = selftest_text.replace("source->calls++", "source->calls += 2")
     altered_source = write_cascade(cascade, tmp_path / "broken", name="m0")
     (altered_source.folder / "m0_selftest.c").write_text(altered_text)
-    (library,) = build([(altered_source, cascade.n_outputs)], flags=("-O0",))
-    assert library.selftest() > 0
+    (library,) = compile_models([(altered_source, cascade.n_outputs)], flags=("-O0",))
+    assert library.count_selftest_failures() > 0
 
 
 def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
@@ -282,8 +284,8 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     )  # fmt: skip
     assert np.isnan(stage.margins(rows)[0, 1])
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    assert compiled.selftest() == 0
+    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    assert compiled.count_selftest_failures() == 0
     assert_rows_agree(cascade, compiled, rows)
     assert compiled(rows).exits[0] == 2  # behind both stages, so that neither stops
 
@@ -298,7 +300,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
     cascade = make_step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
     # the highest thresholds have the highest codes, which would overflow first
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
     neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
@@ -340,8 +342,10 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
         stages=(Stage(forest, np.arange(1), "softmax"),), classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
-    (compiled,) = build([(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",))
-    assert compiled.selftest() == 0
+    (compiled,) = compile_models(
+        [(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",)
+    )
+    assert compiled.count_selftest_failures() == 0
     rows = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
     assert compiled(rows).outputs[0].tobytes() == cascade.stages[0].margins(rows).tobytes()
 
@@ -365,11 +369,11 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     )
     assert altered_text != source_text
     (tmp_path / "wrong" / "wrong.c").write_text(altered_text)
-    right_library, wrong_library = build(
+    right_library, wrong_library = compile_models(
         [(source, cascade.n_outputs) for source in sources], flags=("-O0",)
     )
-    assert right_library.selftest() == 0
-    assert wrong_library.selftest() > 0
+    assert right_library.count_selftest_failures() == 0
+    assert wrong_library.count_selftest_failures() > 0
 
 
 def test_generated_rows_hold_only_values_that_the_stages_accept():

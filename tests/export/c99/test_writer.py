@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from benchmarks.c99.compiled import STRICT_FLAGS, build, compiler_command
+from benchmarks.c99.compiled import STRICT_FLAGS, compile_models, compiler_command
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge import Device
@@ -74,7 +74,7 @@ def compiled_systems(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
             source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
             sources.append((source, n_outputs))
         packed_systems[name] = system, rows, bundle
-    libraries = build(sources, flags=("-O0",))
+    libraries = compile_models(sources, flags=("-O0",))
     # Each system has two libraries, one after the other.
     return {
         name: (*packed_system, libraries[2 * i : 2 * i + 2])
@@ -89,7 +89,7 @@ def test_c_decides_and_acquires_as_the_system(compiled_systems, name):
     columns = np.unique(np.concatenate([stage.features for stage in stages]))
     exits = system.exit_stage(rows_as_table(system, rows))
     for library in libraries:
-        assert library.selftest() == 0
+        assert library.count_selftest_failures() == 0
         c_answers = library(rows)
         np.testing.assert_array_equal(c_answers.exits, np.minimum(exits, len(stages)))
         is_local = c_answers.outcomes == 0  # a stage stopped
@@ -179,8 +179,8 @@ def test_the_self_test_finds_one_wrong_bit(compiled_systems, tmp_path):
     bias = cascade.stages[0].model.bias
     wrong_number = c_number(float(np.nextafter(bias[0], np.float32(9))))
     (tmp_path / "m.c").write_text(source_text.replace(c_number(float(bias[0])), wrong_number, 1))
-    (library,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    assert library.selftest() > 0
+    (library,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    assert library.count_selftest_failures() > 0
 
 
 # -- refused sources -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.c99.compiled import STRICT_FLAGS, build, compiler_command
+from benchmarks.c99.compiled import STRICT_FLAGS, compile_models, compiler_command
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
@@ -91,8 +91,8 @@ def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
     """All rows are offloaded, so that the expected label is -1."""
     cascade = replace(make_linear_cascade(), offloads=True, is_lean=True)
     source = write_cascade(cascade, tmp_path, name="m")
-    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    assert compiled.selftest() == 0
+    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    assert compiled.count_selftest_failures() == 0
     assert compiled(ROW).labels.tolist() == [-1]
 
 
@@ -105,8 +105,8 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
     constant_cascade = replace(make_linear_cascade(), stages=(stage,))
     source = write_cascade(constant_cascade, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
-    (compiled,) = build([(source, constant_cascade.n_outputs)], flags=("-O0",))
-    assert compiled.selftest() == 0
+    (compiled,) = compile_models([(source, constant_cascade.n_outputs)], flags=("-O0",))
+    assert compiled.count_selftest_failures() == 0
 
 
 # -- compilers -------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
-    (compiled,) = build([(source, [1, 1])], flags=("-O0",))
+    (compiled,) = compile_models([(source, [1, 1])], flags=("-O0",))
     nan, inf = np.nan, np.inf
     rows = np.array(
         [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
