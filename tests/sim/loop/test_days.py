@@ -14,8 +14,11 @@ from gatewise_sim.loop.loop_rules import LoopRules
 pytest.importorskip("pyarrow")
 
 
-def make_rows(n_rows, seed, *, is_shifted=False):
-    """Draw rows whose class depends on two features; a shift inverts one and marks the third."""
+def draw_rows(n_rows, seed, *, is_shifted=False):
+    """Draw rows whose class depends on two features; a shift inverts one and marks the third.
+
+    The third feature is 0, and 3 after the shift, so that a refit can tell the shifted rows.
+    """
     X = np.random.default_rng(seed).normal(size=(n_rows, 3)).astype(np.float32)
     y = np.where(X[:, 0] + 0.3 * X[:, 1] > 0.3, "yes", "no")
     X[:, 2] = 3.0 * is_shifted
@@ -30,72 +33,83 @@ def first_bundle(tmp_path_factory):
     from gatewise_training import StagedCascade
 
     path = tmp_path_factory.mktemp("loop")
-    X, y = make_rows(500, 0)
+    X, y = draw_rows(500, 0)
     np.savez(path / "train.npz", X=X, y=y)
-    system = StagedCascade(
+    cascade = StagedCascade(
         n_stages=2, families=("linear",), effort="low", offload_rate=0.2, random_state=0
     ).fit(X, y)
-    return pack(system, path / "bundle", sample=X[:32], name="turn", version="7")
+    return pack(cascade, path / "bundle", sample=X[:32], name="turn", version="7")
 
 
-def run_days(first_bundle, X, y, **rules):
+def simulate_days(first_bundle, X, y, **rules):
     """Simulate the days that the rules ask for; return their report."""
     train_file = first_bundle.path.parent / "train.npz"
     return simulate_loop(first_bundle, X, y, train=train_file, rules=LoopRules(**rules))
 
 
+def find_right_answers(bundle, X, y):
+    """Find which rows the bundle answers with their class, by its models alone."""
+    class_names = np.array(bundle.manifest.classes)
+    return class_names[graph_outcome(bundle, X).labels] == y
+
+
 @pytest.mark.slow
 def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
-    X, y = make_rows(900, 1)
-    report = run_days(first_bundle, X, y, days=3, instances=300, audit=0.2, labels=40)
-    outcome = graph_outcome(first_bundle, X)
-    class_names = np.array(first_bundle.manifest.classes)
-    for day, figures in enumerate(report.days):
-        day_rows = slice(300 * day, 300 * (day + 1))
-        assert figures.accuracy == np.mean(class_names[outcome.labels[day_rows]] == y[day_rows])
-        is_offloaded = outcome.exits[day_rows] == len(first_bundle.manifest.stages)
-        assert figures.offload_rate == np.mean(is_offloaded)
+    X, y = draw_rows(900, 1)
+    # without a mix, the days take the 900 rows in order
+    report = simulate_days(first_bundle, X, y, days=3, instances=300, audit=0.2, labels=40)
+    is_right = find_right_answers(first_bundle, X, y)
+    is_offloaded = graph_outcome(first_bundle, X).exits == len(first_bundle.manifest.stages)
+    for day_index, day in enumerate(report.days):
+        day_rows = slice(300 * day_index, 300 * (day_index + 1))
+        assert day.accuracy == np.mean(is_right[day_rows])
+        assert day.offload_rate == np.mean(is_offloaded[day_rows])
         # A request and its response take more than 150 bytes each time.
-        assert figures.n_bytes > 150 * is_offloaded.sum()
-        # Labels are drawn by chance, 40 on average.
-        assert 20 <= figures.n_asked <= 60
-        assert not figures.verdict
+        assert day.n_bytes > 150 * is_offloaded[day_rows].sum()
+        # Labels are drawn by chance, 40 on average; 20 is three standard deviations, sqrt(40) each.
+        assert 20 <= day.n_asked <= 60
+        assert not day.verdict
     # labels arrive one day after their request
     assert [day.n_labels for day in report.days] == [
         0, report.days[0].n_asked, report.days[1].n_asked,
     ]  # fmt: skip
+    # the interval, from the labels of two days, contains the accuracy on all rows
     last_day = report.days[-1]
-    assert last_day.low < np.mean(class_names[outcome.labels] == y) < last_day.high
+    assert last_day.low < np.mean(is_right) < last_day.high
     assert report.n_releases == 0
 
 
 def test_the_same_seed_gives_the_same_days(first_bundle):
-    X, y = make_rows(400, 1)
+    X, y = draw_rows(400, 1)
     rules = {"days": 2, "instances": 200, "labels": 30, "label_days": 0, "label_errors": 0.1}
-    assert run_days(first_bundle, X, y, **rules) == run_days(first_bundle, X, y, **rules)
-    other_report = run_days(first_bundle, X, y, **rules, seed=1)
-    assert other_report.days[0].n_bytes != run_days(first_bundle, X, y, **rules).days[0].n_bytes
+    report = simulate_days(first_bundle, X, y, **rules)
+    assert simulate_days(first_bundle, X, y, **rules) == report
+    report_of_seed_1 = simulate_days(first_bundle, X, y, **rules, seed=1)
+    # another seed chooses other audits, whose messages have bytes
+    assert report_of_seed_1.days[0].n_bytes != report.days[0].n_bytes
 
 
 @pytest.mark.slow
 def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
-    row_parts = make_rows(400, 1), make_rows(1600, 2, is_shifted=True)
-    X, y = (np.concatenate(arrays) for arrays in zip(*row_parts, strict=True))
-    report = run_days(
+    X_before, y_before = draw_rows(400, 1)
+    X_after, y_after = draw_rows(1600, 2, is_shifted=True)
+    X = np.concatenate([X_before, X_after])
+    y = np.concatenate([y_before, y_after])
+    report = simulate_days(
         first_bundle, X, y, days=10, instances=200, audit=0.3, labels=60, label_days=1,
         refit={"high_cost": "new", "offload_rate": 0.2, "kept_share": 0.9},
     )  # fmt: skip
-    first_day, last_day = report.days[0], report.days[-1]
     assert report.n_releases >= 1
     # The shift comes after 400 rows, which are two days; it makes most answers wrong, and the refit
     # regains nearly all of the accuracy.
-    shifted_day = report.days[2]
+    first_day, shifted_day, last_day = report.days[0], report.days[2], report.days[-1]
     assert shifted_day.accuracy < first_day.accuracy - 0.2
     assert last_day.accuracy > first_day.accuracy - 0.1
-    (release_day, *_) = (day.day for day in report.days if day.released)
-    day_after_release = report.days[release_day]
-    assert day_after_release.version == report.days[release_day - 1].released
-    # each of ten devices downloads the release, compressed
+    release_index = [bool(day.released) for day in report.days].index(True)
+    day_after_release = report.days[release_index + 1]
+    assert day_after_release.version == report.days[release_index].released
+    # each of ten devices downloads the release without the high-cost model; compression saves less
+    # than half of it
     release_bytes = sum(
         file.size for name, file in first_bundle.manifest.files.items() if name != "cloud.onnx"
     )
@@ -105,38 +119,37 @@ def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
 
 @pytest.mark.slow
 def test_rules_decide_whether_a_refit_of_unproven_gain_is_released(first_bundle):
-    X, y = make_rows(1200, 1)
+    X, y = draw_rows(1200, 1)  # without a shift, so that a refit gains nothing
     rules = {
         "days": 3, "instances": 400, "audit": 0.3, "labels": 60, "label_days": 0,
         "refit_on": "labels", "refit_labels": 50,
     }  # fmt: skip
-    report = run_days(first_bundle, X, y, **rules)
+    report = simulate_days(first_bundle, X, y, **rules)
     assert "not shown" in {day.verdict for day in report.days}
     assert report.n_releases == 0
-    assert run_days(first_bundle, X, y, **rules, release="always").n_releases > 0
+    assert simulate_days(first_bundle, X, y, **rules, release="always").n_releases > 0
 
 
 def test_days_follow_the_mix_of_classes(first_bundle):
-    X, y = make_rows(500, 1)
-    report = run_days(
+    X, y = draw_rows(500, 1)
+    report = simulate_days(
         first_bundle, X, y, days=2, instances=300, labels=20, mix="steps,0s=1/0,24h=0/1"
     )
-    outcome = graph_outcome(first_bundle, X)
-    class_names = np.array(first_bundle.manifest.classes)
-    is_right = class_names[outcome.labels] == y
-    for figures, label in zip(report.days, ("no", "yes"), strict=True):
+    is_right = find_right_answers(first_bundle, X, y)
+    # the mix has only the first class, "no", in the first 24 hours, and only "yes" from then on
+    for day, label in zip(report.days, ("no", "yes"), strict=True):
         # 300 draws of the rows of one class: four standard errors of a share near 0.9 are 0.07
-        assert figures.accuracy == pytest.approx(is_right[y == label].mean(), abs=0.1)
+        assert day.accuracy == pytest.approx(is_right[y == label].mean(), abs=0.1)
 
 
 def test_wrong_settings_and_rows_are_refused(first_bundle):
-    X, y = make_rows(50, 1)
+    X, y = draw_rows(50, 1)
     with pytest.raises(InputError, match=r"refit\.seed: the simulation sets it"):
         LoopRules(refit={"seed": 1})
     with pytest.raises(InputError, match=r"refit\.hurry: gatewise refit has no such setting"):
-        run_days(first_bundle, X, y, refit={"hurry": 1})
+        simulate_days(first_bundle, X, y, refit={"hurry": 1})
     with pytest.raises(InputError, match="a class of the bundle for every row"):
-        run_days(first_bundle, X, np.where(y == "yes", "new", y))
+        simulate_days(first_bundle, X, np.where(y == "yes", "new", y))
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"days": 0}, LoopRules)
-    assert Bundle.open(first_bundle.path)
+    assert Bundle.open(first_bundle.path)  # a refusal leaves the first release as it was

@@ -154,3 +154,11 @@ def test_a_row_that_jumps_over_the_bound_stays_below_it():
     assert compute_objective(t, beta - 60.0, 0.0) == pytest.approx(
         compute_objective(above_bound, beta - 60.0, 0.0).min(), abs=1e-4
     )
+
+
+def test_a_gate_whose_probabilities_round_to_1_meets_the_bound():
+    """The mean of q then does not change with a small beta, so Newton's method has no step."""
+    losses = np.zeros(4)
+    t = q_step_log_odds(losses, losses, np.full(4, 500.0), 0.5)
+    assert np.isfinite(t).all()
+    assert expit(t).mean() <= 0.5 + 1e-8

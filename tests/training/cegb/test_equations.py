@@ -1,7 +1,12 @@
 """Splits of CEGB's trees, compared with equations 12 and 13 in plain Python.
 
-The equations are those of the paper (NIPS 2017): the gain of a split, and its price, of which
-`alpha` is the part for each row. k is a column.
+The equations are those of the paper (NIPS 2017). The gain of a split, for gradients g and hessians
+of 1, less its price, is
+
+    (sum_left g)^2 / n_left + (sum_right g)^2 / n_right - (sum g)^2 / n - 2 price,
+
+which is twice equation 12. By equation 13 with lazy accounting, the price of a split is `alpha` for
+each row, and the price of its column for each row that has not acquired the column.
 """
 
 from __future__ import annotations
@@ -20,31 +25,35 @@ from gatewise_training.cegb.penalties import Charge, SplitPrices
 from gatewise_training.learners.boosting import tree_params
 
 MIN_ROWS = 5  # smallest number of rows of a leaf, as in the product
-N_VALUES = 7
+N_VALUES = 7  # distinct values of a column, from 0
+GAIN_TOLERANCE = 1e-2  # gains are computed from float32 sums of gradients
 
 
-def draw_table(n=400, seed=0):
+def draw_table(n_rows, seed=0):
     """Draw a table with so few distinct values that LightGBM has a bin for each."""
     rng = np.random.default_rng(seed)
-    x = rng.integers(0, N_VALUES, size=(n, 4)).astype(np.float32)
-    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=n)
+    x = rng.integers(0, N_VALUES, size=(n_rows, 4)).astype(np.float32)
+    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=n_rows)
     return x, y - y.mean()
 
 
 @dataclass
 class TreeProblem:
-    """Data and prices of one tree; `acquired` is updated by :func:`visit_nodes`."""
+    """Rows and prices of one tree, in the unit of the loss.
 
-    x: np.ndarray
-    gradient: np.ndarray
-    acquired: np.ndarray
-    price: np.ndarray
+    :func:`visit_nodes` marks the features that its splits acquire in `acquired`.
+    """
+
+    x: np.ndarray  # (n, n_columns)
+    gradient: np.ndarray  # (n,)
+    acquired: np.ndarray  # (n, n_columns), bool
+    price: np.ndarray  # (n_columns,)
     alpha: float
 
 
-def compute_net_gain(problem, rows, column, value):
+def compute_net_gain(problem, rows, column, threshold):
     """Compute twice equation 12, the gain of a split less its price, with hessians of 1."""
-    goes_left = problem.x[rows, column] <= value
+    goes_left = problem.x[rows, column] <= threshold
     children_rows = rows[goes_left], rows[~goes_left]
     if min(map(len, children_rows)) < MIN_ROWS:
         return -np.inf
@@ -66,26 +75,28 @@ class NodeGains(NamedTuple):
 
 
 def visit_nodes(tree, problem, node, rows, ancestors=()):
-    """Yield the gains of all nodes below a node, and mark the features that rows acquire."""
+    """Yield the gains of a node and of all nodes below it, and mark the features that rows acquire.
+
+    The order in which nodes are visited does not matter, because the rows of two nodes overlap only
+    if one node is above the other, and the upper one is visited first.
+    """
     best_gain = max(
-        compute_net_gain(problem, rows, k, value)
-        for k in range(problem.x.shape[1])
-        for value in range(N_VALUES)
+        compute_net_gain(problem, rows, column, threshold)
+        for column in range(problem.x.shape[1])
+        for threshold in range(N_VALUES)
     )
-    k = int(tree.feature[node])
-    if k < 0:
+    split_column = int(tree.feature[node])
+    if split_column < 0:  # a leaf
         yield NodeGains(node, ancestors, None, best_gain)
         return
     threshold = float(tree.threshold[node])
-    yield NodeGains(node, ancestors, compute_net_gain(problem, rows, k, threshold), best_gain)
-    problem.acquired[rows, k] = True
-    goes_left = problem.x[rows, k] <= threshold
+    split_gain = compute_net_gain(problem, rows, split_column, threshold)
+    yield NodeGains(node, ancestors, split_gain, best_gain)
+    problem.acquired[rows, split_column] = True
+    goes_left = problem.x[rows, split_column] <= threshold
     children = (tree.left[node], rows[goes_left]), (tree.right[node], rows[~goes_left])
     for child, child_rows in children:
         yield from visit_nodes(tree, problem, int(child), child_rows, (*ancestors, node))
-
-
-TOLERANCE = 1e-2  # LightGBM sums gradients in float32
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -96,64 +107,76 @@ def test_every_split_is_the_best_by_equations_12_and_13(growth_order, alpha, see
     x, y = draw_table(300, seed=seed)
     price = np.array([0.5, 1.0, 2.0, 4.0])
     penalty = 0.05
-    price_unit = penalty / price.mean()
+    price_unit = penalty / price.mean()  # the penalty is that of a feature with the mean price
     target = ValueTarget(y, np.ones(len(y)), 1.0)
     growth = TreeGrowth(growth=growth_order, patience=None, num_leaves=12, learning_rate=0.5)
     acquired = np.zeros(x.shape, bool)
     margins = np.zeros(len(x))
-    for n_rounds in (1, 2):
+    for n_rounds in (1, 2):  # the first tree of the second fit is that of the first fit
         charge = Charge(SplitPrices(FeatureCosts(price), "lazy", alpha), penalty, x)
         trees, n_best_rounds = grow(x, target, growth, charge, rounds=n_rounds, seed=0)
         assert n_best_rounds == n_rounds
+        # the gradient of the squared error is the margin less y
         problem = TreeProblem(x, margins - y, acquired, price_unit * price, price_unit * alpha)
-        root = int(trees.roots[-1])
-        assert_best_gains(list(visit_nodes(trees, problem, root, np.arange(len(x)))), growth_order)
+        last_root = int(trees.roots[-1])
+        all_rows = np.arange(len(x))
+        assert_best_gains(list(visit_nodes(trees, problem, last_root, all_rows)), growth_order)
         np.testing.assert_array_equal(acquired, trees.visited_features(x))
         margins = trees.margins(x)[:, 0].astype(np.float64)
 
 
-def assert_best_gains(nodes, growth_order):
-    """Assert that no split has a smaller gain than a split that could be made instead."""
-    root = nodes[0].node
-    split_gains = {node.node: node.split_gain for node in nodes if node.split_gain is not None}
-    assert len(split_gains) >= 2
-    for node, ancestors, split_gain, best_gain in nodes:
+def assert_best_gains(node_gains, growth_order):
+    """Assert that no split has a smaller gain than a split that could be made instead.
+
+    The root's gains are the first.
+    """
+    root = node_gains[0].node
+    gain_of_split = {
+        gains.node: gains.split_gain for gains in node_gains if gains.split_gain is not None
+    }
+    assert len(gain_of_split) >= 2  # else there is no order of splits to test
+    for node, ancestors, split_gain, best_gain in node_gains:
         is_leaf = split_gain is None
         if not is_leaf:
             assert split_gain > 0
             # gains are sums of hundreds of float32 gradients
-            assert split_gain == pytest.approx(best_gain, rel=1e-3, abs=TOLERANCE)
+            assert split_gain == pytest.approx(best_gain, rel=1e-3, abs=GAIN_TOLERANCE)
         if growth_order == "breadth-first":
             assert len(ancestors) <= 3  # 8 leaves, the largest power of 2 below 12
             # a leaf above the largest depth has no split that is worth its price
-            assert not is_leaf or len(ancestors) == 3 or best_gain <= TOLERANCE
+            assert not is_leaf or len(ancestors) == 3 or best_gain <= GAIN_TOLERANCE
         else:
-            # splits are numbered in their order: splits made since the node was a leaf are better
-            start = ancestors[-1] + 1 if ancestors else root
-            end = root + len(split_gains) if is_leaf else node
-            earlier_gains = [split_gains[number] for number in range(start, end)]
-            assert all(gain >= best_gain - TOLERANCE for gain in earlier_gains)
+            # splits have the numbers from the root's, in their order: those made since the node
+            # was a leaf, up to its own split, were better than its best split
+            first_number = ancestors[-1] + 1 if ancestors else root
+            end_number = root + len(gain_of_split) if is_leaf else node
+            earlier_gains = [gain_of_split[number] for number in range(first_number, end_number)]
+            assert all(gain >= best_gain - GAIN_TOLERANCE for gain in earlier_gains)
             # a leaf remains only if there are 12 leaves, or no split is worth its price
-            assert not is_leaf or len(split_gains) == 11 or best_gain <= TOLERANCE
+            assert not is_leaf or len(gain_of_split) == 11 or best_gain <= GAIN_TOLERANCE
 
 
 def test_trees_equal_those_of_lightgbm_with_the_same_penalties():
     x, y = draw_table(1500)
-    # LightGBM's gains are twice those of equation 12, so its prices are doubled. A coupled price
-    # is charged once for all rows. 1.75 is the mean of the feature costs 1, 2, 1 and 3.
+    price = np.array([1.0, 2.0, 1.0, 3.0])
+    alpha = 0.2
+    penalty = 0.02
+    # LightGBM's gains are twice those of equation 12, so its prices are doubled
+    price_unit = 2 * penalty / price.mean()
+    # a coupled price is charged once, not for each row, so LightGBM is given that of all rows
     for accounting, n_charged_rows in (("lazy", 1), ("coupled", len(x))):
         target = ValueTarget(y, np.ones(len(y)), 1.0)
         growth = TreeGrowth(n_rounds=15, patience=None, num_leaves=15, learning_rate=0.1)
-        charge = Charge(SplitPrices(FeatureCosts([1.0, 2, 1, 3]), accounting, 0.2), 0.02, x)
+        charge = Charge(SplitPrices(FeatureCosts(price), accounting, alpha), penalty, x)
         trees, _ = grow(x, target, growth, charge)
-        price_unit = 2 * 0.02 / 1.75 * n_charged_rows
         booster = lgb.train(
             tree_params(0) | {
                 "objective": "regression", "num_leaves": 15, "cegb_tradeoff": 1.0,
-                "cegb_penalty_split": 2 * 0.02 / 1.75 * 0.2,
+                "cegb_penalty_split": price_unit * alpha,
                 f"cegb_penalty_feature_{accounting}":
-                    [price_unit * price for price in (1, 2, 1, 3)],
+                    (price_unit * n_charged_rows * price).tolist(),
             },
             lgb.Dataset(x, y), 15,
         )  # fmt: skip
+        # margins are sums of 15 float32 leaf values, and LightGBM's of float64 ones
         np.testing.assert_allclose(trees.margins(x)[:, 0], booster.predict(x), atol=1e-4)

@@ -74,28 +74,33 @@ class L1Cascade(PenalisedCascade):
 
 
 def _fit_rows(sample: Sample, penalty_shares: Sequence[float], rows: Rows) -> list[Stage]:
-    """Fit a stage for each share of the critical penalty, the highest first."""
-    sample = sample.take(rows)
-    setup = set_up_m_step(sample)
-    problem = replace(setup.problem, gate=_NoGate())
+    """Fit a stage for each share of the critical penalty, the highest first.
+
+    The critical penalty is the smallest that selects no feature. As the shares fall, each fit
+    starts close to its solution, which is near the previous one.
+    """
+    training_sample = sample.take(rows)
+    setup = set_up_m_step(training_sample)
+    # without the gate's loss, the M-step is the L1-regularised logistic regression of the labels
+    selection = replace(setup.problem, gate=_NoGate())
     pair = setup.start
-    critical_penalty = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
+    critical_penalty = smallest_zero_penalty(selection.gradient(pair).weights, selection.penalty)
     stages = []
     for penalty_share in penalty_shares:
-        pair = solve(
-            replace(problem, gamma=penalty_share * critical_penalty), pair, tol=1e-4, max_iter=200
-        )
+        penalised_selection = replace(selection, gamma=penalty_share * critical_penalty)
+        # a coarse tolerance, because only the choice of features is used, not the weights
+        pair = solve(penalised_selection, pair, tol=1e-4, max_iter=200)
         features = np.flatnonzero(pair.weights.any(axis=1))
-        weights, bias = _fit_f1_and_gate(features, problem.z, sample)
+        weights, bias = _fit_f1_and_gate(features, selection.z, training_sample)
         model = LinearModel(
             setup.mean, setup.scale, weights.astype(np.float32), bias.astype(np.float32)
         )
-        stages.append(Stage.from_model(model, link_of(sample.n_classes), "column"))
+        stages.append(Stage.from_model(model, link_of(training_sample.n_classes), "column"))
     return stages
 
 
 class _NoGate:
-    """The loss of an absent gate: 0."""
+    """The loss of an absent gate, a :class:`.GateLoss` of 0 with slope 0 and curvature 0."""
 
     def value(self, g: Array) -> Array:
         return np.zeros_like(g)
@@ -104,18 +109,19 @@ class _NoGate:
 
 
 def _fit_f1_and_gate(features: Rows, scaled_x: Array, sample: Sample) -> tuple[Array, Array]:
-    """Fit f1 and a gate on some of the features.
+    """Fit f1 and a gate on some of the features, which may be none.
 
     Returns the weights, shape (n_features, n_outputs), and the biases, shape (n_outputs,). The last
     output is the stop score -g, and the others are the margins of f1.
     """
     columns = scaled_x[:, features]
-    f1, f1_bias = _fit_logistic(columns, sample.y, sample.weight, sample.n_classes)
-    f1_answers = labels((columns @ f1 + f1_bias).astype(np.float32))
+    f1_weights, f1_bias = _fit_logistic(columns, sample.y, sample.weight, sample.n_classes)
+    # float32, because a device decides by float32 margins
+    f1_answers = labels((columns @ f1_weights + f1_bias).astype(np.float32))
     is_wrong = (f1_answers != sample.y).astype(np.int64)
-    gate, gate_bias = _fit_logistic(columns, is_wrong, sample.weight, 2)
-    weights = np.zeros((scaled_x.shape[1], f1.shape[1] + 1))
-    weights[features] = np.column_stack([f1, -gate])
+    gate_weights, gate_bias = _fit_logistic(columns, is_wrong, sample.weight, 2)
+    weights = np.zeros((scaled_x.shape[1], f1_weights.shape[1] + 1))
+    weights[features] = np.column_stack([f1_weights, -gate_weights])
     return weights, np.append(f1_bias, -gate_bias)
 
 
@@ -124,30 +130,36 @@ def _fit_logistic(
 ) -> tuple[Array, Array]:
     """Fit a logistic regression; return weights, (n_features, n_margins), and biases.
 
-    A class without rows gets the log odds of half a row.
+    Two classes have one margin, of class 1 against class 0; M > 2 classes have M margins. A class
+    without rows gets the log odds of half a row. All weights must be positive: scikit-learn counts
+    a class whose rows have the weight 0 as one with rows.
     """
     from sklearn.linear_model import LogisticRegression
 
-    counts = np.bincount(y, weight, minlength=n_classes)
-    log_counts = np.log(np.maximum(counts, 0.5))
-    seen_classes = np.flatnonzero(counts)
+    class_weights = np.bincount(y, weight, minlength=n_classes)
+    log_class_weights = np.log(np.maximum(class_weights, 0.5))
+    seen_classes = np.flatnonzero(class_weights)
     weights = np.zeros((scaled_x.shape[1], n_classes))
-    bias = log_counts.copy()
+    # without a feature, or with rows of one class only, the margins are the log weights of classes
+    bias = log_class_weights.copy()
     if scaled_x.shape[1] and len(seen_classes) > 1:
+        # C is scikit-learn's default; tol is 10 times its default, because the sweep makes two fits
+        # for each penalty and fold
         model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(
             scaled_x, y, sample_weight=weight
         )
-        slopes = model.coef_.T
+        class_slopes = model.coef_.T
         intercepts = model.intercept_
-        if len(seen_classes) == 2:  # one margin, of the second class against the first
-            slopes = slopes * [[0.0, 1.0]]
+        if len(seen_classes) == 2:  # scikit-learn has one margin, of the second against the first
+            class_slopes = class_slopes * [[0.0, 1.0]]
             intercepts = np.append(0.0, intercepts)
-        weights[:, seen_classes] = slopes
+        weights[:, seen_classes] = class_slopes
         bias[seen_classes] = intercepts
+        # log odds of half a row against the most frequent class, below all intercepts, so that no
+        # row is likely to get a class that no row has
         unseen_classes = np.setdiff1d(np.arange(n_classes), seen_classes)
-        bias[unseen_classes] = (
-            intercepts.min() + log_counts[unseen_classes] - log_counts[seen_classes].max()
-        )
+        lag = log_class_weights[unseen_classes] - log_class_weights[seen_classes].max()
+        bias[unseen_classes] = intercepts.min() + lag
     if n_classes > 2:
         return weights, bias
     return np.diff(weights, axis=1), np.diff(bias)

@@ -8,13 +8,13 @@ minimises one of two objectives (OPT1):
   ``B`` the loss of f0 and the gate if f0 answers it. This is an I-projection in closed form
   (:func:`q_step`).
 - ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]`` of Adapt-LSTSQ. ``A`` and ``B`` are the
-  losses
-  of the models without the loss of the gate. This is a one-dimensional problem for each row
-  (:func:`q_step_log_odds`).
+  losses of the models without the loss of the gate. This is a one-dimensional problem for each
+  row (:func:`q_step_log_odds`).
 
 In both, the bound on the mean has one multiplier ``beta >= 0`` for all rows, so that offloading a
-row costs ``B + beta``. A :class:`Distance` selects the objective, and the loss with which the
-M-step then fits the gate to q:
+row costs ``B + beta``. In the code, ``A`` is `edge_loss` and ``B`` is `offload_loss`; all losses
+are in nats. A :class:`Distance` selects the objective, and the loss with which the M-step then fits
+the gate to q:
 
 - :class:`KullbackLeibler` for Adapt-LIN and Adapt-GBRT: the cross-entropy;
 - :class:`LogOdds` for Adapt-LSTSQ: the squared distance to the log odds of q.
@@ -44,8 +44,13 @@ MIN_RELATIVE_STEP = 4e-15
 """Newton's method ends at steps below this share of ``1 + |t| + |g|``, which is some 20 times the
 rounding of a float64."""
 
+MIN_CURVATURE = 1e-6
+"""Smallest curvature by which a slope is divided. Between two minima the second derivative is 0 or
+negative; a step that this makes too long is replaced by a bisection."""
+
 MEAN_TOLERANCE = 1e-13
-"""Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends."""
+"""Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends. It is
+some 450 times the rounding of a float64."""
 
 
 def q_step(
@@ -66,7 +71,7 @@ def q_step(
         raise InputError(f"p_full must be in [0, 1], not {p_full}")
     # q_i = sigmoid(A_i - B_i - beta)
     gain = edge_loss - offload_loss
-    if p_full == 0.0:
+    if p_full == 0.0:  # no finite beta gives a mean of 0
         return np.zeros_like(gain)
     beta = find_multiplier(gain, _compute_weight_shares(len(gain), weight), p_full, 0.0)
     return np.asarray(expit(gain - beta), np.float64)
@@ -79,8 +84,11 @@ def q_step_log_odds(
 
     ``t = log(q / (1 - q))`` of each row is the global minimum of
     ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method inside
-    brackets. If the losses differ by more than 20.8 nats, this function has two minima, and the row
-    jumps from one to the other as beta rises. The bound is then met, but not always with equality.
+    brackets.
+
+    If ``|B - A + beta|`` exceeds :data:`MAX_CONVEX_SLOPE`, about 20.8 nats, the objective of a row
+    may have two minima. The row then jumps from one minimum to the other as beta rises, so the mean
+    may jump past the bound. In this case the mean is below the bound, and not equal to it.
 
     Examples
     --------
@@ -97,34 +105,42 @@ def q_step_log_odds(
     highest_beta = np.inf
     for _ in range(200):  # doubling reaches any useful beta, and bisection resolves it, in fewer
         t = _find_best_log_odds(loss_gap + beta, g, t)
-        q = expit(t)
-        one_minus_q = expit(-t)
-        excess = float(weight_shares @ q) - p_full
+        excess = float(weight_shares @ expit(t)) - p_full
         if abs(excess) <= MEAN_TOLERANCE or (excess < 0.0 and beta == 0.0):
             break
         if excess > 0.0:
             lowest_beta = beta
         else:
             highest_beta = beta
-        # d mean(q) / d beta = -mean[ (q (1 - q))^2 / f''(t) ], f'' = 2 + d q (1 - q) (1 - 2 q),
-        # which is 0 where the two minima of a row begin
-        curvature = np.maximum(2.0 + (loss_gap + beta) * q * one_minus_q * (one_minus_q - q), 1e-6)
-        next_beta = beta + excess / float(weight_shares @ ((q * one_minus_q) ** 2 / curvature))
+        has_narrow_bracket = (
+            highest_beta < np.inf and highest_beta - lowest_beta <= MEAN_TOLERANCE * highest_beta
+        )
+        if has_narrow_bracket:  # a row jumps at this beta; use the side that meets the bound
+            t = _find_best_log_odds(loss_gap + highest_beta, g, t)
+            break
+        mean_decrease = _compute_mean_decrease(loss_gap + beta, t, weight_shares)
+        # where all q are 0 or 1 in float64, the mean does not change, and Newton has no step
+        next_beta = beta + excess / mean_decrease if mean_decrease > 0.0 else np.inf
         if not lowest_beta < next_beta < highest_beta:
             next_beta = (
                 2.0 * lowest_beta + 1.0
                 if highest_beta == np.inf
                 else 0.5 * (lowest_beta + highest_beta)
             )
-        # a row jumps at this beta; use the side that meets the bound
-        if (
-            np.isfinite(highest_beta)
-            and highest_beta - lowest_beta <= MEAN_TOLERANCE * highest_beta
-        ):
-            t = _find_best_log_odds(loss_gap + highest_beta, g, t)
-            break
         beta = next_beta
     return t
+
+
+def _compute_mean_decrease(d: Array, t: Array, weight_shares: Array) -> float:
+    """Compute ``-d mean(q) / d beta = mean[(q (1 - q))^2 / f''(t)]`` at the minima t of f.
+
+    ``f(t) = d sigmoid(t) + (t - g)^2``, so ``f''(t) = 2 + d q (1 - q) (1 - 2 q)``, which is 0 where
+    the two minima of a row begin.
+    """
+    q = expit(t)
+    one_minus_q = expit(-t)  # 1 - q would lose its digits near q = 1
+    curvature = np.maximum(2.0 + d * q * one_minus_q * (one_minus_q - q), MIN_CURVATURE)
+    return float(weight_shares @ ((q * one_minus_q) ** 2 / curvature))
 
 
 def entropy(q: Array) -> Array:
@@ -142,7 +158,7 @@ class GateLoss(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CrossEntropy:
-    """``(1 - q) softplus(g) + q softplus(-g)``."""
+    """``(1 - q) softplus(g) + q softplus(-g)``, which equals ``softplus(g) - q g``."""
 
     q: Array
 
@@ -154,14 +170,14 @@ class CrossEntropy:
         return slope
 
     def curvature(self, g: Array) -> Array:
-        p = expit(g)
-        curvature: Array = p * (1.0 - p)
+        offload_probability = expit(g)
+        curvature: Array = offload_probability * (1.0 - offload_probability)
         return curvature
 
 
 @dataclass(frozen=True, eq=False)
 class Squares:
-    """``(g - log_odds)^2``."""
+    """``(g - log_odds)^2``, where `log_odds` are those of q."""
 
     log_odds: Array
 
@@ -186,9 +202,9 @@ class FreeProbabilities:
 
 
 class KullbackLeibler:
-    """``KL(q || sigmoid(g))``."""
+    """``KL(q || sigmoid(g))``, which is the cross-entropy of the gate less the entropy of q."""
 
-    curvature_bound: ClassVar[float] = 0.25  # largest curvature of the gate's loss
+    curvature_bound: ClassVar[float] = 0.25  # largest curvature of the gate's loss, at g = 0
 
     def q_step(
         self, edge_loss: Array, offload_loss: Array, g: Array, p_full: float, weight: Array
@@ -205,7 +221,7 @@ class KullbackLeibler:
 class LogOdds:
     """``(log(q / (1 - q)) - g)^2``."""
 
-    curvature_bound: ClassVar[float] = 2.0
+    curvature_bound: ClassVar[float] = 2.0  # the curvature of a square, everywhere
 
     def q_step(
         self, edge_loss: Array, offload_loss: Array, g: Array, p_full: float, weight: Array
@@ -221,46 +237,61 @@ Distance = KullbackLeibler | LogOdds
 """A distance ``D(q, g)``."""
 
 
-def _compute_weight_shares(n: int, weight: Array | None) -> Array:
-    return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+def _compute_weight_shares(n_rows: int, weight: Array | None) -> Array:
+    """Scale the rows' weights to a sum of 1; rows without weights count equally."""
+    return np.full(n_rows, 1.0 / n_rows) if weight is None else weight / weight.sum()
 
 
 def _find_best_log_odds(d: Array, g: Array, start: Array) -> Array:
-    """Find the global minimum over t of ``d sigmoid(t) + (t - g)^2`` of each row."""
+    """Find the global minimum over t of ``d sigmoid(t) + (t - g)^2`` of each row.
+
+    `start` may be any log odds, (n,); the minimum of a similar `d` saves steps.
+    """
     # mirror rows with d < 0, because sigmoid(t) = 1 - sigmoid(-t), so that all d >= 0
     sign = np.where(d < 0.0, -1.0, 1.0)
     d = np.abs(d)
     g = g * sign
     start = start * sign
-    # d sigmoid'(t) = 2 (g - t), and sigmoid' is at most 1/4
+    # a stationary point has d sigmoid'(t) = 2 (g - t), and sigmoid' is in [0, 1/4], so that
+    # t is in [g - d / 8, g]
     t = _find_stationary_point(d, g, start, g - d / 8.0, g)
-    two_minima = np.flatnonzero(d > MAX_CONVEX_SLOPE)
-    if len(two_minima):
-        t[two_minima] = _find_lower_minimum(d[two_minima], g[two_minima], start[two_minima])
+    rows = np.flatnonzero(d > MAX_CONVEX_SLOPE)
+    if len(rows):
+        t[rows] = _find_lower_minimum(d[rows], g[rows], start[rows])
     return sign * t
 
 
 def _find_lower_minimum(d: Array, g: Array, start: Array) -> Array:
-    """Find the lower of the two minima, one on each side of the interval of concavity."""
+    """Find the lower of the two minima, one on each side of the interval of concavity.
+
+    Each ``d`` must exceed :data:`MAX_CONVEX_SLOPE`. A side without a minimum gives its end next to
+    that interval, or g, neither of which is lower than the minimum of the other side.
+    """
     # f'' = 0 if u = tanh(t / 2) solves u^3 - u + 8 / d = 0, which has two roots in (0, 1), given by
-    # Viete's formula for three real roots
-    angle = np.arccos(np.clip(-12.0 * np.sqrt(3.0) / d, -1.0, 1.0)) / 3.0
+    # Viete's formula for three real roots: u_k = 2 / sqrt(3) cos(angle - 2 pi k / 3), k = 1 and 0
+    angle = np.arccos(-MAX_CONVEX_SLOPE / d) / 3.0
     u = 2.0 / np.sqrt(3.0) * np.cos(angle[:, None] - np.array([2.0, 0.0]) * np.pi / 3.0)
+    # 1 - 1e-16 is the largest float64 below 1, where arctanh is infinite
     concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
     left_end = np.minimum(g, concave_from)
     right_end = np.maximum(g - d / 8.0, concave_to)
     left_minimum = _find_stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
     right_minimum = _find_stationary_point(d, g, start, np.minimum(right_end, g), g)
 
-    def value(t: Array) -> Array:
+    def compute_objective(t: Array) -> Array:
         objective: Array = d * expit(t) + (t - g) ** 2
         return objective
 
-    return np.where(value(left_minimum) <= value(right_minimum), left_minimum, right_minimum)
+    is_left_lower = compute_objective(left_minimum) <= compute_objective(right_minimum)
+    return np.where(is_left_lower, left_minimum, right_minimum)
 
 
 def _find_stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
-    """Find the root of a derivative that rises in a bracket; its upper end if there is no root."""
+    """Find the root of ``f'`` in a bracket of each row, for ``f(t) = d sigmoid(t) + (t - g)^2``.
+
+    ``f'`` must rise inside the bracket. If all of it is at most 0, the result is `high`, and if all
+    of it is positive, `low`.
+    """
     slope_at_high = d * expit(high) * expit(-high) + 2.0 * (high - g)
     low = np.where(slope_at_high <= 0.0, high, low)
     solution = np.clip(start, low, high)
@@ -274,8 +305,7 @@ def _find_stationary_point(d: Array, g: Array, start: Array, low: Array, high: A
         q = expit(t)
         one_minus_q = expit(-t)
         slope = d * q * one_minus_q + 2.0 * (t - g)
-        # between two minima f'' is negative, and the bracket then limits the step
-        curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, 1e-6)
+        curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, MIN_CURVATURE)
         newton_t = t - slope / curvature
         low = np.where(slope <= 0.0, t, low)
         high = np.where(slope >= 0.0, t, high)
@@ -287,7 +317,7 @@ def _find_stationary_point(d: Array, g: Array, start: Array, low: Array, high: A
         t = next_t
         solution[rows] = t
         is_moving = last_step > MIN_RELATIVE_STEP * (1.0 + np.abs(t) + np.abs(g))
-        if not is_moving.all():
+        if not is_moving.all():  # the next iterations compute only the rows that still move
             rows, d, g = rows[is_moving], d[is_moving], g[is_moving]
             low, high, t, last_step = (
                 low[is_moving],

@@ -1,4 +1,9 @@
-"""Close upper bounds on the bytes of stages on a device, as tables of C99 without code."""
+"""Close upper bounds on the bytes of stages on a device, as tables of C99 without code.
+
+The search under `max_bytes` needs the sizes of many stages before there is a bundle, so it counts
+them without writing the C. The sums here must follow the tables that :mod:`gatewise_export.c99`
+writes; `tests/export/test_packed_size.py` compares them with generated tables.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,16 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise.operating_point import OperatingPoint
 
-MAX_THRESHOLDS_BY_RANK_BYTES = {1: 254, 2: 65534}
-"""Largest number of thresholds of a feature, by the bytes of their ranks."""
+MAX_THRESHOLDS_BY_RANK_BYTES = {1: (1 << 8) - 2, 2: (1 << 16) - 2}
+"""Largest number of thresholds of a feature, by the bytes of their ranks. A value has one of n + 1
+ranks among n thresholds, and NaN takes one more."""
+
+FLOAT_BYTES = 4
+"""Bytes of a float32 in a table, such as a threshold, or of an unsigned integer that is as long."""
+
+_TableForm = tuple[NDArray[np.int64], NDArray[np.bool_]]
+"""The bytes of the stages in one form of the tables, (n_stages,), and a mask of the shared
+thresholds that each needs, (n_stages, n_thresholds)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +39,10 @@ class PackedSizes:
 
     `forms` are the possible forms of the tables; the smallest is packed. A form has the bytes of
     the stages, (n_stages,), and a mask of the thresholds that they need, (n_stages, n_thresholds).
-    Stages share thresholds, which take 4 bytes each.
+    Stages share these thresholds, which take 4 bytes each in addition to the bytes of the stages.
     """
 
-    forms: tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], ...]
+    forms: tuple[_TableForm, ...]
 
     @classmethod
     def without_shared_thresholds(cls, sizes: Sequence[int]) -> PackedSizes:
@@ -43,15 +56,18 @@ class PackedSizes:
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
         """Bound the bytes of some stages; `free_thresholds` of their thresholds are not counted."""
-        stage_numbers = np.array(stages, np.intp)
-        return min(
-            int(stage_bytes[stage_numbers].sum())
-            + 4 * max(0, int(needs_threshold[stage_numbers].any(0).sum()) - free_thresholds)
-            for stage_bytes, needs_threshold in self.forms
-        )
+        stage_numbers = np.array(stages, np.intp)  # typed, because an empty list would be float
+        form_bytes = []
+        for stage_bytes, needs_threshold in self.forms:
+            n_thresholds = int(needs_threshold[stage_numbers].any(axis=0).sum())
+            threshold_bytes = FLOAT_BYTES * max(0, n_thresholds - free_thresholds)
+            form_bytes.append(int(stage_bytes[stage_numbers].sum()) + threshold_bytes)
+        return min(form_bytes)
 
     def bytes_on_device(self, stages: Sequence[int]) -> int:
         """Get the bytes of some stages, or of the smallest stage if there are none.
+
+        A device without stages keeps the smallest stage with bytes, see :func:`stages_on_device`.
 
         >>> sizes = PackedSizes.without_shared_thresholds((30, 20, 0))
         >>> sizes.bytes_on_device((0, 1)), sizes.bytes_on_device(())
@@ -70,59 +86,71 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
     return packed_sizes(stages).total(range(len(stages)))
 
 
-def _list_table_forms(
-    stages: Sequence[Stage],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     read_columns = {int(column) for stage in stages for column in stage.features}
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
     largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
     largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
-    # bytes of a node's test, of the offset of a right child, of a tree's first node
+    # all stages have the same widths in C: of a node's test, the offset of a right child, and a
+    # tree's first node
     has_nan = any(bool(trees.nan_left.any()) for trees in tree_models)
     node_widths = (
         slot_width(len(read_columns), has_nan=has_nan),
         unsigned_bytes(largest_tree),
         unsigned_bytes(largest_forest),
     )
-    # floats and, where there are few, ranks among all stages' thresholds
-    index_width = unsigned_bytes(max(read_columns, default=0) + 1)
-    stage_thresholds = [_encode_tests(stage) for stage in stages]
-    all_thresholds = _sort_distinct(np.concatenate([*stage_thresholds, np.zeros(0, np.int64)]))
-    most_thresholds = int(np.unique(all_thresholds >> 32, return_counts=True)[1].max(initial=0))
+    column_width = unsigned_bytes(max(read_columns, default=0) + 1)
+    tests_of_stages = [_encode_tests(stage) for stage in stages]
+    all_tests = _sort_distinct(np.concatenate([*tests_of_stages, np.zeros(0, np.int64)]))
+    _, n_tests_of_features = np.unique(all_tests >> 32, return_counts=True)
+    most_thresholds = int(n_tests_of_features.max(initial=0))
+    leaf_bytes = _count_leaf_bytes(stages)
+    rank_limits = MAX_THRESHOLDS_BY_RANK_BYTES.items()
+    rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < most_thresholds <= limit]
+    for threshold_bytes in (FLOAT_BYTES, *rank_bytes):
+        has_ranks = threshold_bytes != FLOAT_BYTES
+        # a feature's column and its place in a stage's list, a flag whether the cloud needs it, and
+        # with ranks the start of its thresholds in 4 bytes
+        feature_bytes = 2 * column_width + 1 + (4 if has_ranks else 0)
+        stage_bytes = [
+            _count_table_bytes(stage, threshold_bytes, *node_widths)
+            + n_leaf_bytes
+            + feature_bytes * max(len(stage.features), 1)  # C has no empty arrays
+            + 6  # number of its margins in 2 bytes, and end of all thresholds in 4
+            for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
+        ]
+        # with ranks, the thresholds are in a table of all stages; with floats, in the nodes
+        shared_tests = all_tests if has_ranks else all_tests[:0]
+        needs_by_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
+        # the shape is given for the case that there are no stages
+        needs_threshold = np.reshape(needs_by_stage, (len(stage_bytes), len(shared_tests)))
+        yield np.array(stage_bytes, np.int64), needs_threshold
+
+
+def _count_leaf_bytes(stages: Sequence[Stage]) -> list[int]:
+    """Count the bytes of the leaves of each stage; 0 for models without trees."""
     leaf_tables = [
         pack_leaves(leaf_rows(stage.model)[0]) if isinstance(stage.model, TreeEnsemble) else None
         for stage in stages
     ]
     all_widths = [leaf_table.index_widths for leaf_table in leaf_tables if leaf_table is not None]
+    # in C, an array of indices has the same type in all stages, the widest that one of them needs
     index_widths = np.max([(1, 1, 1, 1), *all_widths], axis=0).tolist()
-    leaf_bytes = [
+    return [
         0 if leaf_table is None else leaf_table.nbytes(index_widths) for leaf_table in leaf_tables
     ]
-    rank_limits = MAX_THRESHOLDS_BY_RANK_BYTES.items()
-    rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < most_thresholds <= limit]
-    for threshold_bytes in (4, *rank_bytes):
-        # a feature's column and its place in a stage's list, a flag whether the cloud needs it, and
-        # with ranks the start of its thresholds in 4 bytes
-        feature_bytes = 2 * index_width + (1 if threshold_bytes == 4 else 5)
-        stage_bytes = [
-            _count_table_bytes(stage, threshold_bytes, *node_widths)
-            + n_leaf_bytes
-            + feature_bytes * max(len(stage.features), 1)
-            + 6  # number of its margins in 2 bytes, and end of all thresholds in 4
-            for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
-        ]
-        shared_thresholds = all_thresholds[:0] if threshold_bytes == 4 else all_thresholds
-        needs = [np.isin(shared_thresholds, thresholds) for thresholds in stage_thresholds]
-        needs_threshold = np.reshape(needs, (len(stage_bytes), len(shared_thresholds)))
-        yield np.array(stage_bytes, np.int64), needs_threshold
 
 
 def tree_bytes(
     n_leaves: int, value_bytes: int, n_values: int, n_columns: int, *, threshold_bytes: int = 4
 ) -> int:
-    """Bound the bytes of a tree with `n_leaves` leaves of `n_values` values each."""
+    """Bound the bytes of a tree with `n_leaves` leaves of `n_values` values each.
+
+    `n_columns` is the number of columns that the stages read. The bound holds for trees in which no
+    node sends NaN to the left.
+    """
     n_inner = n_leaves - 1
     return (
         n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + unsigned_bytes(n_inner))
@@ -132,33 +160,45 @@ def tree_bytes(
 
 
 def slot_width(n_columns: int, *, has_nan: bool) -> int:
-    """Get the bytes of a node's test in C, with the direction of NaN if `has_nan`."""
+    """Get the bytes of a node's test in C, with the direction of NaN if `has_nan`.
+
+    C numbers the columns that the stages read, from 0. The direction of NaN doubles the numbers.
+    """
     return unsigned_bytes(2 * n_columns if has_nan else max(n_columns - 1, 0))
 
 
 def _count_inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
-    """Count the inner nodes of each tree."""
-    tree_ends = np.append(trees.roots, trees.n_nodes)
-    counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[tree_ends])
+    """Count the inner nodes of each tree; a tree's nodes are in one run that starts at its root."""
+    tree_bounds = np.append(trees.roots, trees.n_nodes)
+    n_inner_before_node = np.append(0, np.cumsum(trees.feature >= 0))
+    counts: NDArray[np.int64] = np.diff(n_inner_before_node[tree_bounds])
     return counts
 
 
 def _encode_tests(stage: Stage) -> NDArray[np.int64]:
-    """Get feature << 32 | bits of the threshold, for each distinct test of a stage's trees."""
+    """Get feature << 32 | bits of the threshold, for each distinct test of a stage's trees.
+
+    The numbers say only which tests are equal; their order is not that of the thresholds.
+    """
     trees = stage.model
     if not isinstance(trees, TreeEnsemble):
         return np.zeros(0, np.int64)
     is_inner = trees.feature >= 0
     columns = stage.features[trees.feature[is_inner]]
-    thresholds = trees.threshold[is_inner] + np.float32(0)  # no negative zero
+    # -0 becomes 0: the two are equal as thresholds, but have other bits
+    thresholds = trees.threshold[is_inner] + np.float32(0)
     return _sort_distinct(columns.astype(np.int64) << 32 | thresholds.view(np.uint32))
 
 
 def _sort_distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sort values without duplicates; ``numpy.unique`` hashes, which is slow on millions."""
-    values = np.sort(values)
-    distinct: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
-    return distinct
+    """Sort values without duplicates; no value may be negative.
+
+    ``numpy.unique`` hashes, which is slow on millions.
+    """
+    sorted_values = np.sort(values)
+    is_new = np.diff(sorted_values, prepend=-1) != 0
+    distinct_values: NDArray[np.int64] = sorted_values[is_new]
+    return distinct_values
 
 
 def _count_table_bytes(
@@ -166,17 +206,15 @@ def _count_table_bytes(
 ) -> int:
     """Compute the bytes of a stage's model without its leaves."""
     model = stage.model
-    if isinstance(model, GraphModel):  # has no form in C
+    if isinstance(model, GraphModel):  # has no form in C, so its file counts
         return model.nbytes
     if isinstance(model, TreeEnsemble):
-        # starts of trees, tests of inner nodes, numbers of outputs, base margins
-        n_inner = int((model.feature >= 0).sum())
-        return (
-            (model.n_trees + 1) * start_bytes
-            + max(n_inner, 1) * (threshold_bytes + test_bytes + offset_bytes)
-            + (model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0)
-            + 4 * model.n_outputs
-        )
+        n_inner = max(int((model.feature >= 0).sum()), 1)  # C has no empty arrays
+        tree_starts = (model.n_trees + 1) * start_bytes
+        nodes = n_inner * (threshold_bytes + test_bytes + offset_bytes)
+        tree_outputs = model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0
+        base_margins = FLOAT_BYTES * model.n_outputs
+        return tree_starts + nodes + tree_outputs + base_margins
     return _count_float_bytes(model)
 
 
@@ -185,7 +223,7 @@ def _count_float_bytes(model: LinearModel | KernelModel) -> int:
     arrays = [model.mean, model.scale, model.weights, model.bias]
     if isinstance(model, KernelModel):
         arrays.append(model.landmarks)
-    return sum(4 * max(array.size, 1) for array in arrays)
+    return sum(FLOAT_BYTES * max(array.size, 1) for array in arrays)  # C has no empty arrays
 
 
 def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
@@ -194,11 +232,10 @@ def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int
     These are the stages that may stop an instance, or else the smallest stage, which answers while
     the cloud cannot be reached.
     """
-    stage_bytes = packed_sizes(stages).by_stage
     stage_numbers = [
         stage for stage, threshold in enumerate(point.thresholds) if threshold is not None
     ]
-    if any(stage_bytes) and not any(stage_bytes[stage] for stage in stage_numbers):
-        smallest_bytes = min(filter(None, stage_bytes))
-        stage_numbers = sorted([*stage_numbers, stage_bytes.index(smallest_bytes)])
-    return stage_numbers
+    if stage_numbers or not stages:
+        return stage_numbers
+    stage_bytes = packed_sizes(stages).by_stage
+    return [stage_bytes.index(min(stage_bytes))]

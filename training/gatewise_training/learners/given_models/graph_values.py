@@ -1,8 +1,8 @@
 """Values of an ONNX graph under construction, with the arithmetic and type promotion of numpy.
 
-A converter writes the formula of an estimator with these values. The graph then rounds wherever
-scikit-learn rounds. For example, float32 rows stay float32 after a scaler, and their products with
-float64 coefficients are float64.
+The converters of scikit-learn's classifiers and transformers write the formula of an estimator with
+these values. The graph then rounds wherever scikit-learn rounds. For example, float32 rows stay
+float32 after a scaler, and their products with float64 coefficients are float64.
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ from gatewise.models.trees import TreeEnsemble
 INPUT = "x"
 """Name of the graph's input."""
 
+IR_VERSION = 8
+"""Version of ONNX's file format in the release that brought the opset :data:`.OPSET`, so that each
+runtime with these operators reads the file."""
+
 
 class GraphOfRows:
     """A graph under construction; its input is a table of rows, float32 (n, n_features)."""
 
     def __init__(self, n_features: int) -> None:
-        self._nodes: list[onnx.NodeProto] = []
+        self._nodes: list[onnx.NodeProto] = []  # in the order of their making, which ONNX requires
+        # by type, shape and bytes
         self._constants: dict[tuple[Any, ...], onnx.TensorProto] = {}
         self._n_features = n_features
         self.rows = Value(self, INPUT, np.dtype(np.float32))
 
     def constant(self, array: Any, dtype: Any) -> Value:
-        """Add a constant, unless the graph already has it."""
+        """Add a constant, of its own type if `dtype` is None, unless the graph already has it."""
         constant = np.asarray(array, dtype)
-        key = (constant.dtype, constant.shape, constant.tobytes())
-        if key not in self._constants:
+        type_shape_bytes = (constant.dtype, constant.shape, constant.tobytes())
+        if type_shape_bytes not in self._constants:
             name = f"c{len(self._constants)}"
-            self._constants[key] = numpy_helper.from_array(constant, name)
-        return Value(self, self._constants[key].name, constant.dtype)
+            self._constants[type_shape_bytes] = numpy_helper.from_array(constant, name)
+        return Value(self, self._constants[type_shape_bytes].name, constant.dtype)
 
     def node(self, operator: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
         """Add an operator, and return its output, of type `dtype`."""
@@ -49,58 +54,69 @@ class GraphOfRows:
         return Value(self, output_name, np.dtype(dtype))
 
     def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
-        """Make the model with these outputs."""
+        """Make the model with the outputs, by name; "label" is a vector, the others matrices."""
+        # a value may be several outputs, or the input, so each output gets a node of its name
         output_nodes = [
             helper.make_node("Identity", [value.name], [name]) for name, value in outputs.items()
         ]
-        tensor_info = helper.make_tensor_value_info
+        describe_tensor = helper.make_tensor_value_info
         graph = helper.make_graph(
             [*self._nodes, *output_nodes],
             "given",
-            [tensor_info(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
+            [describe_tensor(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
             [
-                tensor_info(name, _find_element_type(value.dtype), _find_shape(name))
+                describe_tensor(name, _find_element_type(value.dtype), _find_output_shape(name))
                 for name, value in outputs.items()
             ],
             list(self._constants.values()),
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
 
 
-def _find_shape(output: str) -> list[str]:
-    return ["n"] if output == "label" else ["n", "m"]
+def _find_output_shape(output_name: str) -> list[str]:
+    return ["n"] if output_name == "label" else ["n", "m"]
 
 
 def _find_element_type(dtype: Any) -> int:
+    """Find ONNX's number of a numpy type."""
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A value inside a graph: a matrix with a row per instance, or a constant."""
+    """A value inside a graph: a matrix with a row per instance, or a constant.
+
+    Operands may be values of the same graph, arrays, or numbers. As in numpy, they are cast to
+    their common type, and shapes are broadcast.
+    """
 
     graph: GraphOfRows
     name: str
     dtype: np.dtype[Any]
 
-    def _as_value(self, other: Any) -> Value:
-        """Make a constant of a number or an array; Python numbers get the type of this value."""
-        if isinstance(other, Value):
-            return other
-        is_python_number = isinstance(other, int | float) and not isinstance(other, np.generic)
-        return self.graph.constant(
-            other, self.dtype if is_python_number else np.asarray(other).dtype
-        )
+    def _as_value(self, operand: Any) -> Value:
+        """Make a constant of an operand, unless it is a value.
 
-    def _apply_binary(self, operator: str, other: Any, dtype: Any = None) -> Value:
+        A Python number gets the type that numpy gives it beside this value: float32 beside float32,
+        but float64 if it is a float beside integers.
+        """
+        if isinstance(operand, Value):
+            return operand
+        # np.float64 is a subclass of float, but has a type of its own
+        is_python_number = isinstance(operand, int | float) and not isinstance(operand, np.generic)
+        dtype = np.result_type(self.dtype, operand) if is_python_number else None
+        return self.graph.constant(operand, dtype)
+
+    def _apply_binary(self, operator: str, other: Any, output_dtype: Any = None) -> Value:
+        """Apply an operator to both operands in their common type, which the output also gets."""
         operand = self._as_value(other)
         common_dtype = np.result_type(self.dtype, operand.dtype)
         operands = [self.astype(common_dtype), operand.astype(common_dtype)]
-        return self.graph.node(operator, operands, dtype or common_dtype)
+        return self.graph.node(operator, operands, output_dtype or common_dtype)
 
-    def _apply_unary(self, operator: str, dtype: Any = None, **attributes: Any) -> Value:
-        return self.graph.node(operator, [self], dtype or self.dtype, **attributes)
+    def _apply_unary(self, operator: str, output_dtype: Any = None, **attributes: Any) -> Value:
+        return self.graph.node(operator, [self], output_dtype or self.dtype, **attributes)
 
     def astype(self, dtype: Any) -> Value:
         """Cast to a type."""
@@ -160,7 +176,11 @@ class Value:
         return self._apply_unary("IsNaN", np.bool_)
 
     def where(self, true_value: Any, false_value: Any) -> Value:
-        """Select entries of `true_value` if this value is true, else of `false_value`."""
+        """Select entries of `true_value` if this value is true, else of `false_value`.
+
+        At least one of the two must be a :class:`Value`, because its type decides the type of a
+        Python number.
+        """
         true_branch = (
             true_value if isinstance(true_value, Value) else false_value._as_value(true_value)
         )
@@ -171,6 +191,7 @@ class Value:
 
     def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
         """Sum the entries of each row, as one column."""
+        # opset 17 has the axes of ReduceSum as an input, and those of ReduceMax as an attribute
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", [self, axes], self.dtype, keepdims=int(keepdims))
 
@@ -188,15 +209,15 @@ class Value:
 
     def columns(self, indices: Any) -> Value:
         """Select columns by their indices."""
-        index = self.graph.constant(np.ravel(indices), np.int64)
-        return self.graph.node("Gather", [self, index], self.dtype, axis=1)
+        column_indices = self.graph.constant(np.ravel(indices), np.int64)
+        return self.graph.node("Gather", [self, column_indices], self.dtype, axis=1)
 
     def ravel(self) -> Value:
         """Change a single column to a vector (n,)."""
         return self.reshape([-1])
 
     def reshape(self, shape: list[int]) -> Value:
-        """Change the shape."""
+        """Change the shape; -1 stands for the length that keeps all entries."""
         shape_constant = self.graph.constant(shape, np.int64)
         return self.graph.node("Reshape", [self, shape_constant], self.dtype)
 
@@ -210,11 +231,13 @@ class Value:
     def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
         """Sum the values of the leaves that each row reaches, in float64, as (n, n_values).
 
-        Each tree of `trees` must output the index of the leaf that a row reaches, counted from the
-        root. `values`, (n_nodes, n_values), holds the values of all nodes.
+        Each tree of `trees` must have an output of its own, the index of the leaf that a row
+        reaches, counted from the root. Indices pass through float32, which is exact below 2**24
+        nodes of a tree. `values`, (n_nodes, n_values), holds the values of all nodes.
         """
         leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
         node_values = self.graph.constant(values, np.float64)
+        # (n, n_trees, n_values)
         leaf_values = self.graph.node("Gather", [node_values, leaves], np.float64, axis=0)
         return leaf_values.sum(keepdims=False)
 
@@ -245,7 +268,7 @@ class GraphAnswers:
 
 
 def hstack(matrices: Sequence[Value]) -> Value:
-    """Concatenate matrices by columns."""
+    """Concatenate matrices by columns, cast to their common type."""
     if len(matrices) == 1:
         return matrices[0]
     common_dtype = np.result_type(*(matrix.dtype for matrix in matrices))
@@ -264,9 +287,8 @@ def sigmoid(margin: Value) -> Value:
 
 
 def normalised_rows(probabilities: Value) -> Value:
-    """Divide each row by its sum; a row of zeros gets equal shares."""
-    row_sum = probabilities.sum()
-    is_zero = row_sum.equals(0.0)
-    ones = (probabilities * 0.0) + 1.0
-    filled = is_zero.where(ones, probabilities)
-    return filled / filled.sum()
+    """Divide each row by its sum; a row of zeros gets equal shares, as in scikit-learn."""
+    is_zero = probabilities.sum().equals(0.0)
+    ones = (probabilities * 0.0) + 1.0  # in the shape of the probabilities, for any number of rows
+    nonzero_rows = is_zero.where(ones, probabilities)
+    return nonzero_rows / nonzero_rows.sum()

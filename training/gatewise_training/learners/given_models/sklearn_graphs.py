@@ -1,4 +1,9 @@
-"""Conversion of fitted scikit-learn classifiers to ONNX graphs."""
+"""Conversion of fitted scikit-learn classifiers to ONNX graphs.
+
+A graph has the input "x" and the outputs "label" and, if the classifier has them, "probabilities".
+Without probabilities, it may have "decision". The converters of this project write all parts that
+they know; skl2onnx converts a classifier with a part that only it knows.
+"""
 
 from __future__ import annotations
 
@@ -23,30 +28,32 @@ def sklearn_graph(estimator: Estimator, n_features: int, model_name: str) -> onn
     There are no probabilities if the estimator has none. If the conversion is impossible, an
     InputError is raised with the name `model_name`.
     """
+    class_name = type(estimator).__name__
     if needs_skl2onnx(estimator):
         try:
             return _convert_by_library(estimator, n_features)
         except Exception as error:  # skl2onnx raises various types
-            name = type(estimator).__name__
             reason = one_line(error)
             raise InputError(
-                f"{model_name}: skl2onnx cannot convert {name}: {reason}; {STAGE_ADVICE}"
+                f"{model_name}: skl2onnx cannot convert {class_name}: {reason}; {STAGE_ADVICE}"
             ) from error
     graph = GraphOfRows(n_features)
     try:
         answers = write_classifier(estimator, graph.rows)
     except InputError as error:
         raise InputError(f"{model_name}: {error}; {STAGE_ADVICE}") from error
+    # the converters read attributes of fitted estimators, which an unusual setting or another
+    # version of scikit-learn may lack or give another type or shape
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        name = type(estimator).__name__
         raise InputError(
-            f"{model_name}: cannot convert {name}: {one_line(error)}; {STAGE_ADVICE}"
+            f"{model_name}: cannot convert {class_name}: {one_line(error)}; {STAGE_ADVICE}"
         ) from error
     outputs = {"label": answers.label}
     if hasattr(estimator, "predict_proba"):
         if answers.probabilities is None:
-            name = type(estimator).__name__
-            raise InputError(f"{model_name}: {name} has no exact probabilities; {STAGE_ADVICE}")
+            raise InputError(
+                f"{model_name}: {class_name} has no exact probabilities; {STAGE_ADVICE}"
+            )
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
         outputs["decision"] = _raise_decision_of_label(answers, len(estimator.classes_))
@@ -54,7 +61,10 @@ def sklearn_graph(estimator: Estimator, n_features: int, model_name: str) -> onn
 
 
 def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProto:
-    """Convert with skl2onnx, and replace its labels by indices into the classes."""
+    """Convert with skl2onnx, and replace its labels by indices into the classes.
+
+    skl2onnx makes labels its first output, and probabilities or decisions its second.
+    """
     import skl2onnx
     from onnx import TensorProto, compose, helper
     from skl2onnx.common.data_types import FloatTensorType
@@ -66,15 +76,23 @@ def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProt
         options={id(estimator): {"zipmap": False}} if has_probabilities else None,
         target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
     )
+    # with a prefix, no name of skl2onnx can equal the names of the outputs that are added below
     model: onnx.ModelProto = compose.add_prefix(converted_model, "skl_", rename_inputs=False)
     graph = model.graph
     label_name, *score_names = [output.name for output in graph.output]
     classes = estimator.classes_.tolist()
     keys_attribute = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
-    encoding: dict[str, Any] = {keys_attribute: classes, "values_int64s": range(len(classes))}
+    index_of_class: dict[str, Any] = {
+        keys_attribute: classes,
+        "values_int64s": range(len(classes)),
+    }
     graph.node.append(
-        helper.make_node("LabelEncoder", [label_name], ["label"], domain=ML_DOMAIN, **encoding)
+        helper.make_node(
+            "LabelEncoder", [label_name], ["label"], domain=ML_DOMAIN, **index_of_class
+        )
     )
+    # declare both domains anew: skl2onnx omits a domain that it does not use, but the LabelEncoder
+    # needs ML_DOMAIN
     del graph.output[:], model.opset_import[:]
     model.opset_import.extend(
         [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
@@ -82,9 +100,9 @@ def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProt
     graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]))
     if has_probabilities:
         graph.node.append(helper.make_node("Identity", score_names[:1], ["probabilities"]))
-        shape: list[str | int | None] = ["n", len(classes)]
+        probability_shape: list[str | int | None] = ["n", len(classes)]
         graph.output.append(
-            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, shape)
+            helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, probability_shape)
         )
     return model
 
@@ -93,10 +111,10 @@ def _raise_decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
     """Get the decision function, in which the label gets the largest value of its row.
 
     The labels of support vector machines break ties of votes differently from the decision
-    function.
+    function. After the change, both name the same class, or the label shares the largest value.
     """
     assert answers.decision is not None
-    if n_classes == 2:
+    if n_classes == 2:  # one column, whose sign gives the label
         return answers.decision
     is_label = answers.label.reshape([-1, 1]).equals(np.arange(n_classes)[None, :])
     return is_label.where(answers.decision.max(), answers.decision)
