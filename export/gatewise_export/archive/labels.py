@@ -158,8 +158,13 @@ def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: fl
 def append_labels(archive_path: Path, labels: Iterable[Label]) -> None:
     """Append labels to the file, and flush them to the disk."""
     lines = b"".join(msgspec.json.encode(label) + b"\n" for label in labels)
-    with (archive_path / LABELS_FOLDER / _LABELS_FILE).open("ab") as file:
+    with (archive_path / LABELS_FOLDER / _LABELS_FILE).open("a+b") as file:
         lock_file(file.fileno())  # a worker may add labels at the same time
+        # end the line of a writer that was killed, so that it does not spoil the next label
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                lines = b"\n" + lines
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
@@ -175,7 +180,7 @@ def read_labels(archive_path: Path) -> dict[str, Label]:
         try:
             label = msgspec.json.decode(line, type=Label)
         except msgspec.DecodeError:
-            continue  # the writing process was killed
+            continue  # a writer was killed, or the line is empty
         labels[label.id] = label
     return labels
 

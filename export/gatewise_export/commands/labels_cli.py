@@ -63,7 +63,7 @@ def choose_instances(
         int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")
     ] = None,
     purpose: Annotated[
-        Purpose, typer.Option("--for", help="What most of the labels serve.")
+        Purpose, typer.Option("--for", help="Use that most of the labels are chosen for.")
     ] = "estimate",
     as_json: AsJson = False,
 ) -> None:
@@ -79,22 +79,30 @@ def choose_instances(
       gatewise labels choose kept --n 50 --for refit
       gatewise labels choose kept --n 200 --page label.html
     """
-    # check first, so that a refused choice leaves no file behind
-    for file in (out, page, label_studio):
-        if file is not None and file.exists():
-            raise InputError(f"{file} exists: move it, or name another file")
+    paths = [path for path in (out, page, label_studio) if path is not None]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("--out, --page and --label-studio need different files")
+    for path in paths:
+        if path.exists():
+            raise InputError(f"{path} exists: move it, or name another file")
     choice = choose(
         archive, n_instances, np.random.default_rng(seed), version=version, purpose=purpose
     )
-    text_of_file = {out: choice_csv(choice)}
+    text_of_path = {out: choice_csv(choice)}
     if page is not None:
-        text_of_file[page] = page_of_choice(choice)
+        text_of_path[page] = page_of_choice(choice)
     if label_studio is not None:
-        text_of_file[label_studio] = label_studio_tasks(choice)
-    for file, text in text_of_file.items():
-        file.write_text(text, encoding="utf-8")
-    # 15 digits of milliseconds, so that the names of choices sort by time
-    write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
+        text_of_path[label_studio] = label_studio_tasks(choice)
+    try:
+        for path, text in text_of_path.items():
+            path.write_text(text, encoding="utf-8")
+        # 15 digits of milliseconds, so that the names of choices sort by time
+        write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
+    except BaseException:
+        # labels of a choice that is not recorded could not be added
+        for path in paths:
+            path.unlink(missing_ok=True)
+        raise
     reasons, counts = np.unique(choice.main_reason, return_counts=True)
     count_by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
     summary = (
@@ -140,10 +148,12 @@ def add(
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")
     check_labels(label_of_id, choices, new_class or ())
-    n_changed = add_labels(archive, label_of_id, by=by or _user_name(), at=time.time())
+    n_recorded = add_labels(archive, label_of_id, by=by or _user_name(), at=time.time())
     n_chosen = sum(len(choice.rows) for choice in choices)
-    document = {"labels": len(label_of_id), "new": n_changed, "chosen": n_chosen}
-    print_line(f"{len(label_of_id)} labels, {n_changed} of them new", document, as_json=as_json)
+    document = {"labels": len(label_of_id), "new": n_recorded, "chosen": n_chosen}
+    print_line(
+        f"{len(label_of_id)} labels, {n_recorded} of them new or changed", document, as_json=as_json
+    )
 
 
 def _user_name() -> str:

@@ -52,6 +52,9 @@ def test_an_incomplete_line_is_skipped(archive_and_choice):
     label_file = path / "labels" / "labels.jsonl"
     label_file.write_bytes(label_file.read_bytes()[:-20])  # within the second line
     assert set(read_labels(path)) == {ids[0]}
+    # the next label begins on a line of its own
+    add_labels(path, {ids[2]: "b"}, by="anna", at=6.0)
+    assert set(read_labels(path)) == {ids[0], ids[2]}
 
 
 def test_wrong_labels_are_refused(archive_and_choice):

@@ -120,6 +120,13 @@ def test_a_refused_choice_writes_no_file_and_uses_no_instance(tmp_path, capsys):
     command = ["labels", "choose", str(path), "--n", "20", "--out", str(csv_file)]
     assert main([*command, "--page", str(page)]) == 2
     assert f"{page} exists" in capsys.readouterr().err
+    assert main([*command, "--page", str(csv_file)]) == 2
+    assert "different files" in capsys.readouterr().err
+    # the choice cannot be recorded, because its folder is a file
+    (path / "labels").write_text("")
+    assert main(command) != 0
+    assert "labels: File exists" in capsys.readouterr().err
+    (path / "labels").unlink()
     assert not csv_file.exists()
     assert main(command) == 0
     assert read_label_csv(csv_file.read_text()) is not None
