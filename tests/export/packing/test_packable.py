@@ -89,7 +89,10 @@ def make_estimator(name):
         return CONSTRUCTORS[name]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # raised by deprecated classes
-        return next(iter(_construct_instances(dict(all_estimators())[name])))
+        estimator = next(iter(_construct_instances(dict(all_estimators())[name])))
+    if "random_state" in estimator.get_params():
+        estimator.set_params(random_state=0)
+    return estimator
 
 
 def make_scaled_table(n_classes=2):
