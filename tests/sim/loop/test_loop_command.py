@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
-from tests.sim.loop.test_days import first_bundle, make_rows
+from tests.sim.loop.test_days import draw_rows, first_bundle
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ _ = first_bundle  # a fixture, so the import is not unused
 def rows_path(tmp_path):
     """A CSV file of rows like those of the first day."""
     path = tmp_path / "week.csv"
-    X, y = make_rows(600, 1)
+    X, y = draw_rows(600, 1)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["x0", "x1", "x2", "label"])
