@@ -16,6 +16,7 @@ from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
 from tests.support.mqtt_clients import DeviceClient
+from tests.support.needs import install_from_npm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ROWS = tiny_bundle.random_rows(40)
@@ -64,20 +65,7 @@ def test_javascript_client_gets_the_same_answers(broker, python_answers, tmp_pat
     probe_code = "process.exit(typeof require('zlib').crc32 === 'function' ? 0 : 1)"
     if subprocess.run(["node", "-e", probe_code], check=False).returncode:
         pytest.skip("this version of node has no zlib.crc32 (20.15 has it)")
-    install_command = [
-        "npm",
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-        "mqtt@5",
-        "cbor-x@1",
-    ]
-    process = subprocess.run(
-        install_command, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    if process.returncode:
-        pytest.skip(f"npm cannot install mqtt and cbor-x: {process.stderr.strip()[-120:]}")
+    install_from_npm(tmp_path, "mqtt@5", "cbor-x@1")
     shutil.copy(EXAMPLES / "device.mjs", tmp_path)
     # The last row has too few values.
     stdin_text = "\n".join([*(json.dumps(row.tolist()) for row in ROWS), "[1, 2]"])

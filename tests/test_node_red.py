@@ -13,6 +13,7 @@ import pytest
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
 from tests.support.mqtt_clients import MqttClient
+from tests.support.needs import install_from_npm
 from tests.support.ports import free_port
 from tests.support.processes import restore_default_signals
 from tests.support.waiting import holds_within, wait_until
@@ -29,19 +30,7 @@ def find_node_red(folder: Path) -> str:
         pytest.skip("node-red is not installed: make test-node-red gets it from npm")
     if shutil.which("npm") is None:
         pytest.skip("npm, which installs node-red, is not installed")
-    install_command = [
-        "npm",
-        "install",
-        "--no-audit",
-        "--no-fund",
-        "--ignore-scripts",
-        "node-red@4",
-    ]
-    process = subprocess.run(
-        install_command, cwd=folder, capture_output=True, text=True, check=False
-    )
-    if process.returncode:
-        pytest.skip(f"npm cannot install node-red: {process.stderr.strip()[-120:]}")
+    install_from_npm(folder, "node-red@4")
     return str(folder / "node_modules" / ".bin" / "node-red")
 
 
