@@ -33,9 +33,9 @@ from benchmarks.data.cascade_records import cascade_record
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import list_candidates
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 #: Rows to fit a cascade, to choose its candidate points, and to certify one of them.
 N_TRAINING_ROWS = 8000

@@ -48,6 +48,9 @@ TARGETS = {
     "training/gatewise_training/operating_points/thresholds.py": (
         "tests/training/operating_points/test_thresholds.py"
     ),
+    "training/gatewise_training/operating_points/cascade_record.py": (
+        "tests/training/operating_points/test_thresholds.py"
+    ),
     "training/gatewise_training/operating_points/frontier.py": (
         "tests/training/operating_points/test_frontier.py"
     ),
@@ -56,6 +59,9 @@ TARGETS = {
     ),
     "training/gatewise_training/prune/path.py": "tests/training/prune/test_path.py",
     "training/gatewise_training/prune/solvers/mincut.py": "tests/training/prune/test_solvers.py",
+    "training/gatewise_training/prune/solvers/flow_network.py": (
+        "tests/training/prune/test_push_relabel.py"
+    ),
     "training/gatewise_training/prune/solvers/push_relabel.py": (
         "tests/training/prune/test_push_relabel.py"
     ),
@@ -80,6 +86,7 @@ KERNELS = frozenset({"training/gatewise_training/forests/grower/minimax_split.py
 WITH_SLOW_TESTS = KERNELS | {
     "training/gatewise_training/prune/path.py",
     "training/gatewise_training/prune/solvers/mincut.py",
+    "training/gatewise_training/prune/solvers/flow_network.py",
     "training/gatewise_training/prune/solvers/push_relabel.py",
 }
 

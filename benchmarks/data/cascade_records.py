@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gatewise.decision import labels, split_outputs
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ExitAnswers
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
 def cascade_record(

@@ -18,7 +18,7 @@ from gatewise_export import to_c
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.commands.tables import print_bundle
+from gatewise_export.commands.bundle_tables import print_bundle
 from gatewise_sim.experiment.rows import Rows
 from tests.support.needs import needs_compiler
 

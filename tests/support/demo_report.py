@@ -41,7 +41,7 @@ def check_report(report: dict[str, Any]) -> None:
             assert set(report[key]) >= expected_keys
     assert set(report["accuracy"]) == set(report["feature_cost"]) == REPORT_KEYS["accuracy"]
     for policy in report["latency_ms"].values():
-        assert {"p50", "p95", "p99"} <= set(policy)
+        assert 0 < policy["p50"] <= policy["p95"] <= policy["p99"]
     answer_counts = report["answers"]
     assert answer_counts["lost"] == answer_counts["fallback"] == answer_counts["late"] == 0
     assert (
@@ -55,7 +55,6 @@ def check_report(report: dict[str, Any]) -> None:
     feature_cost = report["feature_cost"]
     assert report["cost_reduction"] == 1 - feature_cost["system"] / feature_cost["cloud_only"]
     assert sum(stage["answers"] for stage in report["stages"]) == report["instances"]
-    assert report["latency_ms"]["edge_only"]["p50"] < report["latency_ms"]["cloud_only"]["p50"]
 
 
 def check_default_demo(folder: Path, printed: str) -> None:

@@ -17,7 +17,7 @@ from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands import options
-from gatewise_export.commands.tables import print_bundle, print_checks, print_frontier
+from gatewise_export.commands.bundle_tables import print_bundle
 from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def frontier(
         choose_point,
         effective_bounds,
         frontier_of_manifest,
+        print_frontier,
     )
 
     opened_bundle = Bundle.open(bundle, for_device=True)
@@ -171,7 +172,12 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gatewise_export.commands.run_verify import backend_function, check_data, list_comparisons
+    from gatewise_export.commands.run_verify import (
+        backend_function,
+        check_data,
+        list_comparisons,
+        print_checks,
+    )
     from gatewise_export.packing.verification import self_test
 
     opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)

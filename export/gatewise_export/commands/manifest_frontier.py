@@ -1,4 +1,4 @@
-"""Build the frontier of a bundle's operating points, and choose a point on it."""
+"""Build the frontier of a bundle's operating points, choose a point on it, and print it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gatewise.console import print_table
 from gatewise.errors import InputError
+from gatewise.formats import byte_size
+from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.commands.figure_texts import accuracy_name, share_text
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
+
+#: Largest number of classes with a column of recall in the table of operating points.
+MAX_RECALL_COLUMNS = 4
 
 
 def frontier_of_manifest(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
@@ -60,3 +67,90 @@ def choose_point(
         frontier_of_manifest(manifest, max_bytes).choose(bounds, slack=DEFAULT_SLACK, **goal).point
     )
     return manifest.operating_points.index(point)
+
+
+def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
+    """Print operating points of at most `max_bytes`; mark the hull and the active point.
+
+    The active point is always printed. With `hull_only` the others are those on the hull.
+    """
+    frontier = frontier_of_manifest(manifest, max_bytes)
+    active_figures = _identifying_figures(manifest.active_point)
+    hull_figures = set(map(_identifying_figures, frontier.hull().points))
+    curve_figures = set(map(_identifying_figures, frontier.points))
+    classes = _classes_to_show(manifest)
+    # Points off the curve are shown only if classes have bounds or are rare, because such a point
+    # may have the better recall.
+    shown_figures: set[tuple[float, ...]] | None = curve_figures
+    if hull_only:
+        shown_figures = hull_figures
+    elif classes:
+        shown_figures = None  # all points
+    rows = []
+    is_any_off_curve = False
+    for i, point in enumerate(manifest.operating_points):
+        figures = _identifying_figures(point)
+        is_active = i == manifest.active
+        is_hidden = shown_figures is not None and figures not in shown_figures
+        # a point with the active point's figures would be a second line of the same point
+        if not is_active and (is_hidden or figures == active_figures):
+            continue
+        is_off_curve = figures not in curve_figures
+        is_any_off_curve = is_any_off_curve or is_off_curve
+        marks = ["hull"] * (figures in hull_figures) + ["off the curve"] * is_off_curve
+        rows.append(
+            (
+                i,
+                f"{point.cost:.4g}",
+                f"{point.accuracy:.4f}",
+                *(
+                    [f"{point.weighted_accuracy:.4f}"]
+                    if point.weighted_accuracy is not None
+                    else []
+                ),
+                *(share_text(point.recall, class_index) for class_index in classes),
+                f"{point.offload_rate:.3f}",
+                byte_size(point.bytes),
+                " ".join(marks + ["<- active"] * is_active),
+            )
+        )
+    title = "hull of the frontier" if hull_only else "frontier"
+    header = ["point", "cost", accuracy_name(manifest)]
+    header += ["weighted accuracy"] * frontier.is_weighted
+    header += [f"recall {manifest.classes[class_index]}" for class_index in classes]
+    has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
+    header += ["offload", "as files" if has_graph else "as C tables", ""]
+    print_table(f"{title} (on validation rows)", header, rows)
+    if is_any_off_curve:
+        print(
+            "off the curve: another point costs less at the same accuracy, but offloads more, has "
+            "a lower recall or precision of a class, or takes more bytes"
+        )
+
+
+def _identifying_figures(point: OperatingPoint) -> tuple[float, ...]:
+    """Figures that identify a point of the manifest on the frontier.
+
+    The frontier's copies of points may lack the stages that never stop, so that whole points
+    differ.
+    """
+    return point.cost, point.accuracy, point.offload_rate, point.bytes
+
+
+def _classes_to_show(manifest: Manifest) -> list[int]:
+    """Classes that get a column of recall: those with a bound, and a rare class."""
+    class_rows = manifest.class_rows
+    if class_rows is None or manifest.active_point.recall is None:
+        return []
+    bounds = (manifest.min_recall, manifest.min_precision)
+    shown_classes = {
+        class_index
+        for shares in bounds
+        for class_index, share in enumerate(shares or ())
+        if share is not None
+    }
+    rarest_class = min(range(len(class_rows)), key=lambda class_index: class_rows[class_index])
+    # a class is rare if it has fewer than half of the mean number of rows per class
+    if 2 * len(class_rows) * class_rows[rarest_class] < sum(class_rows):
+        shown_classes.add(rarest_class)
+    return sorted(shown_classes)[:MAX_RECALL_COLUMNS]

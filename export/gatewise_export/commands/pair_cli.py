@@ -20,7 +20,7 @@ from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
-from gatewise_export.commands.tables import point_text, print_cloud_lines, print_frontier
+from gatewise_export.commands.bundle_tables import point_text, print_cloud_lines
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -154,6 +154,9 @@ def _document(
 
 
 def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> None:
+    # it needs the learning libraries, which the command's help does not
+    from gatewise_export.commands.manifest_frontier import print_frontier
+
     manifest = bundle.manifest
     note(f"packed {bundle.path}")
     print_frontier(manifest, hull_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
+from gatewise.console import print_table
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.opaque_models import PYTHON_PREFIX
@@ -207,3 +208,34 @@ def _class_indices(labels: NDArray[Any], manifest: Manifest, source: str) -> NDA
             "classes"
         )
     return indices
+
+
+def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
+    """Print the figures of `gatewise verify` and the list of its comparisons.
+
+    `checks` has the report of each check by its name; a figure is printed if any report has it.
+    """
+    text_of_figure = {
+        "rows": "rows",
+        "differing_decisions": "differing decisions",
+        "differing_labels": "differing labels or values",
+        "differing_costs": "differing costs",
+        "max_margin_difference": "largest difference of a margin",
+        "cloud_label_differences": "differing labels of the high-cost model",
+        "cloud_probability_max_difference": "largest difference of its probabilities",
+        "accuracy": "accuracy",
+        "r2": "R²",
+        "cost": "mean cost",
+        "offload_rate": "offloaded",
+    }
+    rows = [
+        (text, *(f"{report[key]:.6g}" if key in report else "" for report in checks.values()))
+        for key, text in text_of_figure.items()
+        if any(key in report for report in checks.values())
+    ]
+    print_table("verify", ("", *checks), rows)
+    print()
+    for line in comparisons:
+        print(f"checked: {line}")
+    for remark in checks.get("data", {}).get("remarks", ()):
+        print(f"note: {remark}")

@@ -34,7 +34,7 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
         gatewise train log.csv --max-loss fault=0.05 --max-loss ok=0.01 --out bundle
         gatewise train windows.csv --target activity --groups subject --out bundle
     """
-    from gatewise_export.commands.tables import print_training
+    from gatewise_export.commands.training_tables import print_training
     from gatewise_export.training_run import neighbour_path, train_bundle
 
     settings = msgspec.structs.replace(settings, rows=neighbour_path(settings.out, "test.csv"))

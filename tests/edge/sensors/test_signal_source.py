@@ -12,7 +12,8 @@ from scipy.signal import resample_poly
 
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from gatewise_edge.sensors.signal_source import SignalOptions, WindowResampler, open_signal
+from gatewise_edge.sensors.sample_conversion import WindowResampler
+from gatewise_edge.sensors.signal_source import SignalOptions, open_signal
 from gatewise_edge.stop_request import StopRequest
 
 RATE_HZ = 100.0

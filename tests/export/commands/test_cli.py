@@ -14,8 +14,8 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
-from gatewise_export.commands import tables
-from gatewise_export.commands.tables import print_frontier
+from gatewise_export.commands import bundle_tables
+from gatewise_export.commands.manifest_frontier import print_frontier
 from tests.support.bundle_files import read_contents, replace_file
 from tests.support.processes import run_python
 from tests.support.wine_table import load_wine_table, set_cell, write_changed_table
@@ -136,8 +136,8 @@ def test_classes_without_a_recall_hide_no_class_of_low_recall(
     )
     points = list(manifest.operating_points)
     points[manifest.active] = point
-    monkeypatch.setattr(tables, "MAX_CLASSES_SHOWN", 2)
-    tables.print_bundle(msgspec.structs.replace(manifest, operating_points=tuple(points)))
+    monkeypatch.setattr(bundle_tables, "MAX_CLASSES_SHOWN", 2)
+    bundle_tables.print_bundle(msgspec.structs.replace(manifest, operating_points=tuple(points)))
     # class 0 has no rows
     _, second_class, third_class = manifest.classes
     class_text = f"{second_class} 0.900 / 0.800, {third_class} 0.500 / 0.700, ..."

@@ -12,8 +12,9 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import SettingsPath, list_candidates
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import frontier_points
 
 pytestmark = pytest.mark.slow  # tests thousands of rows, for up to a second
 

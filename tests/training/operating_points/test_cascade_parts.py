@@ -14,9 +14,9 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.cascade_parts import stages_within_bytes
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import PackedSizes
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 SIZES = st.lists(st.integers(1, 3000), min_size=1, max_size=4)
 

@@ -14,10 +14,11 @@ from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, class_weights
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
+from gatewise_training.operating_points.thresholds import frontier_points, tune
 
 
 def draw_record(seed, n=3000, rare_share=0.04):

@@ -10,13 +10,14 @@ from scipy import stats
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import (
     GroupLosses,
     loss_bounds,
     with_group_errors,
 )
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import frontier_points
 
 
 def test_gains_of_some_groups_do_not_offset_losses_of_others():

@@ -13,6 +13,7 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import list_candidates
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
@@ -23,7 +24,7 @@ from gatewise_training.operating_points.guarantee import (
     checked_records,
     row_losses,
 )
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import frontier_points
 
 N_DRAWS = 300
 

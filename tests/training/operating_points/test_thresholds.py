@@ -16,10 +16,10 @@ import pytest
 from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import (
-    CascadeRecord,
     frontier_points,
     tune,
     with_smoothed_answers,

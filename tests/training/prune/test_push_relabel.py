@@ -16,12 +16,16 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from gatewise_training.prune.presolve import Closure, Flow
+from gatewise_training.prune.solvers.flow_network import (
+    ClosureGraph,
+    make_network,
+    make_residual,
+)
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 from gatewise_training.prune.solvers.push_relabel import (
     SIZE,
     UNREACHABLE,
-    ClosureGraph,
-    _make_records,
+    _make_labels,
     _relabel,
     _send_along_tree,
 )
@@ -185,7 +189,9 @@ def make_tree_records(parent, node_labels, to_parent=None):
         column_price=np.zeros(0),
     )
     flow = np.zeros(n) if to_parent is None else np.array(to_parent, float)
-    network, residual, labels, queue = _make_records(graph, np.zeros(0), flow)
+    network = make_network(graph)
+    residual = make_residual(graph, network, np.zeros(0), flow)
+    labels, queue = _make_labels(n, 0)
     labels.label[:] = node_labels
     labels.label_count[:] = np.bincount(node_labels, minlength=n + 2)
     return network, residual, labels, queue

@@ -34,6 +34,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.cascade_parts import stages_within_bytes, stages_within_cost
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
@@ -46,7 +47,7 @@ from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.operating_points.recall_check import warn_of_recall
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import frontier_points
 
 
 class LabelledRows(NamedTuple):

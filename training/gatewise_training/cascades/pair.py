@@ -35,10 +35,10 @@ from gatewise_training.learners.given_models.given_graph import FormedGraph
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.risk_tests import exact_interval
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 MIN_ROWS = 40
 """Smallest number of rows: half choose thresholds, the other half measure them."""

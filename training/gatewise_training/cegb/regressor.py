@@ -12,7 +12,8 @@ from sklearn.utils import check_random_state
 
 from gatewise_training.cegb.base import ScoredModel
 from gatewise_training.cegb.objectives import ValueTarget
-from gatewise_training.data.input_checks import Validation, check_values, checked_splits
+from gatewise_training.data.input_checks import Validation, check_values
+from gatewise_training.data.row_splitter import checked_splits
 from gatewise_training.data.validation_split import (
     default_folds,
     unit_folds,

@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, one_line
 from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.row_splitter import RowSplitter, check_class_groups, checked_splits
 
 Constraints = dict[str, list[Any]]
 """Allowed values of each parameter of an estimator, as scikit-learn writes them."""
@@ -222,7 +222,7 @@ def check_training(
         )
     class_index = class_index.astype(np.int64)
     if validation_pair is None and splitter.groups is not None:
-        _check_class_groups(classes, class_index, splitter.groups)
+        check_class_groups(classes, class_index, splitter.groups)
     return Table(
         x=X,
         y=class_index,
@@ -253,84 +253,6 @@ def _convert_to_numpy(y: Any) -> Any:
     if dtype is None or np.ndim(y) != 1 or y.isna().any():
         return y
     return y.to_numpy(dtype)
-
-
-def checked_splits(
-    x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
-) -> tuple[NDArray[np.float64], Any, RowSplitter]:
-    """Check weights, groups and times; return weights, the pair (X_val, y_val) and the splitter.
-
-    The splitter covers the training rows of weight above 0, followed by the validation rows.
-    """
-    try:
-        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    except ValueError as error:
-        raise InputError(one_line(error)) from None
-    validation, splitter = _make_splitter(len(x), groups, time, validation)
-    all_validation_rows = np.ones(splitter.n_rows - len(x), bool)
-    return weight, validation, splitter.take(np.concatenate([weight > 0, all_validation_rows]))
-
-
-def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
-    """Check groups and times; return the pair (X_val, y_val) and the splitter of all rows."""
-    if validation is None:
-        return None, RowSplitter.checked(n, groups, time)
-    # validation rows, with groups if the training rows have them
-    try:
-        X_val, y_val, *optional_groups = validation
-        (groups_val,) = optional_groups or (None,)
-    except (TypeError, ValueError):
-        raise InputError(
-            "validation must be a pair (X_val, y_val), or with groups (X_val, y_val, groups_val)"
-        ) from None
-    if time is not None:
-        raise InputError("give time or validation, not both: validation rows are already chosen")
-    if (groups is None) != (groups_val is None):
-        missing_argument = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
-        raise InputError(
-            "groups are given for training rows or for validation rows only: add "
-            f"{missing_argument}"
-        )
-    n_val = len(np.asarray(y_val).ravel())
-    if groups is None:
-        return (X_val, y_val), RowSplitter(n + n_val)
-    # no group may have both training and validation rows
-    training_groups = RowSplitter.checked_values("groups", groups, n)
-    validation_groups = RowSplitter.checked_values("groups_val", groups_val, n_val)
-    if len(np.unique(validation_groups)) < 2:
-        raise InputError("groups_val has one value only: give validation rows of several groups")
-    shared_groups = [
-        group
-        for group in np.unique(validation_groups).tolist()
-        if group in set(training_groups.tolist())
-    ]
-    if shared_groups:
-        raise InputError(
-            f"group {shared_groups[0]!r} has training and validation rows ({len(shared_groups)} "
-            "such group(s)): rows of one group are alike, so that a model that remembers them "
-            "would look too good"
-        )
-    return (X_val, y_val), RowSplitter.checked(
-        n + n_val, np.concatenate([training_groups, validation_groups])
-    )
-
-
-def _check_class_groups(
-    classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
-) -> None:
-    """Raise InputError if all rows of a class are in one group."""
-    single_group_classes = [
-        class_index
-        for class_index in range(len(classes))
-        if len(np.unique(groups[y == class_index])) < 2
-    ]
-    if single_group_classes:
-        class_names = ", ".join(repr(label) for label in classes[single_group_classes[:5]].tolist())
-        raise InputError(
-            f"all rows of class {class_names} are in one group, so that no model could be "
-            "validated on groups that it has not seen: give more groups with the class, or drop "
-            "the class"
-        )
 
 
 def _check_predictions(predictions: Any, shape: tuple[int, int]) -> NDArray[np.float64]:

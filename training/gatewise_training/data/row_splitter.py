@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.utils.validation import _check_sample_weight
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 
 Rows = NDArray[np.intp]
 
@@ -294,3 +295,81 @@ def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
         part_of_row[rows] = (next_part + np.arange(len(rows))) % k
         next_part += len(rows)
     return part_of_row
+
+
+def checked_splits(
+    x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
+) -> tuple[NDArray[np.float64], Any, RowSplitter]:
+    """Check weights, groups and times; return weights, the pair (X_val, y_val) and the splitter.
+
+    The splitter covers the training rows of weight above 0, followed by the validation rows.
+    """
+    try:
+        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    except ValueError as error:
+        raise InputError(one_line(error)) from None
+    validation, splitter = _make_splitter(len(x), groups, time, validation)
+    all_validation_rows = np.ones(splitter.n_rows - len(x), bool)
+    return weight, validation, splitter.take(np.concatenate([weight > 0, all_validation_rows]))
+
+
+def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
+    """Check groups and times; return the pair (X_val, y_val) and the splitter of all rows."""
+    if validation is None:
+        return None, RowSplitter.checked(n, groups, time)
+    # validation rows, with groups if the training rows have them
+    try:
+        X_val, y_val, *optional_groups = validation
+        (groups_val,) = optional_groups or (None,)
+    except (TypeError, ValueError):
+        raise InputError(
+            "validation must be a pair (X_val, y_val), or with groups (X_val, y_val, groups_val)"
+        ) from None
+    if time is not None:
+        raise InputError("give time or validation, not both: validation rows are already chosen")
+    if (groups is None) != (groups_val is None):
+        missing_argument = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
+        raise InputError(
+            "groups are given for training rows or for validation rows only: add "
+            f"{missing_argument}"
+        )
+    n_val = len(np.asarray(y_val).ravel())
+    if groups is None:
+        return (X_val, y_val), RowSplitter(n + n_val)
+    # no group may have both training and validation rows
+    training_groups = RowSplitter.checked_values("groups", groups, n)
+    validation_groups = RowSplitter.checked_values("groups_val", groups_val, n_val)
+    if len(np.unique(validation_groups)) < 2:
+        raise InputError("groups_val has one value only: give validation rows of several groups")
+    shared_groups = [
+        group
+        for group in np.unique(validation_groups).tolist()
+        if group in set(training_groups.tolist())
+    ]
+    if shared_groups:
+        raise InputError(
+            f"group {shared_groups[0]!r} has training and validation rows ({len(shared_groups)} "
+            "such group(s)): rows of one group are alike, so that a model that remembers them "
+            "would look too good"
+        )
+    return (X_val, y_val), RowSplitter.checked(
+        n + n_val, np.concatenate([training_groups, validation_groups])
+    )
+
+
+def check_class_groups(
+    classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
+) -> None:
+    """Raise InputError if all rows of a class are in one group."""
+    single_group_classes = [
+        class_index
+        for class_index in range(len(classes))
+        if len(np.unique(groups[y == class_index])) < 2
+    ]
+    if single_group_classes:
+        class_names = ", ".join(repr(label) for label in classes[single_group_classes[:5]].tolist())
+        raise InputError(
+            f"all rows of class {class_names} are in one group, so that no model could be "
+            "validated on groups that it has not seen: give more groups with the class, or drop "
+            "the class"
+        )

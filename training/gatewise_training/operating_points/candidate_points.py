@@ -27,12 +27,13 @@ from scipy import stats
 from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import highest_recalls
 from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
-from gatewise_training.operating_points.thresholds import CascadeRecord, tune, with_smoothed_answers
+from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
 
 MAX_LOG_POWER = 5.0
 """Largest logarithm of a power: a share of 0.99 becomes 0.2."""

@@ -19,7 +19,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.operating_points.thresholds import CascadeRecord, tune, with_smoothed_answers
+from gatewise_training.operating_points.cascade_record import CascadeRecord
+from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
 
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 """Largest cost of an instance at each exit of the cascade of the stages with these numbers."""

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gatewise.operating_point import OperatingPoint
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, row_losses
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LOSS_LEVEL = 0.8
 """Confidence of the bound on the mean loss of new groups. It is lower than NET_LOSS_LEVEL, because

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import (
     check_class_rows,
@@ -43,7 +44,6 @@ from gatewise_training.operating_points.class_guarantee import (
     unused_losses,
 )
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
-from gatewise_training.operating_points.thresholds import CascadeRecord
 
 CANDIDATES_PER_STEP = 32
 """Number of candidates that are tested at once."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise.operating_point import FLOAT32_MAX
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.thresholds import CascadeRecord
+from gatewise_training.operating_points.cascade_record import CascadeRecord
 
 
 class Outcomes:

@@ -13,8 +13,9 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growing import GrownNodes, ensemble_of, unsplit_nodes
 from gatewise_training.forests.grower.impurity import log_table
+from gatewise_training.forests.grower.node_split import TreePrices
 from gatewise_training.forests.grower.split_search import ENTROPY, PAIRS, GrowthRule
-from gatewise_training.forests.grower.tree_kernel import BootstrapSample, TreePrices, grow_tree
+from gatewise_training.forests.grower.tree_kernel import BootstrapSample, grow_tree
 from gatewise_training.prune.forest import Forest
 
 Criterion = Literal["threshold_pairs", "entropy"]

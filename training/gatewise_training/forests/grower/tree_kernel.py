@@ -25,7 +25,6 @@ from gatewise_training.forests.grower.growing import (
     DEPTH,
     END,
     NODE,
-    LeafSplit,
     extend_array,
     mark_left,
     partition,
@@ -33,48 +32,18 @@ from gatewise_training.forests.grower.growing import (
     write_leaf,
     write_split,
 )
-from gatewise_training.forests.grower.histogram import (
-    ColumnRows,
-    NodeRows,
-    SparseCounts,
-    clear_sparse,
-    count_sparse,
-    event_arrays,
-    gather_codes,
-    list_events,
-    list_sparse_events,
-)
+from gatewise_training.forests.grower.histogram import NodeRows
 from gatewise_training.forests.grower.impurity import entropy, threshold_pairs
-from gatewise_training.forests.grower.minimax_split import Boundary, crossing_arrays, find_crossing
-from gatewise_training.forests.grower.split_search import (
-    MAX_DRAWS,
-    PAIRS,
-    best_gain,
-    draw_stumps,
-    minimax_pairs,
+from gatewise_training.forests.grower.node_split import (
+    RowItems,
+    SplitSearch,
+    find_best_split,
+    make_work_arrays,
 )
-
-FEATURE, BELOW, ABOVE, MERIT, DROP, HAS_NAN = range(6)
-"""Indices into the record of a node's best split so far: its column, its codes and its merit."""
+from gatewise_training.forests.grower.split_search import PAIRS
 
 FIRST_DEPTHS = 64
 """Number of depths that a path has room for at first; it is doubled for deeper trees."""
-
-
-class TreePrices(NamedTuple):
-    """Prices of features, (n_features,), and of groups, (n_groups,)."""
-
-    standalone: Any  # price of a feature with its groups
-    own: Any
-    group: Any  # (n_features,): -1 for no group
-    shared: Any  # price of a group with the groups that it requires
-
-
-class RowItems(NamedTuple):
-    """Items that rows acquired for earlier trees: features, then groups."""
-
-    items: Any  # (n_features + n_groups, n_rows), bool
-    has_rows: Any  # (n_features + n_groups,), bool: whether any row acquired the item
 
 
 class BootstrapSample(NamedTuple):
@@ -98,32 +67,6 @@ class Path(NamedTuple):
     paid: Any  # (n_depths, n_features + n_groups), bool
 
 
-class WorkArrays(NamedTuple):
-    """Working arrays of the search for splits."""
-
-    events: Any  # CodeEvents
-    sparse_counts: Any  # SparseCounts
-    crossing_work: Any  # CrossingWork
-    code: Any  # (n,), int32: codes of a node's rows
-    # (n_events,), bool: boundaries that random thresholds fall on; empty if all may be chosen
-    is_allowed: Any
-    thresholds: Any  # (MAX_DRAWS,)
-    # (n_groups,): number of examples at the node that owe the price of a group, or -1 if they are
-    # not counted yet
-    owing_counts: Any
-    best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
-
-
-class SplitSearch(NamedTuple):
-    """Data, settings and working arrays of the search for splits in one tree."""
-
-    columns: Any  # Codes
-    rule: Any  # GrowthRule
-    prices: Any  # TreePrices
-    acquired: Any  # RowItems
-    work: Any  # WorkArrays
-
-
 @numba.njit(cache=True, nogil=True)
 def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, seed: int) -> Any:
     """Grow a tree; return its :class:`GrownNodes` and their class counts, (n_nodes, n_classes).
@@ -139,7 +82,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
     n_nodes = 1
     path = _make_root_path(n_features, n_features + len(prices.shared))
-    work = _make_working_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
+    work = make_work_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
     search = SplitSearch(columns, rule, prices, _mark_acquired_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
     scratch_rows = np.empty(n, np.int32)
@@ -211,31 +154,6 @@ def _mark_acquired_items(items: Any, rule: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _make_working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
-    """Make the working arrays of a tree on `n` rows."""
-    n_features = len(columns.codes)
-    n_codes = 1  # including the code of NaN
-    for k in range(n_features):
-        n_codes = max(n_codes, columns.start[k + 1] - columns.start[k] + 1)
-    events = event_arrays(n, n_codes, n_classes)
-    sparse_counts = SparseCounts(
-        slots=np.zeros((columns.sparse.offset[n_features], n_classes), np.int32),
-        is_touched=np.zeros(n_features, np.bool_),
-        touched_columns=np.empty(n_features, np.int32),
-    )
-    return WorkArrays(
-        events=events,
-        sparse_counts=sparse_counts,
-        crossing_work=crossing_arrays(n, n_classes),
-        code=np.empty(n, np.int32),
-        is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
-        thresholds=np.empty(MAX_DRAWS),
-        owing_counts=np.zeros(n_groups),
-        best=np.empty(HAS_NAN + 1),
-    )
-
-
-@numba.njit(cache=True, nogil=True)
 def _select_node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any:
     """Get the rows of a node, and write its number of examples of each class to `counts`."""
     y = sample.y[begin:end]
@@ -249,206 +167,6 @@ def _select_node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any)
     else:
         impurity = entropy(counts, rule.log_table)
     return NodeRows(sample.rows[begin:end], y, weight, counts, n_examples, impurity)
-
-
-@numba.njit(cache=True, nogil=True)
-def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
-    """Find the best split of a node; also return whether the node's rows have NaN in its column.
-
-    The features that are still open below the node are written to the path at the next depth.
-    """
-    columns, rule, prices, acquired, work = search
-    for group in range(len(work.owing_counts)):
-        work.owing_counts[group] = -1.0
-    n_touched = 0
-    if len(work.sparse_counts.slots):
-        n_touched = count_sparse(columns.sparse, node, work.sparse_counts)
-    best = work.best
-    best[FEATURE] = -1
-    best[MERIT] = -np.inf
-    best[DROP] = 0.0
-    best[HAS_NAN] = 0
-    path.n_open[depth + 1] = _search_columns(
-        columns, rule, prices, acquired, work=work, node=node, path=path, depth=depth
-    )
-    clear_sparse(columns.sparse, work.sparse_counts, n_touched)
-    split = LeafSplit(np.int64(best[FEATURE]), np.int64(best[BELOW]), np.int64(best[ABOVE]), False)
-    return split, best[HAS_NAN] > 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _search_columns(
-    columns: Any, rule: Any, prices: Any, acquired: Any, work: Any, node: Any, path: Any, depth: int
-) -> int:
-    """Search the open columns of a node for the best split; return the number that stay open.
-
-    Arrays are read from their records before the loop. For each read of a record, numba counts
-    references to all arrays of the record, and each call passes all of them.
-    """
-    codes = columns.codes
-    common_codes = columns.sparse.common
-    events = work.events
-    crossing_work = work.crossing_work
-    node_rows = node.rows
-    rows = ColumnRows(work.code[: len(node_rows)], node.y, node.weight)
-    best = work.best
-    node_features = path.open_features[depth].copy()
-    child_features = path.open_features[depth + 1]
-    n_open = 0
-    for open_index in range(path.n_open[depth]):
-        k = node_features[open_index]
-        # penalty = mu * price of the examples that have not acquired the column
-        penalty = 0.0
-        can_win = True
-        if rule.mu > 0.0:
-            counts = work.owing_counts
-            penalty = _compute_penalty(
-                k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing_counts=counts
-            )
-            can_win = node.impurity - penalty >= best[MERIT]  # the gain is at most the impurity
-        # codes of the node's rows; the codes of a sparse column are already counted
-        low: Any = np.int64(0)
-        high: Any = np.int64(0)
-        n_events: Any = np.int64(0)
-        if can_win and common_codes[k] < 0:
-            low, high = gather_codes(codes[k], node_rows, rows.code)
-        elif can_win:
-            low, high, n_events = _list_sparse_codes(
-                columns.sparse, k, node, work.sparse_counts, events
-            )
-        if can_win and low == high:  # the column does not vary
-            continue
-        child_features[n_open] = k
-        n_open += 1
-        if not can_win:
-            continue
-        # the best boundary between two codes
-        if n_events == 0 and rule.criterion == PAIRS and not rule.stumps:
-            boundary = find_crossing(rows, low, high, node, rule.alpha, crossing_work)
-        else:
-            if n_events == 0:
-                n_events = list_events(rows, low, high, events)
-            if rule.stumps:
-                _allow_stumps(columns, k, node.n_examples, n_events, work)
-            boundary = _find_event_boundary(
-                events, n_events, node, rule, work.is_allowed, crossing_work
-            )
-        if boundary.below >= 0:
-            has_nan = high == columns.start[k + 1] - columns.start[k]
-            score = boundary.score - penalty
-            impurity_drop, merit = _drop_and_merit(
-                rule.criterion, node.impurity, score, prices.standalone[k]
-            )
-            _keep_better_split(best, k, boundary, impurity_drop, merit, has_nan)
-    return n_open
-
-
-@numba.njit(cache=True, nogil=True)
-def _list_sparse_codes(sparse: Any, k: int, node: Any, counts: Any, events: Any) -> Any:
-    """List the codes of sparse column k; return the smallest, the largest and their number.
-
-    All three are 0 if the column does not vary.
-    """
-    n_events = np.int64(0)
-    if counts.is_touched[k]:
-        n_events = np.int64(list_sparse_events(sparse, k, node.counts, counts.slots, events))
-    if n_events < 2:
-        return np.int64(0), np.int64(0), np.int64(0)
-    return np.int64(events.code[0]), np.int64(events.code[n_events - 1]), n_events
-
-
-@numba.njit(cache=True, nogil=True)
-def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: Any) -> None:
-    """Mark the boundaries of column k that random thresholds fall on."""
-    values = slice(columns.start[k], columns.start[k + 1])
-    draw_stumps(
-        work.events.code[:n_events],
-        columns.lower[values],
-        columns.upper[values],
-        n_examples,
-        work.is_allowed,
-        work.thresholds,
-    )
-
-
-@numba.njit(cache=True, nogil=True)
-def _find_event_boundary(
-    events: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, crossing_work: Any
-) -> Any:
-    """Find the best :class:`.Boundary` between the codes that are listed in `events`."""
-    if rule.criterion == PAIRS:
-        score, boundary = minimax_pairs(
-            events.count, n_events, node, rule.alpha, is_allowed, crossing_work
-        )
-    else:
-        score, boundary = best_gain(events.count, n_events, node, rule, is_allowed, crossing_work)
-    if boundary < 0:
-        return Boundary(score, np.int64(-1), np.int64(-1))
-    return Boundary(score, np.int64(events.code[boundary]), np.int64(events.code[boundary + 1]))
-
-
-@numba.njit(cache=True, nogil=True)
-def _drop_and_merit(criterion: int, impurity: float, score: float, price: float) -> Any:
-    """Compute how much a split lowers the impurity, and its merit; the largest merit wins.
-
-    For threshold-Pairs the merit is the inverse of ``c / (F - worst)``. The merit of free features
-    is infinite, so they are compared by their drops. For entropy the merit is the gain less the
-    penalty, which may be negative.
-    """
-    if criterion != PAIRS:
-        return np.inf, score
-    impurity_drop = impurity - score
-    return impurity_drop, impurity_drop / price if price > 0.0 else np.inf
-
-
-@numba.njit(cache=True, nogil=True)
-def _keep_better_split(
-    best: Any, k: int, boundary: Any, impurity_drop: float, merit: float, has_nan: bool
-) -> None:
-    """Write a split into `best` if it lowers the impurity and its merit is larger."""
-    both_are_free = merit == np.inf and best[MERIT] == np.inf
-    is_better = impurity_drop > best[DROP] if both_are_free else merit > best[MERIT]
-    if impurity_drop > 0.0 and is_better:
-        best[FEATURE] = k
-        best[BELOW] = boundary.below
-        best[ABOVE] = boundary.above
-        best[MERIT] = merit
-        best[DROP] = impurity_drop
-        best[HAS_NAN] = has_nan
-
-
-@numba.njit(cache=True, nogil=True)
-def _compute_penalty(
-    k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing_counts: Any
-) -> float:
-    """Compute ``mu`` times the price that the examples at a node owe for feature k.
-
-    `owing_counts` caches :func:`_count_owing` for groups, because the features of a group ask
-    for it again.
-    """
-    penalty = 0.0
-    if not paid[k]:
-        penalty = mu * prices.own[k] * _count_owing(acquired.items[k], acquired.has_rows[k], node)
-    group = prices.group[k]
-    if group >= 0 and not paid[len(prices.own) + group]:
-        if owing_counts[group] < 0.0:
-            item = len(prices.own) + group
-            owing_counts[group] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
-        penalty += mu * prices.shared[group] * owing_counts[group]
-    return penalty
-
-
-@numba.njit(cache=True, nogil=True)
-def _count_owing(acquired: Any, has_rows: bool, node: Any) -> float:
-    """Count the examples at a node that have not acquired an item for earlier trees."""
-    rows = node.rows
-    weight = node.weight
-    n_owing = node.n_examples
-    if has_rows:
-        for i in range(len(rows)):
-            if acquired[rows[i]]:
-                n_owing -= weight[i]
-    return float(n_owing)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -19,11 +19,8 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.presolve import FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.push_relabel import (
-    ClosureGraph,
-    improve_flow,
-    make_greedy_flow,
-)
+from gatewise_training.prune.solvers.flow_network import ClosureGraph, make_greedy_flow
+from gatewise_training.prune.solvers.push_relabel import improve_flow
 
 TOLERANCE = 1e-12
 """Share of the profits that may fail to reach the sink because of rounding."""

@@ -1,0 +1,48 @@
+"""Texts and orders that the tables about a bundle share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+
+#: Printed name of an operating point's `accuracy` by task.
+ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
+#: Largest number of classes in a line or table. The limits keep lines and tables readable on a
+#: terminal for bundles of many classes or columns.
+MAX_CLASSES_SHOWN = 8
+#: Largest number of column names in a line.
+MAX_NAMES_SHOWN = 6
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Join the first names, and count the others."""
+    n_others = len(names) - MAX_NAMES_SHOWN
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {n_others} more" if n_others > 0 else "")
+
+
+def join_values(values: Sequence[object], limit: int) -> str:
+    """Join the first `limit` values; dots stand for the others."""
+    return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")
+
+
+def sort_by_recall(recall: Sequence[float | None]) -> list[int]:
+    """Sort class indices by recall; classes without rows, which have no recall, come last."""
+    return sorted(
+        range(len(recall)),
+        key=lambda class_index: (recall[class_index] is None, recall[class_index] or 0.0),
+    )
+
+
+def share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
+    """Format a recall or precision; it is None if the class has no rows or no answers."""
+    share = None if shares is None else shares[class_index]
+    return "-" if share is None else f"{share:.3f}"
+
+
+def accuracy_name(manifest: Manifest) -> str:
+    """Name of the points' `accuracy`: agreement with the high-cost model, or the task's metric."""
+    metric_name = manifest.active_point.measured
+    return ACCURACY_NAMES[manifest.task] if metric_name == "accuracy" else metric_name
