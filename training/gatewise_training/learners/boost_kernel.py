@@ -147,6 +147,10 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
 
     Shapes: `gradient, hessian, scores` (n,).
     """
+    # int64, because numba would otherwise compile functions a second time for Python integers
+    root_leaf = np.int64(0)
+    n_leaves = np.int64(1)
+    n_nodes = np.int64(1)
     tree = _make_root(fit, gradient, hessian, root)
     if len(tree.active_features) == 0:
         return 0
@@ -158,10 +162,8 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
         tree.active_features,
         fit.work.leaf_sums[0],
     )
-    _search_columns(fit, tree, 0)
-    _choose_column(fit, tree, 0)
-    n_leaves = 1
-    n_nodes = 1
+    _search_columns(fit, tree, root_leaf)
+    _choose_column(fit, tree, root_leaf)
     while n_leaves < fit.settings.n_leaves:
         leaf = _find_best_leaf(tree, n_leaves, fit.settings.max_depth)
         if leaf < 0:

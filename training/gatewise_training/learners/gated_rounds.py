@@ -64,7 +64,7 @@ def boost(
     """
     prices = FirstUse(
         strength * costs.own,
-        np.asarray(costs.group, np.int64),
+        costs.group.astype(np.int64),  # writeable, else numba compiles the rounds once more
         strength * costs.shared,
         np.zeros(len(costs.own) + len(costs.shared), np.bool_),
     )

@@ -57,7 +57,7 @@ def tune(
     last_stage = -1 if record.can_offload else record.n_stages - 1
     # one cost per row, so that the compiled kernel handles both shapes
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
-    costs = np.ascontiguousarray(np.broadcast_to(costs, record.correctness.shape))
+    costs = np.broadcast_to(costs, record.correctness.shape).copy()
     correctness = record.correctness
     if record.class_weights is not None:  # class weights apply only to right answers
         correctness = correctness * record.scaled_class_weights

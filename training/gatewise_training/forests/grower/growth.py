@@ -102,7 +102,8 @@ def grow(
         ),
         TreePrices(
             costs.standalone_prices,
-            costs.own,
+            # a writeable copy: numba compiles the grower once more for arrays that are read-only
+            costs.own.copy(),
             costs.group.astype(np.int64),
             costs.standalone_group_prices,
         ),
