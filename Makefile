@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-signals bench-boards bench-loop bench-models bench-serve bench-soak \
+.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-signals bench-boards bench-loop bench-models bench-serve bench-soak \
 	bench-trees bench-cloud bench-enrolment bench-kills bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -50,8 +50,16 @@ mosquitto:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq mosquitto >/dev/null; } || \
 	{ echo "make test needs a mosquitto broker: install it (apt install mosquitto, brew install mosquitto) and run again"; exit 2; }
 
+# In a fresh clone these tests compile nearly all kernels of numba, each in one process. Otherwise
+# every test process would compile every kernel.
+KERNEL_TESTS := $(addprefix tests/training/,adapt/test_methods_of_adapt.py \
+	forests/test_budget_forest.py learners/test_extra_trees.py prune/test_solvers.py)
+kernels: $(STAMP)
+	@test -n "$$(find training -name '*.nbi' -print -quit)" || \
+	$(PYTEST) -q -n 2 --dist loadfile $(KERNEL_TESTS)
+
 # The chaos suite has the machine to itself: it is about deadlines.
-test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
+test: $(STAMP) mosquitto kernels       ## every test, the README and docstring examples included
 	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal --ignore=tests/chaos
 	$(PYTEST) tests/chaos
 
@@ -71,7 +79,7 @@ test-tuf: $(STAMP)  ## The Update Framework's public conformance suite on a devi
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
 
-test-fast: $(STAMP) mosquitto  ## the tests that take less than half a second each
+test-fast: $(STAMP) kernels mosquitto  ## the tests that take less than half a second each
 	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
 
 # In environments of their own; PYTHON=python3.14 takes another Python.
