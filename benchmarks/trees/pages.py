@@ -319,11 +319,6 @@ def _cegb(section: Section, parts: Section) -> list[str]:
             ensemble = pruned_curves["curves"]["ensemble"]
             sentences.append(compare(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
         lines.append(" ".join(sentences))
-        if "miser_rounds" not in figure:
-            lines[-1] += (
-                f" GreedyMiser has {figure['n_rounds']} rounds at one learning rate in this table, "
-                "which has not been measured again."
-            )
     return [
         *lines,
         "",
