@@ -5,8 +5,6 @@ Each line also says who gave the label, and when. The file is only appended to.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
+from gatewise.formats import plural
 from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choices
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 
@@ -97,26 +97,33 @@ class LabelledInstances:
         )
 
 
-def read_label_csv(csv_text: str) -> dict[str, str]:
-    """Read the columns ``id`` and ``label`` of a CSV, and skip rows with an empty label.
+def read_label_csv(path: Path) -> dict[str, str]:
+    """Read the columns ``id`` and ``label`` of a CSV file, and skip rows with an empty label.
 
-    Raises InputError if a column is missing, or if an instance has two different labels.
+    Raises InputError if :func:`.csv_rows` cannot read the file, if it does not have each column
+    once, if no row has a label, or if an instance has two different labels.
     """
-    reader = csv.DictReader(io.StringIO(csv_text))
-    if not {"id", "label"} <= set(reader.fieldnames or ()):
+    rows = csv_rows(path)
+    _, header = next(rows)
+    if header.count("id") != 1 or header.count("label") != 1:
         raise InputError(
-            "a CSV of labels must have columns named id and label, as `labels choose` writes"
+            f"{path} must have one column named id and one named label, as `labels choose` writes"
         )
+    id_column = header.index("id")
+    label_column = header.index("label")
     labels: dict[str, str] = {}
-    for line_number, row in enumerate(reader, 2):
-        instance_id = (row["id"] or "").strip()
-        label = (row["label"] or "").strip()
+    for line_number, row in rows:
+        instance_id = row[id_column]
+        label = row[label_column]
         if not label:
             continue
         if labels.setdefault(instance_id, label) != label:
             raise InputError(
-                f"line {line_number}: {instance_id} has the label {labels[instance_id]!r} already"
+                f"{path}, line {line_number}: {instance_id} has the label "
+                f"{labels[instance_id]!r} already"
             )
+    if not labels:
+        raise InputError(f"{path} has no labels: fill in its column label")
     return labels
 
 
@@ -131,8 +138,8 @@ def check_labels(
         known_classes.update(map(str, choice.facts.classes))
     if unknown_ids := [instance_id for instance_id in labels if instance_id not in chosen_ids]:
         raise InputError(
-            f"{len(unknown_ids)} ids were not chosen from this folder: "
-            f"{', '.join(unknown_ids[:_MAX_SHOWN])}"
+            f"not chosen from this folder: {plural(len(unknown_ids), 'id')}, such as "
+            f"{', '.join(map(repr, unknown_ids[:_MAX_SHOWN]))}"
         )
     if unknown_labels := sorted({label for label in labels.values() if label not in known_classes}):
         raise InputError(

@@ -133,17 +133,13 @@ def add(
 ) -> None:
     """Check the labels in a CSV, and add them to the archive with their author and time.
 
-    Rows with an empty label are ignored. If an instance was not chosen or a class is unknown, no
-    label is added. A new label for an instance replaces its old label.
+    Rows with an empty label are ignored. If no row has a label, if an instance was not chosen, or
+    if a class is unknown, no label is added. A new label for an instance replaces its old label.
 
       gatewise labels add kept to-label.csv
       gatewise labels add kept to-label.csv --by anna --new-class broken
     """
-    try:
-        csv_text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from None
-    label_of_id = read_label_csv(csv_text)
+    label_of_id = read_label_csv(file)
     choices = read_choices(archive)
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")

@@ -60,15 +60,38 @@ def test_an_incomplete_line_is_skipped(archive_and_choice):
 def test_wrong_labels_are_refused(archive_and_choice):
     _, choice = archive_and_choice
     chosen_id = choice.rows.ids[0]
-    with pytest.raises(InputError, match=r"1 ids were not chosen.*: elsewhere-0"):
+    with pytest.raises(InputError, match=r"not chosen.*: 1 id, such as 'elsewhere-0'"):
         check_labels({"elsewhere-0": "a"}, [choice])
     with pytest.raises(InputError, match=r"unknown labels 'x'; the classes are a, b; --new-class"):
         check_labels({chosen_id: "x"}, [choice])
-    with pytest.raises(InputError, match="columns named id and label"):
-        read_label_csv("name,label\n1,a\n")
-    with pytest.raises(InputError, match="line 3: 1 has the label 'a' already"):
-        read_label_csv("id,label\n1,a\n1,b\n")
-    assert read_label_csv("id,label,x\n1,a,0\n2,,0\n") == {"1": "a"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"name,label\n1,a\n", "one column named id and one named label"),
+        (b"id,label,label\n1,a,b\n", "one column named id and one named label"),
+        (b"id,label\n1,a\n1,b\n", "line 3: 1 has the label 'a' already"),
+        (b"id,label\n", "has no labels: fill in its column label"),
+        (b"id,label\n1,\n2, \n", "has no labels: fill in its column label"),
+        (b"id,label,x\n1,a,0\n2,b\n", "line 3: 2 cells under 3 columns; is the file cut short"),
+        (b'id,label\n1,"a\n2,b\n3,b\n', "unexpected end of data"),
+        ("id,label\n1,ü\n".encode("latin-1"), "write it in UTF-8"),
+    ],
+)
+def test_damaged_csv_of_labels_is_refused(tmp_path, content, message):
+    path = tmp_path / "labels.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_label_csv(path)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_csv_of_labels_from_a_spreadsheet_is_read(tmp_path, separator, encoding):
+    path = tmp_path / "labels.csv"
+    path.write_text("id,label,x\n1-0, a ,0\n2-0,,0\n".replace(",", separator), encoding)
+    assert read_label_csv(path) == {"1-0": "a"}
 
 
 def test_labelled_rows_without_a_choice_are_none(tmp_path):
