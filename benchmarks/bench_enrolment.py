@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import harness
 from gatewise.errors import GatewiseError
 from gatewise_cloud.broker.broker import find_mosquitto
-from gatewise_cloud.broker.broker_control import operator_endpoint, read_client_names
+from gatewise_cloud.broker.broker_control import operator_endpoint, read_clients_with_rights
 from gatewise_cloud.broker.broker_init import init_broker, register_devices
 from gatewise_cloud.broker.enrolment import make_tokens
 from gatewise_cloud.child_process import ChildProcess
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         parallel_tokens = [tokens[name] for name in names[n_sequential:]]
         parallel_seconds = _enrol_all(url, parallel_tokens, folder, n_threads)
         # a device that has enrolled without rights at the broker would make the rate worthless
-        names_with_rights = read_client_names(operator_endpoint(broker))
+        names_with_rights = read_clients_with_rights(operator_endpoint(broker), names)
         n_without_rights = len(set(names).difference(names_with_rights))
     figures = {
         "known": n_known,

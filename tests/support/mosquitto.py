@@ -74,6 +74,12 @@ class Mosquitto:
             print(self.log[-4000:])
             raise
 
+    def reload(self) -> None:
+        """Let the process read its configuration, certificates and revocation list again."""
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGHUP)
+        self.wait_for_line("Reloading config")
+
     def pause(self) -> None:
         """Stop the process without closing its connections."""
         assert self._child is not None

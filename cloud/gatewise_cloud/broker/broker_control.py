@@ -8,7 +8,7 @@ messages: for 60 ms with 20,000 devices.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -26,8 +26,6 @@ _RESPONSE_TOPIC: Final = "$CONTROL/dynamic-security/v1/response"
 _TIMEOUT_SECONDS: Final = 30.0
 #: Number of commands in one message.
 _BATCH_SIZE: Final = 100
-#: Number of clients in one page of a list.
-_PAGE_SIZE: Final = 2000
 
 _REVOKED_ROLES: Final = [{"rolename": REVOKED}]
 
@@ -80,20 +78,23 @@ def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> No
             raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
 
 
-def read_client_names(endpoint: Endpoint) -> Iterator[str]:
-    """Yield the names of all clients that have rights in the broker."""
-    offset = 0
-    while True:
-        command = {"command": "listClients", "count": _PAGE_SIZE, "offset": offset}
-        (response,) = _send_commands(endpoint, [command])
-        client_page = response["data"]
-        yield from client_page["clients"]
-        offset += len(client_page["clients"])
-        if not client_page["clients"] or offset >= client_page["totalCount"]:
-            return
+def read_clients_with_rights(endpoint: Endpoint, names: Iterable[str]) -> set[str]:
+    """Read which of the clients `names` have rights in a running broker.
+
+    Raises LinkError if the broker cannot be reached or does not answer.
+    """
+    commands = [{"command": "getClient", "username": name} for name in names]
+    clients_with_rights = set()
+    for response in _send_commands(endpoint, commands):
+        # there is no data if the broker does not know the client
+        client = response.get("data", {}).get("client", {"disabled": True})
+        is_revoked = any(role["rolename"] == REVOKED for role in client.get("roles", ()))
+        if not client.get("disabled") and not is_revoked:
+            clients_with_rights.add(client["username"])
+    return clients_with_rights
 
 
-def _send_commands(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
+def _send_commands(endpoint: Endpoint, commands: Sequence[Command]) -> Iterator[Mapping[str, Any]]:
     """Send commands in batches, and yield their responses in order."""
     if not commands:
         return

@@ -20,14 +20,19 @@ from typing import Any, Final
 
 import msgspec
 
+from gatewise.errors import InputError
+from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import (
     JSON_REQUEST_TOPICS,
     LABEL_TOPICS,
     MAX_PAYLOAD,
     REQUEST_TOPICS,
+    check_device,
     shared_subscription,
 )
 
+#: Longest name of a client; a certificate's common name has at most 64 characters (RFC 5280).
+_MAX_NAME_LENGTH: Final = 60
 #: Smallest limit on connections. With many clients the limit is four per client, because a TCP
 #: connection without a certificate counts until its handshake fails.
 _MIN_CONNECTIONS: Final = 1000
@@ -264,3 +269,26 @@ def access_list(
             ),
         ]
     return "\n".join([*lines, ""])
+
+
+def split_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split texts at commas, and list each name once."""
+    names = (name.strip() for text in texts for name in text.split(","))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def client_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split texts at commas; InputError if a name cannot be that of a client."""
+    names = split_names(texts)
+    for name in names:
+        try:
+            check_device(name)
+        except WireError as error:
+            raise InputError(f"client {name!r}: {error}") from None
+        # names become file names and words of the access list
+        if name.startswith((".", "$")) or "\\" in name or len(name) > _MAX_NAME_LENGTH:
+            raise InputError(
+                f"client {name!r}: give a name of at most {_MAX_NAME_LENGTH} characters that "
+                "begins with neither '.' nor '$' and has no backslash"
+            )
+    return names

@@ -42,12 +42,13 @@ from gatewise_cloud.broker.authority import (
 from gatewise_cloud.broker.broker_files import (
     REVOKED,
     access_list,
+    client_names,
     has_live_control,
     rights_json,
     secure_config,
+    split_names,
 )
-from gatewise_edge.errors import WireError
-from gatewise_edge.link.wire import MAX_PAYLOAD, check_device
+from gatewise_edge.link.wire import MAX_PAYLOAD
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
@@ -59,8 +60,6 @@ _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
 #: Folders in which packages of Linux distributions and of Homebrew install plugins.
 _PLUGIN_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
-#: Longest name of a client; a certificate's common name has at most 64 characters (RFC 5280).
-_MAX_NAME_LENGTH: Final = 60
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 #: Size of a message; MQTT's length field of 4 bytes allows 268,435,455.
@@ -169,13 +168,14 @@ class Roster(Record, frozen=True, kw_only=True):
         Raises InputError if a client to revoke or renew is unknown, or if a host is not valid.
         """
         # check the clients to revoke and to renew, and list the new clients
-        clients_to_revoke = _client_names(settings.revoke)
-        for name in (*clients_to_revoke, *_client_names(settings.renew)):
-            if name not in self.clients:
-                raise InputError(
-                    f"client {name!r} is not on the roster, and cannot be revoked or renewed"
-                )
-        new_clients = {role: _client_names(getattr(settings, role)) for role in _ROLES}
+        clients_to_revoke = client_names(settings.revoke)
+        # a client may be revoked again, because the broker was out of reach at the first time
+        unknown_clients = {*clients_to_revoke} - {*self.revoked} | {*client_names(settings.renew)}
+        for name in sorted(unknown_clients - self.clients.keys()):
+            raise InputError(
+                f"client {name!r} is not on the roster, and cannot be revoked or renewed"
+            )
+        new_clients = {role: client_names(getattr(settings, role)) for role in _ROLES}
         if is_new:
             new_clients["workers"] = new_clients["workers"] or ("worker-1",)
             new_clients["operators"] = new_clients["operators"] or ("operator",)
@@ -185,6 +185,11 @@ class Roster(Record, frozen=True, kw_only=True):
                 name for name in getattr(self, role) if name not in clients_to_revoke
             ]
             clients_by_role[role] = tuple(dict.fromkeys([*remaining_clients, *new_clients[role]]))
+        if not clients_by_role["operators"]:
+            raise InputError(
+                "no operator would remain to change the running broker: name another "
+                "(gatewise broker init DIR --revoke OLD --operators NEW), and restart the broker"
+            )
         # a client that is added again is no longer revoked
         present_clients = {name for role in _ROLES for name in clients_by_role[role]}
         all_revoked_clients = dict.fromkeys([*self.revoked, *clients_to_revoke])
@@ -193,7 +198,7 @@ class Roster(Record, frozen=True, kw_only=True):
             self,
             **{name: value for name, value in stored_settings.items() if value is not None},
             **clients_by_role,
-            hosts=_split_names(settings.hosts) or self.hosts,
+            hosts=split_names(settings.hosts) or self.hosts,
             max_message=_largest_message(settings, self.max_message),
             revoked=tuple(name for name in all_revoked_clients if name not in present_clients),
         )
@@ -279,12 +284,12 @@ def init_broker(
         folder / "mosquitto.conf",
         roster,
         _plugin_path(roster),
-        revoked_clients=_client_names(settings.revoke),
+        revoked_clients=client_names(settings.revoke),
     )
     _issue_certificates(
         broker_folder,
         clients,
-        (*broker_folder.revoked_clients, *_client_names(settings.renew)),
+        (*broker_folder.revoked_clients, *client_names(settings.renew)),
         clock,
     )
     _write_files(broker_folder, len(clients))
@@ -420,28 +425,6 @@ def _largest_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
                 f"--max-message {limit_bytes}: a request of {path} has {n_bytes} bytes"
             )
     return limit_bytes
-
-
-def _split_names(texts: Iterable[str]) -> _Names:
-    """Split texts at commas, and list each name once."""
-    names = (name.strip() for text in texts for name in text.split(","))
-    return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _client_names(texts: Iterable[str]) -> _Names:
-    names = _split_names(texts)
-    for name in names:
-        try:
-            check_device(name)
-        except WireError as error:
-            raise InputError(f"client {name!r}: {error}") from None
-        # names become file names and words of the access list
-        if name.startswith((".", "$")) or "\\" in name or len(name) > _MAX_NAME_LENGTH:
-            raise InputError(
-                f"client {name!r}: give a name of at most {_MAX_NAME_LENGTH} characters that "
-                "begins with neither '.' nor '$' and has no backslash"
-            )
-    return names
 
 
 def _expires_soon(files: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:

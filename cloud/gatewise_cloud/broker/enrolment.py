@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
+from gatewise_cloud.broker.broker_files import client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
 from gatewise_edge.service.enrolment import MAX_BODY_BYTES, write_token
 from gatewise_export.bundle.storage import replace_file
@@ -60,6 +61,7 @@ class Enrolment(Record, frozen=True):
 
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Make a one-time token for each device name; older tokens of these names become invalid."""
+    names = client_names(names)
     clients = read_roster(folder).clients
     authority_certificate = (folder / "ca.crt").read_bytes()
     expiry = time.time() + _TOKEN_LIFETIME_SECONDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,18 +18,24 @@ from gatewise.formats import plural
 from gatewise.settings import with_options
 from gatewise_cloud.broker.authority import read_certificate
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker.broker_control import apply_roles, operator_endpoint, read_client_names
+from gatewise_cloud.broker.broker_control import (
+    apply_roles,
+    operator_endpoint,
+    read_clients_with_rights,
+)
 from gatewise_cloud.broker.broker_files import REVOKED
 from gatewise_cloud.broker.broker_init import (
     BrokerFolder,
     BrokerSettings,
     broker_clients,
     init_broker,
+    read_roster,
 )
 from gatewise_cloud.broker.enrolment import EnrolmentServer, make_tokens
 from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
+from gatewise_edge.errors import LinkError
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")]
 _Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of clients.")]
@@ -120,6 +126,7 @@ def init(
         gatewise broker init broker --host broker.example --devices pi-1,pi-2
     """
     broker_folder = init_broker(folder, settings)
+    _note_old_certificates(settings.renew)
     if as_json:
         roster = {
             name: value for name, value in asdict(broker_folder.roster).items() if name != "pool"
@@ -134,7 +141,7 @@ def init(
         print_line("", roster | report, as_json=True)
         return
     _print_folder(broker_folder)
-    if settings.run_as is None and os.geteuid() == 0:
+    if broker_folder.roster.run_as is None and os.geteuid() == 0:
         note(
             "note: if root starts mosquitto, it runs as the user mosquitto, who may not read these "
             "files: give --run-as mosquitto"
@@ -168,7 +175,8 @@ def add(
         raise InputError("--worker and --labeller: add them by two calls")
     role = "workers" if worker else "labellers" if labeller else "devices"
     roles: dict[str, Any] = {role: tuple(names)}
-    broker_folder = init_broker(_existing_folder(folder), **roles)
+    _note_old_certificates(_revoked_clients(folder, names))
+    broker_folder = init_broker(folder, **roles)
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, role), broker)
     text = "\n".join(f"made {path} and its key" for path in broker_folder.issued_certificates)
     document = {"made": broker_folder.issued_certificates, "applied": is_applied}
@@ -208,17 +216,22 @@ def list_clients(
     """
     broker_folder = init_broker(_existing_folder(folder))
     endpoint = operator_endpoint(broker_folder, broker)
-    known_names = set(read_client_names(endpoint)) if broker_folder.has_live_control else None
+    clients = broker_clients(broker_folder.roster)
+    clients_with_rights = None
+    if broker_folder.has_live_control:
+        clients_with_rights = read_clients_with_rights(endpoint, clients)
     statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
     rows: list[dict[str, Any]] = []
-    for name, role in broker_clients(broker_folder.roster).items():
+    for name, role in clients.items():
         certificate = Path(broker_folder.client_arguments(name)["cert_file"])
         expiry_date = None
         if certificate.exists():
             expiry_date = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
-        has_rights = None if known_names is None else name in known_names and role != REVOKED
+        has_rights = None if clients_with_rights is None else name in clients_with_rights
+        # the last status of a client without rights is out of date
+        status = None if has_rights is False else statuses.get(name)
         row = {"name": name, "role": role, "expires": expiry_date, "rights": has_rights}
-        rows.append(row | {"status": statuses.get(name)})
+        rows.append(row | {"status": status})
     if as_json:
         emit({"clients": rows})
         return
@@ -238,7 +251,8 @@ def token(
 
         gatewise broker token pi-5 --dir broker
     """
-    tokens = make_tokens(_existing_folder(folder), names)
+    _note_old_certificates(_revoked_clients(folder, names))
+    tokens = make_tokens(folder, names)
     print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
 
@@ -285,14 +299,38 @@ def _existing_folder(folder: Path) -> Path:
     return folder
 
 
+def _revoked_clients(folder: Path, names: Iterable[str]) -> list[str]:
+    """Return those of `names` that a folder's roster lists as revoked."""
+    revoked_clients = read_roster(_existing_folder(folder)).revoked
+    return [name for name in names if name in revoked_clients]
+
+
 def _apply_roles_live(
     broker_folder: BrokerFolder, clients: Mapping[str, str], url: str | None
 ) -> bool:
     """Change roles in a running broker; return False if the broker needs a restart for it."""
     if not broker_folder.has_live_control:
         return False
-    apply_roles(operator_endpoint(broker_folder, url), clients, broker_folder.roster.pool)
+    endpoint = operator_endpoint(broker_folder, url)
+    try:
+        apply_roles(endpoint, clients, broker_folder.roster.pool)
+    except LinkError as error:
+        raise LinkError(
+            error.url,
+            f"{error}; {broker_folder.folder} is changed, but the running broker may not be: run "
+            "this command again",
+        ) from error
     return True
+
+
+def _note_old_certificates(names: Iterable[str]) -> None:
+    """Say when the broker refuses the earlier certificates of clients, if there are any."""
+    if client_list := ", ".join(names):
+        note(
+            f"note: a running broker refuses the old certificate of {client_list} only after it "
+            "has read ca.crl again: copy ca.crl to its machine, and send mosquitto SIGHUP "
+            "(systemctl reload mosquitto)"
+        )
 
 
 def _print_folder(broker_folder: BrokerFolder) -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from gatewise.cli import main
 from gatewise_cloud.broker import broker_control
-from gatewise_cloud.broker.broker_control import apply_roles, operator_endpoint, read_client_names
+from gatewise_cloud.broker.broker_control import (
+    apply_roles,
+    operator_endpoint,
+    read_clients_with_rights,
+)
 from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.wire import LABEL_TOPICS, REQUEST_TOPICS, shared_subscription
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -68,7 +74,8 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     with pytest.raises(LinkError, match="closed the connection"):
         second_link.connect(10)
     second_link.close()
-    assert list_clients(broker, capsys)["pi-9"]["rights"] is False
+    revoked_client = list_clients(broker, capsys)["pi-9"]
+    assert (revoked_client["rights"], revoked_client["status"]) == (False, None)
     assert (first_link.ready, first_link.connection_number) == (True, 1)
     first_link.close()
 
@@ -76,6 +83,47 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     restored_link = make_link(broker, "pi-9")
     restored_link.connect(CONNECT_TIMEOUT_S)
     restored_link.close()
+
+
+def test_revocation_is_repeated_after_the_broker_was_out_of_reach(broker, capsys):
+    run_broker_command(broker, capsys, "add", "pi-4")
+    folder = str(broker.broker_folder.folder)
+    closed_url = f"mqtts://127.0.0.1:{free_port()}"
+    assert main(["broker", "revoke", "pi-4", "--dir", folder, "--broker", closed_url]) == 2
+    error_text = capsys.readouterr().err
+    assert "the running broker may not be: run this command again" in error_text
+    assert error_text.count("\n") == 1
+    client = list_clients(broker, capsys)["pi-4"]
+    assert (client["role"], client["rights"]) == ("revoked", True)
+    assert run_broker_command(broker, capsys, "revoke", "pi-4")["applied"]
+    assert list_clients(broker, capsys)["pi-4"]["rights"] is False
+
+
+def test_old_certificate_of_a_client_that_is_added_again_is_refused_after_a_reload(
+    broker, capsys, tmp_path
+):
+    run_broker_command(broker, capsys, "add", "pi-5")
+    old_files = broker.broker_folder.client_arguments("pi-5")
+    for key in ("cert_file", "key_file"):
+        old_files[key] = shutil.copy(old_files[key], tmp_path)
+    run_broker_command(broker, capsys, "revoke", "pi-5")
+    arguments = ["--dir", str(broker.broker_folder.folder), "--broker", broker.url]
+    assert main(["broker", "add", "pi-5", *arguments]) == 0
+    output = capsys.readouterr()
+    assert "refuses the old certificate of pi-5 only after" in output.err
+    other_link = make_link(broker, "pi-1")
+    other_link.connect(CONNECT_TIMEOUT_S)
+
+    broker.reload()
+    old_link = MqttLink(broker.url, device="pi-5", **old_files)
+    with pytest.raises(LinkError, match="closed the connection"):
+        old_link.connect(10)
+    old_link.close()
+    new_link = make_link(broker, "pi-5")
+    new_link.connect(CONNECT_TIMEOUT_S)
+    new_link.close()
+    assert (other_link.ready, other_link.connection_number) == (True, 1)
+    other_link.close()
 
 
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
@@ -113,14 +161,14 @@ def test_only_an_operator_may_change_roles(broker, monkeypatch):
     # More clients than fit one command.
     role_of_client = {f"bulk-{i}": "devices" for i in range(250)}
     apply_roles(endpoint, role_of_client, broker.broker_folder.roster.pool)
-    assert role_of_client.keys() <= set(read_client_names(endpoint))
+    assert read_clients_with_rights(endpoint, role_of_client) == role_of_client.keys()
     device = make_link(broker, "pi-2")
     with monkeypatch.context() as patch:
         # The broker drops the commands of a device, so that the call waits for the timeout.
         patch.setattr(broker_control, "_TIMEOUT_SECONDS", 3.0)
         with pytest.raises(LinkError, match=r"may not control it|does not answer"):
             apply_roles(device._endpoint, {"x": "devices"}, "pool")
-    assert "x" not in read_client_names(endpoint)
+    assert not read_clients_with_rights(endpoint, ["x"])
 
 
 def test_broker_add_refuses_a_folder_without_a_roster(tmp_path, capsys):

@@ -212,6 +212,16 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
     assert certificate_path.name == "pi-1.crt"
 
 
+def test_last_operator_is_not_revoked_without_another(folder):
+    roster = (folder / "roster.json").read_bytes()
+    with pytest.raises(InputError, match="no operator would remain"):
+        init_broker(folder, revoke=["operator"])
+    assert (folder / "roster.json").read_bytes() == roster
+    assert (folder / "clients" / "operator.crt").exists()
+    broker_folder = init_broker(folder, revoke=["operator"], operators=["boss"])
+    assert broker_folder.roster.operators == ("boss",)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
