@@ -148,9 +148,9 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
     Shapes: `gradient, hessian, scores` (n,).
     """
     # int64, because numba would otherwise compile functions a second time for Python integers
-    root_leaf = np.int64(0)
-    n_leaves = np.int64(1)
-    n_nodes = np.int64(1)
+    root_leaf: Any = np.int64(0)
+    n_leaves: Any = np.int64(1)
+    n_nodes: Any = np.int64(1)
     tree = _make_root(fit, gradient, hessian, root)
     if len(tree.active_features) == 0:
         return 0
@@ -194,7 +194,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
         fit.value[tree.leaves[leaf, NODE]] = step
         for i in range(tree.leaves[leaf, BEGIN], tree.leaves[leaf, END]):
             scores[fit.work.rows[i]] += step
-    return n_nodes
+    return int(n_nodes)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -111,7 +111,7 @@ def _grow_forest(task: Any, seed: int) -> Any:
         np.empty(task.n_classes),
     )
     roots = np.empty(task.n_trees, np.int32)
-    n_nodes = np.int64(0)  # numba would compile the growth a second time for a Python integer
+    n_nodes: Any = np.int64(0)  # numba would compile the growth a second time for a Python integer
     for tree in range(task.n_trees):
         # a tree has fewer than 2 n nodes
         if n_nodes + 2 * n > max_nodes:

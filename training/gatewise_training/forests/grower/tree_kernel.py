@@ -80,7 +80,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     counts = np.zeros((2 * n - 1, sample.n_classes), np.int32)
     open_leaves = np.empty((2 * n - 1, 4), np.int64)
     n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
-    n_nodes = np.int64(1)  # numba would compile functions a second time for a Python integer
+    n_nodes: Any = np.int64(1)  # numba would compile functions a second time for a Python integer
     path = _make_root_path(n_features, n_features + len(prices.shared))
     work = make_work_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
     search = SplitSearch(columns, rule, prices, _mark_acquired_items(items, rule), work)
