@@ -154,3 +154,17 @@ def test_features_of_a_column_share_its_price(frame):
     assert costs.price([when]) == PRICES["when"]
     with pytest.raises(InputError, match="no feature cost for 'supplier'"):
         encoder.feature_costs({"heat": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("cells", "option"),
+    [
+        (["3"] * 60 + ["v4.1"] * 60, "columns={'a': 'category'}"),  # a code in a new form
+        (["0", "1"] * 57 + ["ERR"] * 6, "missing_words=['ERR']"),
+        ([str(i) for i in range(80)] + ["ERR"] * 40, "missing_words=['ERR']"),
+    ],
+)
+def test_codes_in_two_forms_are_categories_and_rare_words_are_failures(cells, option):
+    with pytest.raises(InputError) as error_info:
+        TableEncoder(impute=True).fit(pd.DataFrame({"a": cells}))
+    assert f"({option} or " in str(error_info.value)

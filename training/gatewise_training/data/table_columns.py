@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 _MAX_NAME_BYTES: Final = 200
 #: Largest number of different cells that do not match a column's kind; each becomes an option.
 _MAX_ODD_CELLS: Final = 10
+#: Few different numbers are codes if a larger share of the rows has other texts: with 3 in one
+#: half of the rows and v4.1 in the other, no sensor has failed.
+_MAX_ODD_SHARE_OF_CODES: Final = 0.1
+#: Largest number of different numbers that codes have.
+_MAX_NUMBER_CODES: Final = 12
 #: Largest number of columns that a message names.
 _MAX_SHOWN_NAMES: Final = 20
 #: Words that only booleans have; y, n, 0 and 1 may also be categories or numbers.
@@ -155,7 +160,7 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
             comma_role, example = role_and_example
             return replace(facts, kind=kind, example=example, comma_role=comma_role)
         n_odd_rows = sum(counts[cell] for cell in odd_cells)
-        if not odd_cells or (len(odd_cells) <= _MAX_ODD_CELLS and n_odd_rows <= n_present / 2):
+        if _are_failures(odd_cells, counts):
             matching_cells = [cell for cell in counts if cell not in odd_cells]
             numbers = [read_number(cell) for cell in matching_cells] if kind == "number" else [0.0]
             return replace(
@@ -174,6 +179,15 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     # categories occur in several rows; a small table may have a few that do not
     is_text = len(counts) > max(20, n_present / 2)
     return replace(facts, kind="text" if is_text else "category")
+
+
+def _are_failures(odd_cells: Sequence[Any], counts: Counter[Any]) -> bool:
+    """Whether the cells that do not fit a kind are few enough to be the words of a failure."""
+    n_odd_rows = sum(counts[cell] for cell in odd_cells)
+    if len(odd_cells) > _MAX_ODD_CELLS or n_odd_rows > counts.total() / 2:
+        return False
+    has_codes = len(counts) - len(odd_cells) <= _MAX_NUMBER_CODES
+    return not has_codes or n_odd_rows <= _MAX_ODD_SHARE_OF_CODES * counts.total()
 
 
 def _find_comma_role(
