@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -88,7 +88,7 @@ def init(
         for name, facts in facts_of_column.items()
     ):
         arguments.append("--impute")
-    arguments += _split_options(remarks, facts_of_column)
+    arguments += _split_options(remarks)
     command = shlex.join([*arguments, "--out", "bundle"])
     lines = [
         _column_line(name, facts, kind_of_column[name], drop_reasons[name])
@@ -147,17 +147,12 @@ evaluation = 0.0
 """
 
 
-def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnFacts]) -> list[str]:
+def _split_options(remarks: Sequence[TableRemark]) -> list[str]:
     """List the options that hold out whole entities or the latest rows, if remarks advise it."""
     for trouble in ("entities", "time"):
         for remark in remarks:
             if remark.trouble == trouble:
-                name = remark.columns[0]
-                date_format = columns[name].date_formats[0]
-                needs_format = (
-                    trouble == "time" and columns[name].kind == "time" and date_format != ISO
-                )
-                return [remark.option, f"{name}={date_format}" if needs_format else name]
+                return remark.arguments
     return []
 
 

@@ -51,7 +51,11 @@ def find_troubles(
         ({"code": [f"x{i}" for i in range(400)]}, "identifier", "--drop code"),
         ({"unit": np.full(400, 3.5)}, "constant", "--drop unit"),
         ({"unit": ["kg"] * 400}, "constant", "--drop unit"),
-        ({"when": pd.date_range("2024", periods=400).strftime("%d.%m.%Y")}, "time", "--time-split"),
+        (
+            {"when": pd.date_range("2024", periods=400).strftime("%d.%m.%Y")},
+            "time",
+            "--time-split when=%d.%m.%Y",
+        ),
         ({"month": np.repeat(np.arange(8), 50)}, "time", "--time-split month"),
         ({"level": np.sort(np.random.default_rng(4).normal(size=400))}, "order", "--time-split"),
         ({"my patient": np.arange(400) % 130}, "entities", "--groups 'my patient'"),

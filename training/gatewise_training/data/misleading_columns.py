@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import read_category, read_number, read_time
+from gatewise.columns.cells import ISO, read_category, read_number, read_time
 from gatewise.columns.kinds import MAX_LEARNED_CATEGORIES
 from gatewise.errors import InputError
 from gatewise_training.data.table_columns import ColumnFacts, numeric_values
@@ -110,6 +110,7 @@ class TableRemark:
 
     trouble: Trouble
     columns: tuple[str, ...]
+    date_format: str = ISO  # of the first column, if it has dates
 
     @property
     def option(self) -> str:
@@ -122,11 +123,15 @@ class TableRemark:
         names = ", ".join(map(repr, self.columns[:MAX_NAMED_COLUMNS]))
         n_more = len(self.columns) - MAX_NAMED_COLUMNS
         names += f" and {n_more} more" if n_more > 0 else ""
-        n_options = MAX_NAMED_COLUMNS if self.option == "--drop" else 1
-        options = " ".join(
-            f"{self.option} {shlex.quote(name)}" for name in self.columns[:n_options]
-        )
-        return f"{names}: {REASONS[self.trouble][0]} ({options})"
+        return f"{names}: {REASONS[self.trouble][0]} ({shlex.join(self.arguments)})"
+
+    @property
+    def arguments(self) -> list[str]:
+        """The option with its values, for each column if several can be dropped."""
+        if self.option == "--drop":
+            return [text for name in self.columns[:MAX_NAMED_COLUMNS] for text in ("--drop", name)]
+        name = self.columns[0]
+        return [self.option, name if self.date_format == ISO else f"{name}={self.date_format}"]
 
 
 def table_remarks(
@@ -163,7 +168,15 @@ def table_remarks(
             columns.setdefault(order_trouble, []).append(name)
     for trouble in _FEATURE_TROUBLES:
         columns[trouble] = [name for name in columns[trouble] if name not in dropped]
-    return [TableRemark(trouble, tuple(names)) for trouble, names in columns.items() if names]
+    return [
+        TableRemark(
+            trouble,
+            tuple(names),
+            facts[names[0]].date_formats[0] if trouble in ("time", "dates") else ISO,
+        )
+        for trouble, names in columns.items()
+        if names
+    ]
 
 
 def _drop_columns(codes: dict[str, _ColumnCodes], names: Sequence[str]) -> dict[str, _ColumnCodes]:
