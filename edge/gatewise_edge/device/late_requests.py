@@ -1,8 +1,9 @@
 """Late requests: store instances that could not be offloaded, and send them when the cloud replies.
 
 A late request never changes the answer that the device gave. It carries that answer in an audit
-mark, with probability 1 for a fallback, so that a worker that stores instances also has the
-device's answer. At most one late request is in flight, and only while no live request is.
+mark, so that a worker that stores instances also has the device's answer. The mark's probability is
+1 for a fallback, times the probability with which a full store kept the request. At most one late
+request is in flight, and only while no live request is.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -201,19 +202,31 @@ class LateRequests:
             return unsent_request.number
         # A late request has at least 1 here, because 0 marks a live request.
         request.late_s = min(max(1, round(time.time() - unsent_request.answered_at)), MAX_LATE_S)
+        mark = request.audit
+        is_fallback = mark is not None and mark.probability == 1
+        if mark is not None:
+            request.audit = replace(mark, probability=mark.probability * unsent_request.chance)
         offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
-        self._settle(unsent_request, request, offload)
+        self._settle(unsent_request, request, offload, is_fallback=is_fallback)
         if offload.state != "answered":
             self._pause(_PAUSE_S)
         return unsent_request.number
 
-    def _settle(self, unsent_request: UnsentRequest, request: Request, offload: Offload) -> None:
+    def _settle(
+        self,
+        unsent_request: UnsentRequest,
+        request: Request,
+        offload: Offload,
+        *,
+        is_fallback: bool,
+    ) -> None:
         """Remove a request from the store if it was answered or refused for good."""
         response = offload.response
         if offload.state == "answered" and response is not None:
             self._store.remove(unsent_request)
             self._counts["late_sent"] += 1
-            self._report_answer(request, response)
+            if is_fallback:
+                self._report_answer(request, response)
         elif offload.state == "refused" and response is not None and not response.retryable:
             self._store.remove(unsent_request)
             self._counts["late_refused"] += 1
@@ -222,7 +235,7 @@ class LateRequests:
         """Call `on_correction` with the late answer to a fallback."""
         mark = request.audit
         classes = self._classes_by_version.get((request.model, request.version))
-        if self.on_correction is None or mark is None or mark.probability < 1:
+        if self.on_correction is None or mark is None:
             return
         # After a restart the labels of a replaced version are not known.
         if classes is None or len(classes) != response.probabilities.shape[1]:

@@ -1,11 +1,17 @@
 """A SQLite file of requests that could not be sent, bounded by size and by age.
 
+When the file is full, each stored request stays with probability 1/2, independently of the others,
+and the probability of a later request is halved as well. The file records with each request the
+probability with which it is there, so that estimates that weight instances by its inverse stay
+unbiased. An empty file begins again with probability 1.
+
 SQLite's journal makes each change atomic, so that a crash leaves no partial request in the file.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import threading
 import time
@@ -18,15 +24,21 @@ from gatewise.errors import InputError
 #: AUTOINCREMENT never uses a number again, so that a caller can continue after the last one.
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS requests"
-    " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, payload BLOB NOT NULL)"
+    " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, chance REAL NOT NULL,"
+    " payload BLOB NOT NULL)"
 )
 
 
 class UnsentRequest(NamedTuple):
-    """An encoded request, with its number in the file and the Unix time of the device's answer."""
+    """An encoded request of a store.
+
+    `number` is its number in the file, `answered_at` the Unix time of the device's answer, and
+    `chance` the probability with which the store kept it.
+    """
 
     number: int
     answered_at: float
+    chance: float
     payload: bytes
 
 
@@ -38,17 +50,19 @@ class UnsentStore:
     path : Path
         The file; only its owner may read it.
     max_bytes : int
-        Largest sum of the payloads in bytes. A new request replaces the oldest ones.
+        Largest sum of the payloads in bytes. Beyond it a random half of the requests is dropped.
     max_age_s : float
         Seconds after which a request is dropped.
     clock : callable
         Returns Unix seconds.
+    rng : random.Random, optional
+        Chooses the requests to drop.
 
     Attributes
     ----------
     counts : dict of str to int
-        Numbers of requests that were stored (``late_kept``), dropped because the file was full
-        (``late_dropped``) and dropped because of their age (``late_expired``).
+        Numbers of requests that were stored (``late_kept``), dropped or not stored because the file
+        was full (``late_dropped``) and dropped because of their age (``late_expired``).
 
     Raises
     ------
@@ -63,7 +77,9 @@ class UnsentStore:
         max_bytes: int,
         max_age_s: float,
         clock: Callable[[], float] = time.time,
+        rng: random.Random | None = None,
     ) -> None:
+        self._rng = rng or random.Random()
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._clock = clock
@@ -78,8 +94,12 @@ class UnsentStore:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_SCHEMA)
-            query = "SELECT count(*), coalesce(sum(length(payload)), 0) FROM requests"
-            self._n_requests, self._n_bytes = self._database.execute(query).fetchone()
+            query = (
+                "SELECT count(*), coalesce(sum(length(payload)), 0), coalesce(min(chance), 1.0)"
+                " FROM requests"
+            )
+            totals = self._database.execute(query).fetchone()
+            self._n_requests, self._n_bytes, self._chance = totals
         except (OSError, sqlite3.Error) as error:
             raise InputError(f"--keep-unsent {path}: {error}") from None
 
@@ -92,24 +112,27 @@ class UnsentStore:
         return int(self._n_bytes)
 
     def add(self, payload: bytes, answered_at: float) -> None:
-        """Store a request; `answered_at` is the Unix time of the device's answer to its instance.
+        """Store a request with the probability of the requests that the file already has.
 
-        Raises sqlite3.Error if the disk is full.
+        `answered_at` is the Unix time of the device's answer to its instance. Raises sqlite3.Error
+        if the disk is full.
         """
         with self._lock:
-            if len(payload) > self._max_bytes:
+            if self._n_requests == 0:
+                self._chance = 1.0
+            is_admitted = len(payload) <= self._max_bytes and self._rng.random() < self._chance
+            while is_admitted and self._n_bytes + len(payload) > self._max_bytes:
+                if not self._drop_half():  # another process has emptied the file
+                    break
+                # The new request gets the probability of the stored ones.
+                is_admitted = self._rng.random() < 0.5
+            if not is_admitted:
                 self.counts["late_dropped"] += 1
                 return
-            while self._n_bytes + len(payload) > self._max_bytes:
-                oldest_request = self._first_after(0)
-                if oldest_request is None:  # another process has emptied the file
-                    self._n_requests = 0
-                    self._n_bytes = 0
-                    break
-                self._delete(oldest_request)
-                self.counts["late_dropped"] += 1
-            row = (answered_at, payload)
-            self._database.execute("INSERT INTO requests (at, payload) VALUES (?, ?)", row)
+            row = (answered_at, self._chance, payload)
+            self._database.execute(
+                "INSERT INTO requests (at, chance, payload) VALUES (?, ?, ?)", row
+            )
             self._n_requests += 1
             self._n_bytes += len(payload)
             self.counts["late_kept"] += 1
@@ -134,8 +157,27 @@ class UnsentStore:
         with self._lock:
             self._database.close()
 
+    def _drop_half(self) -> bool:
+        """Drop each request with probability 1/2; return False if there is none."""
+        rows = self._database.execute("SELECT number, length(payload) FROM requests").fetchall()
+        dropped_rows = [row for row in rows if self._rng.random() < 0.5]
+        with self._database:  # commits both changes, or none
+            self._database.execute("BEGIN")
+            self._database.executemany(
+                "DELETE FROM requests WHERE number = ?", [(number,) for number, _ in dropped_rows]
+            )
+            self._database.execute("UPDATE requests SET chance = chance / 2")
+        self._chance /= 2
+        self._n_requests = len(rows) - len(dropped_rows)
+        self._n_bytes = sum(size for _, size in rows) - sum(size for _, size in dropped_rows)
+        self.counts["late_dropped"] += len(dropped_rows)
+        return bool(rows)
+
     def _first_after(self, last_number: int) -> UnsentRequest | None:
-        query = "SELECT number, at, payload FROM requests WHERE number > ? ORDER BY number LIMIT 1"
+        query = (
+            "SELECT number, at, chance, payload FROM requests WHERE number > ?"
+            " ORDER BY number LIMIT 1"
+        )
         columns = self._database.execute(query, (last_number,)).fetchone()
         return None if columns is None else UnsentRequest(*columns)
 

@@ -136,7 +136,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
     keep_unsent_bytes: Annotated[
-        str, FileOption("Largest size of --keep-unsent; beyond it the oldest are dropped.")
+        str, FileOption("Largest size of --keep-unsent; beyond it a random half is dropped.")
     ] = "10MB"
     keep_unsent_days: Annotated[
         Positive, FileOption("Days after which an unsent instance is dropped.")

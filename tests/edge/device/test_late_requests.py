@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -162,6 +163,30 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
         assert device.finish(live_instance).route == "cloud"
         wait_until(lambda: device.counters["sent"] == 2, "the late request")
         assert wire.decode_request(silent_link.sent_payloads[1]).late_s >= 1
+
+
+def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, tmp_path):
+    silent_link = FakeLink()
+    silent_link.ready = False
+    corrections = []
+    store = UnsentStore(tmp_path / "unsent", max_bytes=2000, max_age_s=3600, rng=random.Random(1))
+    late_requests = LateRequests(store, corrections.append)
+    with Device(
+        bundle, link=silent_link, deadline_ms=60_000, late_requests=late_requests
+    ) as device:
+        while device.counters["late_dropped"] == 0 or device.gauges["unsent"] == 0:
+            counts_before = dict(store.counts)
+            device.answer(HARD_ROW)
+            wait_until(lambda before=counts_before: store.counts != before, "a stored request")
+        chance = store.next_request(0).chance
+        assert chance < 1
+        silent_link.ready = True
+        n_sent = device.gauges["unsent"]
+        wait_until(lambda: device.gauges["unsent"] == 0, "the late requests")
+    requests = [wire.decode_request(payload) for payload in silent_link.sent_payloads]
+    assert {request.audit.probability for request in requests} == {chance}
+    # they are fallbacks, and so have corrections
+    assert len(corrections) == len(requests) == n_sent
 
 
 @pytest.mark.slow

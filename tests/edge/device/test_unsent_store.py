@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.device.unsent_store import UnsentStore
+from gatewise_edge.device.unsent_store import UnsentRequest, UnsentStore
 
 #: Writes 50 requests of 100 bytes, then kills itself.
 WRITER = """
@@ -23,24 +25,72 @@ os.kill(os.getpid(), 9)
 """
 
 
+def list_requests(store: UnsentStore) -> list[UnsentRequest]:
+    """List all requests in the store."""
+    requests: list[UnsentRequest] = []
+    while (request := store.next_request(requests[-1].number if requests else 0)) is not None:
+        requests.append(request)
+    return requests
+
+
 def list_payloads(store: UnsentStore) -> list[bytes]:
     """List the payloads of all requests in the store."""
-    payloads = []
-    last_number = 0
-    while (request := store.next_request(last_number)) is not None:
-        payloads.append(request.payload)
-        last_number = request.number
-    return payloads
+    return [request.payload for request in list_requests(store)]
 
 
-def test_oldest_requests_are_dropped_when_the_store_is_full(tmp_path):
+def test_full_store_keeps_requests_with_known_probabilities(tmp_path):
+    """Sums that weight the stored requests by their inverse probabilities estimate all requests."""
+    n_added = 400
+    n_stores = 200
+    estimates = np.zeros((n_stores, 2))  # of the numbers of early and of later requests
+    for seed in range(n_stores):
+        store = UnsentStore(
+            tmp_path / f"unsent-{seed}",
+            max_bytes=100,  # ten requests
+            max_age_s=60,
+            clock=lambda: 5.0,
+            rng=random.Random(seed),
+        )
+        for number in range(n_added):
+            store.add(number.to_bytes(10), 5.0)
+            assert store.n_bytes <= 100
+        assert store.counts["late_kept"] - len(store) <= store.counts["late_dropped"]
+        for request in list_requests(store):
+            is_later = int.from_bytes(request.payload) >= n_added // 2
+            estimates[seed, int(is_later)] += 1 / request.chance
+        store.close()
+    standard_errors = estimates.std(axis=0) / n_stores**0.5
+    assert (np.abs(estimates.mean(axis=0) - n_added / 2) < 4 * standard_errors).all()
+
+
+def test_probability_outlives_a_restart_and_ends_with_the_last_request(tmp_path):
+    store_options = {"max_bytes": 20, "max_age_s": 60, "clock": lambda: 5.0}
+    store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(1))
+    while store.counts["late_dropped"] == 0 or len(store) == 0:
+        store.add(b"ten bytes.", 5.0)
+    chance = list_requests(store)[0].chance
+    assert chance <= 0.5
+    store.close()
+    reopened_store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(2))
+    n_requests = len(reopened_store)
+    while len(reopened_store) == n_requests == 1:
+        reopened_store.add(b"ten bytes.", 5.0)
+    assert {request.chance for request in list_requests(reopened_store)} == {chance}
+    for request in list_requests(reopened_store):
+        reopened_store.remove(request)
+    reopened_store.add(b"ten bytes.", 5.0)
+    assert [request.chance for request in list_requests(reopened_store)] == [1.0]
+
+
+def test_request_larger_than_the_store_is_dropped_alone(tmp_path):
     store = UnsentStore(tmp_path / "unsent", max_bytes=10, max_age_s=60, clock=lambda: 5.0)
-    for payload in (b"aaaa", b"bbbb", b"cccc", b"too long for it"):
+    for payload in (b"aaaa", b"too long for it", b"bbbb"):
         store.add(payload, 5.0)
-    assert list_payloads(store) == [b"bbbb", b"cccc"]
-    assert (len(store), store.n_bytes) == (2, 8)
-    # The payload that is too long was dropped as well, but not kept before.
-    assert store.counts == {"late_kept": 3, "late_dropped": 2, "late_expired": 0}
+    assert [(request.payload, request.chance) for request in list_requests(store)] == [
+        (b"aaaa", 1.0),
+        (b"bbbb", 1.0),
+    ]
+    assert store.counts == {"late_kept": 2, "late_dropped": 1, "late_expired": 0}
 
 
 def test_requests_expire_by_the_age_of_their_answers(tmp_path):
