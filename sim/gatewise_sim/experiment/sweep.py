@@ -3,12 +3,14 @@
 The values of a setting are written ``devices=10,100,1000``, or with ``|`` between values that
 contain commas: ``outage=none|cloud:12:00-12:10``. ``none`` stands for the absence of an optional
 setting. A sweep skips points that are in the CSV file, so an interrupted sweep continues where it
-stopped.
+stopped. A JSON file beside it describes the bundle, the rows and the other settings, so that a
+sweep with others does not continue it.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,15 +22,18 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from gatewise.console import print_table, progress, showing_progress
+from gatewise.documents import decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
-from gatewise.formats import number
-from gatewise_sim.experiment.run import run_scenario
+from gatewise.formats import listed, number
+from gatewise_export.bundle.storage import replace_file
+from gatewise_sim.experiment.run import Experiment, run_scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.policy_result import PolicyResult, value_of
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_sim.timings import Timings
 
 CSV_FILE: Final = "sweep.csv"
+ORIGIN_FILE: Final = "sweep.json"
 PLOT_FILE: Final = "sweep.svg"
 #: Largest number of points of a sweep, each of which takes seconds.
 MAX_POINTS: Final = 1000
@@ -135,8 +140,11 @@ def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[Sw
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
-    rows = _read_rows(path, values_by_setting)
-    timings = job.prepare().timings
+    experiment = job.prepare()
+    origin = _origin_of(experiment, values_by_setting)
+    rows = _read_rows(path, values_by_setting, origin)
+    replace_file(folder / ORIGIN_FILE, encode_json(origin, indent=1))
+    timings = experiment.timings
     combinations = list(itertools.product(*values_by_setting.values()))
     with progress("sweep") as report_progress:
         for n_done, combination_values in enumerate(combinations):
@@ -174,14 +182,55 @@ def _figure_texts(system: PolicyResult) -> SweepRow:
     return {name: "" if figure is None else f"{figure:.6g}" for name, figure in figures.items()}
 
 
-def _read_rows(path: Path, values_by_setting: SweepValues) -> list[SweepRow]:
+def _origin_of(experiment: Experiment, values_by_setting: SweepValues) -> dict[str, Any]:
+    """Describe everything that all points share, except the measured timings."""
+    rows = experiment.rows
+    rows_hash = hashlib.sha256(rows.X.tobytes())
+    rows_hash.update(b"" if rows.truth is None else rows.truth.tobytes())
+    # the contents of files stand for their names
+    settings = msgspec.to_builtins(experiment.scenario) | {
+        "link": msgspec.to_builtins(experiment.scenario.link_profile),
+        "prices": msgspec.to_builtins(experiment.prices),
+        "device_energy": msgspec.to_builtins(experiment.energy),
+    }
+    return {
+        "bundle": hashlib.sha256(encode_json(experiment.bundle.manifest)).hexdigest(),
+        "rows": rows_hash.hexdigest(),
+        **{name: settings[name] for name in SETTING_NAMES if name not in values_by_setting},
+    }
+
+
+def _read_rows(
+    path: Path, values_by_setting: SweepValues, origin: Mapping[str, Any]
+) -> list[SweepRow]:
+    """Read the finished points of an interrupted sweep.
+
+    Raises InputError if the file belongs to a sweep of other settings, or with another `origin`.
+    """
     if not path.exists():
         return []
+    origin_file = path.with_name(ORIGIN_FILE)
+    if not origin_file.exists():
+        raise InputError(f"{path} belongs to another sweep: give another --out")
+    old_origin = decode_json(origin_file.read_bytes(), dict[str, Any], str(origin_file))
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if tuple(reader.fieldnames or ()) != (*values_by_setting, *_FIGURE_COLUMNS):
             raise InputError(f"{path} belongs to another sweep: give another --out")
-        return [row for row in reader if not row["error"]]
+        rows = list(reader)
+    # compare as JSON, in which tuples are lists
+    new_origin = decode_json(encode_json(origin), dict[str, Any], str(origin_file))
+    differences = [name for name in new_origin if new_origin[name] != old_origin.get(name)]
+    if differences:
+        raise InputError(
+            f"{path} belongs to a sweep with another {listed(differences)}: give another --out"
+        )
+    complete_rows = [row for row in rows if None not in row.values()]
+    if len(complete_rows) < len(rows):  # the sweep was killed while it wrote a row
+        path.unlink()
+        for row in complete_rows:
+            _append_row(path, row)
+    return [row for row in complete_rows if not row["error"]]
 
 
 def _append_row(path: Path, row: SweepRow) -> None:

@@ -1,6 +1,8 @@
 """Tests of sweeps: parsed settings, CSV file, plot and interruptions."""
 
 import csv
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +70,36 @@ def test_interrupted_sweep_continues(job, tmp_path):
     assert_refused(
         run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, message="belongs to another sweep"
     )
+
+
+def test_sweep_with_another_setting_or_bundle_does_not_continue(job, digits, tmp_path):
+    values_by_setting = read_sweeps(["devices=5"])
+    run_sweep(job, values_by_setting, tmp_path)
+    csv_text = (tmp_path / CSV_FILE).read_text()
+    slower_job = replace(job, scenario=job.scenario.changed(link="3g", time="3min"))
+    assert_refused(
+        run_sweep, slower_job, values_by_setting, tmp_path, message="another time and link"
+    )
+    shorter_table = tmp_path / "rows.csv"
+    table_lines = Path(digits.table).read_text().splitlines(keepends=True)
+    shorter_table.write_text("".join(table_lines[:-1]))
+    other_job = replace(job, data=str(shorter_table))
+    assert_refused(run_sweep, other_job, values_by_setting, tmp_path, message="another rows")
+    assert (tmp_path / CSV_FILE).read_text() == csv_text
+    (tmp_path / sweep.ORIGIN_FILE).unlink()
+    assert_refused(run_sweep, job, values_by_setting, tmp_path, message="another sweep")
+
+
+def test_incomplete_row_of_a_killed_sweep_is_repeated(job, tmp_path):
+    values_by_setting = read_sweeps(["devices=5,6"])
+    rows = run_sweep(job, values_by_setting, tmp_path)
+    csv_file = tmp_path / CSV_FILE
+    csv_file.write_text(csv_file.read_text()[:-20])
+    repeated_rows = run_sweep(job, values_by_setting, tmp_path)
+    assert [row["devices"] for row in repeated_rows] == ["5", "6"]
+    assert repeated_rows[0] == rows[0]
+    with csv_file.open() as file:
+        assert list(csv.DictReader(file)) == repeated_rows
 
 
 def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
