@@ -30,6 +30,9 @@ from gatewise_sim.report.policy_result import (
 
 #: Utilisation of the workers above which a little more load makes queues grow without bound.
 _HIGH_UTILISATION: Final = 0.85
+#: Utilisation and share of fallbacks from which on the workers have more load than they can serve.
+_FULL_UTILISATION: Final = 0.995
+_MIN_OVERLOAD_SHARE: Final = 0.01
 #: Smallest share that rounds to 100 % without decimals.
 _ROUNDS_TO_ALL: Final = 0.995
 #: Smallest drop of accuracy in an outage that the summary mentions, about the rounding of a
@@ -195,10 +198,14 @@ def _outage_clause(report: Report) -> str:
         if any(fault.begin <= (time_bin.begin + time_bin.end) / 2 < fault.end for fault in faults)
     ]
     accuracy_during = _accuracy(bins_in_outage)
-    accuracy_before = _accuracy([time_bin for time_bin in bins if time_bin.end <= begin])
-    accuracy_after = _accuracy([time_bin for time_bin in bins if time_bin.begin >= settled_at])
-    normal_accuracy = accuracy_before if accuracy_before is not None else accuracy_after
+    bins_before = [time_bin for time_bin in bins if time_bin.end <= begin]
+    bins_after = [time_bin for time_bin in bins if time_bin.begin >= settled_at]
+    accuracy_after = _accuracy(bins_after)
+    normal_bins = bins_before if _accuracy(bins_before) is not None else bins_after
+    normal_accuracy = _accuracy(normal_bins)
     n_instances = sum(time_bin.instances for time_bin in bins_in_outage)
+    if n_instances and not any(time_bin.fallback for time_bin in bins_in_outage):
+        return f"{clause} no answer was a fallback"
     if accuracy_during is None or normal_accuracy is None:
         if not n_instances:
             return f"{clause} no instance came"
@@ -210,7 +217,7 @@ def _outage_clause(report: Report) -> str:
             "place"
         )
     # Ignore a drop within two standard errors, which can be chance.
-    standard_error = math.sqrt(accuracy_during * (1 - accuracy_during) / max(n_instances, 1.0))
+    standard_error = math.hypot(_standard_error(bins_in_outage), _standard_error(normal_bins))
     if normal_accuracy - accuracy_during < max(_MIN_ACCURACY_DROP, 2 * standard_error):
         return f"{clause} accuracy stayed about the same ({percent(accuracy_during)})"
     text = f"{clause} accuracy fell to {percent(accuracy_during)}"
@@ -219,6 +226,13 @@ def _outage_clause(report: Report) -> str:
     # More than half of the drop is made up for.
     has_recovered = accuracy_after > accuracy_during + 0.5 * (normal_accuracy - accuracy_during)
     return f"{text} and {'recovered' if has_recovered else 'has not recovered since'}"
+
+
+def _standard_error(bins: Sequence[TimelineBin]) -> float:
+    """Standard error of the accuracy; if all answers are right, as if one more were wrong."""
+    n_instances = sum(time_bin.instances for time_bin in bins)
+    accuracy = min(_accuracy(bins) or 0.0, n_instances / (n_instances + 1.0))
+    return math.sqrt(accuracy * (1 - accuracy) / max(n_instances, 1.0))
 
 
 def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
@@ -264,9 +278,16 @@ def caveats(report: Report) -> list[str]:
     for policy in report.policies:
         utilisation = policy.utilisation or 0.0
         if policy.key in ("system", "cloud_only") and utilisation > _HIGH_UTILISATION:
+            fallback_share = policy.answers.fallback / max(policy.instances, 1)
+            consequence = (
+                f"which is more than they can do: {percent(fallback_share)} of the answers are "
+                "fallbacks."
+                if utilisation > _FULL_UTILISATION and fallback_share > _MIN_OVERLOAD_SHARE
+                else "with a little more load their queues would grow."
+            )
             sentences.append(
-                f"{policy.name}: the workers are busy {percent(utilisation, 0)} of the time; with "
-                "a little more load their queues would grow."
+                f"{policy.name}: the workers are busy {percent(utilisation, 0)} of the time; "
+                f"{consequence}"
             )
     # assumptions of the run
     if not report.has_labels:

@@ -127,6 +127,37 @@ def test_outage_is_reported_with_its_effect_on_accuracy(accuracy_at, expected_te
     assert expected_text in join_summary(replace_accuracy(make_report(), accuracy_at))
 
 
+def test_drop_in_an_outage_that_can_be_chance_is_no_effect():
+    report = make_report()
+    # 3 of 4 answers are right in the outage, and all of the 40 before
+    time_bins = tuple(
+        replace(
+            time_bin,
+            instances=4.0 if 1200 <= time_bin.begin < 1800 else 2.0,
+            accuracy=0.75 if 1200 <= time_bin.begin < 1800 else 1.0,
+        )
+        for time_bin in report.system.timeline
+    )
+    assert "stayed about the same" in join_summary(replace_system(report, timeline=time_bins))
+
+
+def test_outage_without_fallbacks_has_no_effect():
+    report = replace_accuracy(make_report(), lambda time: 0.5 if time >= 1200 else 0.9)
+    time_bins = tuple(replace(time_bin, fallback=0.0) for time_bin in report.system.timeline)
+    summary = join_summary(replace_system(report, timeline=time_bins))
+    assert "no answer was a fallback" in summary
+    assert "fell" not in summary
+
+
+def test_overload_of_the_workers_is_stated_with_its_fallbacks():
+    report = make_report()
+    answers = replace(report.answers, cloud=0.0, fallback=0.4 * report.system.instances)
+    overloaded_report = replace_system(report, utilisation=1.0, answers=answers)
+    text = " ".join(caveats(overloaded_report))
+    assert "more than they can do: 40.0 % of the answers are fallbacks" in text
+    assert "a little more load" not in text
+
+
 @pytest.mark.parametrize(
     ("report", "expected_text"),
     [
