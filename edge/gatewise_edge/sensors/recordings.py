@@ -139,7 +139,12 @@ def _wave_format(path: str, format_chunk: bytes) -> tuple[str, int, int]:
         raise InputError(
             f"--signal {path}: the samples are {format_name}; convert the file to PCM (sox, ffmpeg)"
         )
-    sample_bytes = frame_bytes // n_channels if n_channels else 0
+    if n_channels == 0 or rate_hz == 0:
+        raise InputError(
+            f"--signal {path}: its header states {n_channels} channels and {rate_hz} samples per "
+            "second; repair the file (sox)"
+        )
+    sample_bytes = frame_bytes // n_channels
     readable_sample_bytes = (1, 2, 3, 4) if format_tag == _PCM else (4, 8)
     if sample_bytes not in readable_sample_bytes or frame_bytes != sample_bytes * n_channels:
         raise InputError(

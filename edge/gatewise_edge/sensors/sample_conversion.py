@@ -62,6 +62,8 @@ class SampleConversion:
     """The conversion from samples to the bundle's values: ``(sample + offset) * factor``.
 
     The result has the type of windows. Integers are rounded and clipped to the range of their type.
+    Samples with a NaN or infinite value become float32, because no integer stands for such a value;
+    a device then refuses their window.
     """
 
     dtype: np.dtype[Any]
@@ -74,6 +76,9 @@ class SampleConversion:
             return values.astype(np.float32)
         type_range = np.iinfo(self.dtype)
         integers: NDArray[Any] = np.clip(np.rint(values), type_range.min, type_range.max)
+        is_finite = np.isfinite(values)
+        if not is_finite.all():
+            return np.where(is_finite, integers, values).astype(np.float32)
         return integers.astype(self.dtype)
 
     def convert(self, samples: NDArray[Any]) -> NDArray[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
 
-from gatewise.documents import Meta, Positive
+from gatewise.documents import Finite, Meta, Positive
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES
 from gatewise.settings import FileOption, Settings
@@ -58,11 +59,12 @@ class SignalOptions(Settings, frozen=True, kw_only=True):
         FileOption("Whether to resample --signal to the bundle's rate and rescale its full scale."),
     ] = False
     scale: Annotated[
-        tuple[float, ...],
-        FileOption("Value of one count of --signal; one number, or one for each channel."),
+        Finite | tuple[Finite, ...],
+        FileOption("Value of one count of --signal; one number, or a list with one per channel."),
     ] = ()
     offset: Annotated[
-        tuple[float, ...], FileOption("Number to add to counts before scaling, as in Linux IIO.")
+        Finite | tuple[Finite, ...],
+        FileOption("Number to add to counts before scaling, as in Linux IIO; one, or a list."),
     ] = ()
     unit: Annotated[str | None, FileOption("Name of the unit of --signal, such as m/s2.")] = None
     time_unit: Annotated[
@@ -147,11 +149,11 @@ def _check_options(source_name: str, signal: SignalInput, options: SignalOptions
             f"--settings, or give one of {', '.join(_RECORDING_SUFFIXES)}"
         )
     for option_name in ("scale", "offset"):
-        if len(getattr(options, option_name)) not in (0, 1, signal.n_channels):
+        if np.size(getattr(options, option_name)) not in (0, 1, signal.n_channels):
             raise InputError(
                 f"{option_name}: give one number, or one for each of the bundle's channels"
             )
-    if 0 in options.scale:
+    if 0 in np.atleast_1d(options.scale):
         raise InputError("scale is 0; give the unit of one count")
     for channel in signal.channels:
         if options.unit is not None and channel.unit not in ("", options.unit):
@@ -205,25 +207,60 @@ def _sample_conversion(
     Raises InputError if a recording has another width than the bundle and `convert` is not set.
     """
     dtype = np.dtype(signal.dtype)
-    if options.scale or options.offset:
+    if np.size(options.scale) or np.size(options.offset):
         bundle_scale = np.array([channel.scale for channel in signal.channels])
-        scale = np.array(options.scale) if options.scale else bundle_scale
-        return SampleConversion(dtype, scale / bundle_scale, np.array(options.offset or (0.0,)))
-    if recording is None or recording.kind == "array":
+        scale = np.atleast_1d(options.scale) if np.size(options.scale) else bundle_scale
+        offset = np.atleast_1d(options.offset) if np.size(options.offset) else np.zeros(1)
+        return SampleConversion(dtype, scale / bundle_scale, offset)
+    sample_range = _sample_range(options, recording)
+    if sample_range is None:
         return SampleConversion(dtype)
-    # Full scale is 1 for floats and 2 ** (bits - 1) for integers.
-    is_float = recording.kind == "float"
-    full_scale = 1.0 if is_float else 2.0 ** (recording.bits - 1)
-    bundle_full_scale = 1.0 if dtype.kind == "f" else 2.0 ** (8 * dtype.itemsize - 1)
-    is_same_scale = full_scale == bundle_full_scale and is_float == (dtype.kind == "f")
-    if not is_same_scale and not options.convert:
-        recording_type = "floats" if is_float else f"integers of {recording.bits} bits"
+    bundle_range = _SampleRange.of_type(dtype)
+    if not options.convert and sample_range != bundle_range:
         raise InputError(
-            f"--signal {source_name} has {recording_type}, but the bundle was trained on "
+            f"--signal {source_name} has {sample_range}, but the bundle was trained on "
             f"{dtype.name}; in --settings, convert = true rescales the full scale, and "
             "scale = ... states the value of a count"
         )
-    # The zero of unsigned integers is in the middle of their range.
-    zero_offset = bundle_full_scale if dtype.kind == "u" else 0.0
-    factor = bundle_full_scale / full_scale
-    return SampleConversion(dtype, np.array([factor]), np.array([zero_offset / factor]))
+    factor = bundle_range.full_scale / sample_range.full_scale
+    zero_offset = bundle_range.middle / factor - sample_range.middle
+    return SampleConversion(dtype, np.array([factor]), np.array([zero_offset]))
+
+
+@dataclass(frozen=True)
+class _SampleRange:
+    """Range of samples: `full_scale` above and below the `middle`. Floats have full scale 1."""
+
+    is_float: bool
+    full_scale: float
+    middle: float = field(default=0.0, compare=False)
+
+    @classmethod
+    def of_type(cls, dtype: np.dtype[Any]) -> Self:
+        """Range of a type; the zero of unsigned integers is in the middle of their range."""
+        if dtype.kind == "f":
+            return cls(is_float=True, full_scale=1.0)
+        half_range = 2.0 ** (8 * dtype.itemsize - 1)
+        return cls(False, half_range, half_range if dtype.kind == "u" else 0.0)
+
+    def __str__(self) -> str:
+        return (
+            "floats" if self.is_float else f"integers of {1 + int(np.log2(self.full_scale))} bits"
+        )
+
+
+def _sample_range(options: SignalOptions, recording: Recording | None) -> _SampleRange | None:
+    """Find the range of the samples; None for values of any scale.
+
+    A stream of numbers has a range only if `convert` is set: its values may be counts in a wider
+    type.
+    """
+    if recording is None:
+        if not options.convert or options.signal_format in (None, "csv"):
+            return None
+        return _SampleRange.of_type(np.dtype(options.signal_format))
+    if recording.kind == "array":
+        return None
+    if recording.kind == "float":
+        return _SampleRange(is_float=True, full_scale=1.0)
+    return _SampleRange(is_float=False, full_scale=2.0 ** (recording.bits - 1))

@@ -145,6 +145,7 @@ class LineReader:
         self._may_be_header = True
         #: Positions of the channels' columns if the header names them.
         self._columns: list[int] | None = None
+        self._n_header_cells = 0
 
     def batches(self, chunks: Iterator[bytes]) -> Iterator[Batch]:
         """Read samples from lines as they arrive."""
@@ -158,7 +159,7 @@ class LineReader:
             raise InputError(
                 f"{self._source_name}, line {self._n_lines} has more than {_MAX_LINE_BYTES} bytes"
             )
-        stripped_line = line.strip().removeprefix("\ufeff")
+        stripped_line = line.strip().removeprefix("\ufeff").replace('"', "")
         if stripped_line == "gap":
             return None
         if self._may_be_header:
@@ -167,7 +168,7 @@ class LineReader:
             self._may_be_header = False
             cells = _split_cells(stripped_line)
             if not any(map(_is_number, cells)):
-                self._read_header([cell.strip().strip('"').lower() for cell in cells])
+                self._read_header([cell.strip().lower() for cell in cells])
                 return _Header()
         try:
             return self._read_cells(_split_cells(stripped_line), stripped_line)
@@ -198,7 +199,13 @@ class LineReader:
                 f"{self._source_name}: the columns are {', '.join(cells)}; exactly one of them "
                 f"must be the bundle's channel {ambiguous_names[0]!r}"
             )
+        if len(cells) > len(self._channels) + 1:
+            raise InputError(
+                f"{self._source_name}: the columns are {', '.join(cells)}; leave only the time and "
+                f"the bundle's channels {', '.join(channel.name for channel in self._channels)}"
+            )
         self._columns = [positions[0] for positions in positions_by_channel]
+        self._n_header_cells = len(cells)
 
     def _read_cells(self, cells: list[str], line: str) -> Samples:
         """Read the cells of one line; ValueError if they are not a sample."""
@@ -206,6 +213,8 @@ class LineReader:
         if len(cells) not in (n_channels, n_channels + 1):
             expected_cells = f"{n_channels}, or the time and {n_channels}"
             raise ValueError(f"{len(cells)} cells; give {expected_cells}")
+        if self._columns is not None and len(cells) != self._n_header_cells:
+            raise ValueError(f"{len(cells)} cells, but the header has {self._n_header_cells}")
         if not all(map(_is_number, cells)):
             raise ValueError(f"{line[:40]!r} has a cell that is not a number")
         numbers = [float(cell) for cell in cells]

@@ -143,6 +143,8 @@ class WindowStream(InstanceSource):
         advice = "set rate_hz to their rate, and convert = true to resample them"
         if units:
             advice = f'if the times are in {units[0]}, set time_unit = "{units[0]}"'
+        elif any(abs(ratio * seconds - 1) <= CLOCK_ERROR for seconds in TIME_UNITS.values()):
+            advice = "if the times are in a larger unit, correct time_unit"
         return (
             f"by their times there are {measured_hz:.6g} samples per second, but the bundle's "
             f"blocks are for {rate_hz:g}: {advice}"

@@ -45,8 +45,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     signal: Annotated[
         str | None,
         typer.Option(
-            help="Source of a signal's samples, instead of --data: -, tcp://host:port, or a .wav, "
-            ".npy or .csv file."
+            help="Source of a signal's samples, instead of --data: -, tcp://host:port, a pipe or a "
+            ".wav, .flac, .npy or .csv file."
         ),
     ] = None
     block: Annotated[

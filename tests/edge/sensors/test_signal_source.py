@@ -187,6 +187,7 @@ def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_pa
     ("times", "advice"),
     [
         (TIMES * 1000, 'if the times are in ms, set time_unit = "ms"'),
+        (TIMES / 1000, "if the times are in a larger unit, correct time_unit"),
         (TIMES / 2, "200 samples per second, but the bundle's blocks are for 100: set rate_hz"),
         (TIMES[::-1], "the times of the samples do not advance"),
         (TIMES * 0, "the times of the samples do not advance"),
@@ -241,6 +242,38 @@ def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
     assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
 
 
+def test_cells_may_have_quotes(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text('"acc_x","acc_y"\n' + "".join(f'"{x}","{y}"\n' for x, y in COUNTS))
+    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+
+
+def test_cells_beside_the_columns_of_the_header_are_no_values(tmp_path):
+    path = tmp_path / "r.csv"
+    # R writes the names of rows, but no cell above them.
+    path.write_text("acc_x,acc_y\n" + "1,2\n" * LENGTH + "7,1,2\n")
+    (_, error), _ = read_instances(path)
+    assert f"line {LENGTH + 2}: 3 cells, but the header has 2" in str(error)
+    path.write_text("time,acc_x,acc_y,temperature\n" + "7,1,2,20\n" * LENGTH)
+    (error,), _ = read_instances(path)
+    assert "leave only the time and the bundle's channels acc_x, acc_y" in str(error)
+
+
+@pytest.mark.parametrize("signal_format", ["float32", "int8", "uint8", "int16"])
+def test_stream_of_another_type_is_converted_if_requested(signal_format, tmp_path):
+    path = tmp_path / "r.bin"
+    if signal_format == "float32":
+        samples, tolerance = (COUNTS / 32768).astype("<f4"), 0
+    elif signal_format == "uint8":
+        samples, tolerance = ((COUNTS >> 8) + 128).astype("u1"), 255
+    else:
+        is_byte = signal_format == "int8"
+        samples, tolerance = (COUNTS >> (8 * is_byte)).astype(signal_format), 255 * is_byte
+    path.write_bytes(samples.tobytes())
+    windows, _ = read_instances(path, signal_format=signal_format, convert=True)
+    assert np.abs(np.concatenate(windows).astype(int) - COUNTS).max() <= tolerance
+
+
 @pytest.mark.parametrize(
     ("sample_bytes", "format_tag", "tolerance"),
     [
@@ -269,16 +302,36 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
     np.save(path, COUNTS.astype(np.int32) * 2 + 100)
     windows, _ = read_instances(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
     assert np.array_equal(np.concatenate(windows), COUNTS)
+    windows, _ = read_instances(path, scale=0.25, offset=-100.0)
+    assert np.array_equal(np.concatenate(windows), COUNTS)
     windows, _ = read_instances(path, scale=(0.25, 0.5), offset=(-100.0,))
     assert np.array_equal(np.concatenate(windows), COUNTS * [1, 2])
     for options, message in (
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
         ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
         ({"scale": (0.0,)}, "scale is 0"),
+        ({"scale": 0.0}, "scale is 0"),
+        ({"scale": float("nan")}, "scale: must be"),
+        ({"scale": (float("inf"), 1.0)}, "scale[0]: must be"),
+        ({"offset": (float("nan"),)}, "offset[0]: must be"),
         ({"time_unit": "min"}, "time_unit: must be 'ms' or 'ns'"),
     ):
         (error,), _ = read_instances(path, **options)
         assert message in str(error)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("rate_hz", [None, 2 * RATE_HZ])
+def test_no_integer_replaces_a_sample_without_a_value(value, rate_hz, tmp_path):
+    path = tmp_path / "r.npy"
+    counts = COUNTS.astype(np.float32)
+    counts[40, 0] = value
+    np.save(path, counts)
+    windows, _ = read_instances(path, scale=1.0, rate_hz=rate_hz, convert=rate_hz is not None)
+    assert [i for i, window in enumerate(windows) if not np.isfinite(window).all()]
+    finite_windows = [window for window in windows if np.isfinite(window).all()]
+    assert len(finite_windows) == len(windows) - 1
+    assert all(np.array_equal(window, np.rint(window)) for window in finite_windows)
 
 
 @pytest.mark.parametrize("rate_hz", [200.0, 44.1, 250.0])
@@ -324,6 +377,16 @@ def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "soundfile", None)
     (error,), _ = read_instances(path)
     assert "gatewise[audio]" in str(error)
+
+
+@pytest.mark.parametrize(("position", "field_bytes"), [(22, 2), (24, 4)])
+def test_wave_header_without_channels_or_rate_is_refused(position, field_bytes, tmp_path):
+    path = tmp_path / "r.wav"
+    content = bytearray(wave_bytes())
+    content[position : position + field_bytes] = bytes(field_bytes)
+    path.write_bytes(content)
+    (error,), _ = read_instances(path, convert=True)
+    assert "its header states" in str(error)
 
 
 def test_wave_file_of_the_standard_library_is_read(tmp_path):
