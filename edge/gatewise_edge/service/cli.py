@@ -146,7 +146,7 @@ def edge(
             _print_summary(service, totals, as_json=as_json)
     if stop_request.signal_name == "SIGINT":
         raise KeyboardInterrupt
-    if totals.n_errors and not stop_request.signal_name:
+    if (totals.n_errors or service.n_lines_lost) and not stop_request.signal_name:
         raise typer.Exit(1)
 
 
@@ -165,6 +165,12 @@ class _Service:
     answer_log: AnswerLog | None
     smoothing: Smoothing | None
     troubles: Troubles
+
+    @property
+    def n_lines_lost(self) -> int:
+        """Number of lines that could not be written."""
+        files = (self.answer_file, self.answer_log)
+        return sum(file.n_lost for file in files if file is not None)
 
 
 def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack) -> _Service:
@@ -319,17 +325,17 @@ def _print_summary(service: _Service, totals: AnswerTotals, *, as_json: bool) ->
     counts = service.instances.counts
     if not as_json:
         note(totals.summary_text())
-        if counts:
-            count_texts = [
-                f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
-            ]
+        counts = counts | {"lines lost": service.n_lines_lost}
+        count_texts = [
+            f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
+        ]
+        if count_texts:
             note(", ".join(count_texts))
         return
-    answer_files = [file for file in (service.answer_file, service.answer_log) if file is not None]
     summary = totals.summary() | {
         "model": service.device.bundle.manifest.release,  # an update may have changed it
         "counters": service.device.counters,
-        "lines_lost": sum(file.n_lost for file in answer_files),
+        "lines_lost": service.n_lines_lost,
     }
     if service.smoothing is not None:
         smoothing = service.smoothing

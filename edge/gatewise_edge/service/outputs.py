@@ -46,13 +46,12 @@ class AnswerFile:
 
     Without a `path` it is standard output. Each line is one write. If the disk stores only a part
     of a line, the remainder is written before the next line. A full disk does not end the device.
+    If the file ends with an incomplete line, the first answer begins a new line.
 
     Attributes
     ----------
     name : str
         The path, or ``standard output``.
-    n_lost : int
-        Number of lines that could not be written.
     trouble : str or None
         Reason why the file cannot be written now; None if it can.
     """
@@ -69,30 +68,43 @@ class AnswerFile:
                 self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             except OSError as error:
                 raise InputError(f"{option_name} {path}: {error.strerror}") from None
-        self.n_lost = 0
         self.trouble: str | None = None
+        self._n_dropped = 0
         #: Remainder of a line that was written in part.
         self._remainder = b""
+        #: Bytes before the next line: the end of an incomplete line.
+        self._line_prefix = b"\n" if path is not None and _ends_within_a_line(path) else b""
         self._write_lock = threading.Lock()
+
+    @property
+    def n_lost(self) -> int:
+        """Number of lines that are not in the file, or only in part."""
+        return self._n_dropped + bool(self._remainder)
 
     def write(self, document: dict[str, Any]) -> None:
         """Append a line; if that fails, count and log it."""
-        line = json_line(document).encode() + b"\n"
         with self._write_lock:
+            line = self._line_prefix + json_line(document).encode() + b"\n"
+            is_previous_complete = False
             try:
                 self._write_remainder()
+                is_previous_complete = True
                 self._remainder = line
                 self._write_remainder()
             except BrokenPipeError:  # the reader of a pipe has ended, which ends the device
+                self._remainder = b""
                 raise
             except OSError as error:
-                if self._remainder == line:
+                if not is_previous_complete:
+                    self._n_dropped += 1
+                elif self._remainder == line:
+                    self._n_dropped += 1
                     self._remainder = b""
-                # A line that was written in part is not lost: its remainder follows later.
-                is_partly_written = self._remainder and line.endswith(self._remainder)
-                self.n_lost += not is_partly_written
+                else:  # the remainder of this line follows later
+                    self._line_prefix = b""
                 self._set_trouble(error)
                 return
+            self._line_prefix = b""
             if self.trouble is not None:
                 _LOG.warning("%s works again; %d lines are lost", self.name, self.n_lost)
             self.trouble = None
@@ -117,6 +129,19 @@ class AnswerFile:
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Whether a file ends with an incomplete line, for example after a power cut."""
+    try:
+        if not path.is_file():  # a pipe or a device has no end
+            return False
+        with path.open("rb") as file:
+            n_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, n_bytes - 1))
+            return file.read() not in (b"", b"\n")
+    except OSError:  # a file that may only be written
+        return False
 
 
 class AnswerLog(AnswerFile):
@@ -164,6 +189,7 @@ class AnswerLog(AnswerFile):
             )
         if len(complete_lines) < len(log_content):
             os.truncate(self.path, len(complete_lines))
+            self._line_prefix = b""
         if log_header is None:
             self.write(header)
 

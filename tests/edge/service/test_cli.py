@@ -324,7 +324,7 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
 def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, n_parallel, caplog):
     options = ("--out", "/dev/full", "--parallel", n_parallel, "--json")
     completed = run_in_process("edge", bundle.path, *options, stdin_text=SURE_LINE * 40)
-    assert completed.returncode == 0
+    assert completed.returncode == 1
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
     summary = json.loads(completed.stdout)["summary"]
     assert (summary["answers"]["edge"], summary["lines_lost"]) == (40, 40)
@@ -336,9 +336,11 @@ def test_full_disk_behind_standard_output_does_not_end_the_answers(bundle, tmp_p
         completed = subprocess.run(
             command, input=SURE_LINE * 40, stdout=full_device, stderr=subprocess.PIPE, text=True
         )
-    assert completed.returncode == 0, completed.stderr
-    assert completed.stderr.count("standard output cannot be written: No space left") == 1
-    assert "40 instances: 40 edge" in completed.stderr
+    assert completed.returncode == 1, completed.stderr
+    *_, problem, summary, losses = completed.stderr.splitlines()
+    assert "standard output cannot be written: No space left" in problem
+    assert "40 instances: 40 edge" in summary
+    assert losses == "40 lines lost"
 
 
 def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):

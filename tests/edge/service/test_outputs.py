@@ -88,12 +88,47 @@ def test_line_that_is_written_in_parts_is_complete(tmp_path, data_path, monkeypa
         log.write({"row": 0})
         log.write({"row": 1, "label": "yes"})
         log.write({"row": 7})
-        assert (log.n_lost, log.trouble is None) == (1, False)
+        assert (log.n_lost, log.trouble is None) == (2, False)  # one of them is written in part
         n_free_bytes[0] = 1000
         log.write({"row": 2})
-        assert log.trouble is None
+        assert (log.n_lost, log.trouble) == (1, None)
         monkeypatch.undo()
     assert read_row_numbers(path) == [0, 1, 2]
+
+
+def test_lines_after_one_that_lacks_only_its_end_are_counted_as_lost(tmp_path, monkeypatch):
+    path = tmp_path / "answers"
+    line = b'{"row": 0}\n'
+    n_free_bytes = len(line) - 1
+    write_all = os.write
+
+    def write_part(file: int, content: bytes) -> int:
+        n_written = write_all(file, content[: n_free_bytes - path.stat().st_size])
+        if not n_written:
+            raise OSError(errno.ENOSPC, "no space left")
+        return n_written
+
+    monkeypatch.setattr(outputs.os, "write", write_part)
+    with AnswerFile(path) as file:
+        for row in range(4):
+            file.write({"row": row})
+        assert file.n_lost == 4  # the first one because of its end
+        n_free_bytes = 1000
+        file.write({"row": 4})
+        assert file.n_lost == 3
+    assert path.read_bytes() == line + b'{"row": 4}\n'
+
+
+@pytest.mark.parametrize("content", [b"", b'{"row": 0}\n', b'{"row": 0}\n{"row": 1, "la'])
+def test_first_answer_begins_a_line_after_an_interrupted_run(tmp_path, content):
+    path = tmp_path / "answers"
+    path.write_bytes(content)
+    with AnswerFile(path) as file:
+        file.write({"row": 0})
+        file.write({"row": 1})
+    *lines, last_line = path.read_bytes().splitlines(keepends=True)
+    assert (lines[-1], last_line) == (b'{"row": 0}\n', b'{"row": 1}\n')
+    assert path.read_bytes().startswith(content)
 
 
 @pytest.mark.slow
