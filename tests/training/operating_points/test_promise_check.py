@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,9 +92,44 @@ def test_intervals_of_a_loss_have_their_coverage():
 
 def test_checks_report_rows_answered_worse_than_validation_rows():
     lines = check_loss(make_unseen_rows(1000, 40), 0.1, expected_accuracy=0.99).lines()
-    assert any("lower than promised: 99.0 % on validation rows" in line for line in lines)
+    assert any("lower than expected: 99.0 % on validation rows" in line for line in lines)
+    lines = check_loss(make_unseen_rows(4000, 40), 0.1, expected_accuracy=0.999).lines()
+    assert lines[-2:] == [
+        "kept, with the whole interval",
+        "what to do: compare these rows with those of training, to see why accuracy falls",
+    ]
 
 
 def test_all_classes_without_recall_are_named():
     # None: no rows of the class
     assert never_found((0.0, 0.5, None, 0.0), ("a", "b", "c", "d")) == ["a", "d"]
+
+
+def test_bounds_that_validation_rows_miss_are_not_missed_by_chance():
+    few_rows = MeasuredFigure(0.5, 0.15, 0.85)
+    bounds = tuple(
+        CheckedBound(f"recall of {label}", 0.7, False, few_rows, expected)
+        for label, expected in (("fault", 0.68), ("wear", 0.6))
+    )
+    assert [bound.verdict for bound in bounds] == ["broken", "broken"]
+    assert bounds[0]._replace(expected=0.72).verdict == "missed by chance"
+    promise_check = replace(
+        check_loss(make_unseen_rows(4000, 4), 0.01), goal=bounds[0].promise, bounds=bounds
+    )
+    promise, *_, verdict, advice = promise_check.lines()
+    assert promise == (
+        "promised: a recall of fault of at least 0.7 (0.6800 on validation rows), "
+        "a recall of wear of at least 0.7 (0.6000 on validation rows)"
+    )
+    assert verdict == (
+        "not kept: the recall of fault and the recall of wear break their bounds, on validation "
+        "rows as well"
+    )
+    assert "looser bound" in advice
+
+
+def test_the_advice_names_classes_that_are_never_found():
+    promise_check = check_loss(make_unseen_rows(4000, 4), 0.01)
+    assert promise_check.lines()[-1] == "what to do: nothing"
+    advice = replace(promise_check, unfound_classes=("fault",)).lines()[-1]
+    assert advice.startswith("what to do: train on more rows of fault, never found on these rows")
