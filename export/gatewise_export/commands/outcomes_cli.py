@@ -11,9 +11,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import read_category
 from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
-from gatewise.formats import threshold
+from gatewise.formats import plural, threshold
 from gatewise_export.commands import options
 
 if TYPE_CHECKING:
@@ -166,13 +167,31 @@ class _Columns:
             raise InputError(f"{self._path} has no column {name!r}; its columns are {column_names}")
         return self._frame[name].to_numpy()
 
+    def answers(self, name: str) -> NDArray[Any]:
+        """Get a column of answers as text; numbers have the same text in whole and float columns.
+
+        A missing answer is refused, because it would count as a wrong one, and two missing ones
+        would agree.
+        """
+        cells = self.values(name)
+        is_missing = self._frame[name.strip()].isna().to_numpy()
+        if is_missing.any():
+            raise InputError(
+                f"{self._path}: column {name.strip()!r} has no answer in "
+                f"{plural(int(is_missing.sum()), 'row')}: leave these rows out, or write a text "
+                "such as no-answer"
+            )
+        return np.array([read_category(cell) for cell in cells.tolist()])
+
     def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Get columns of numbers, shape (n, n_names)."""
+        columns = [self.values(name) for name in names]
         try:
-            return np.stack([self.values(name).astype(np.float64) for name in names], axis=1)
+            return np.stack([cells.astype(np.float64) for cells in columns], axis=1)
         except (TypeError, ValueError) as error:
-            columns = ", ".join(names)
-            raise InputError(f"{self._path}: {columns} must hold numbers: {error}") from None
+            raise InputError(
+                f"{self._path}: {', '.join(names)} must hold numbers: {error}"
+            ) from None
 
     def costs(self, costs_or_columns: Sequence[str]) -> NDArray[np.float64]:
         """Get costs from numbers or column names, one column each."""
@@ -194,16 +213,13 @@ def _losses_of_agreement(
 
     if truth is None or big_answer is None:
         raise InputError("--agreement needs --truth and --big-answer")
-    # compare as text, because columns may differ in type
-    answers = np.stack(
-        [columns.values(name).astype(str) for name in answer_columns.split(",")], axis=1
-    )
-    true_answers = columns.values(truth).astype(str)
+    answers = np.stack([columns.answers(name) for name in answer_columns.split(",")], axis=1)
+    true_answers = columns.answers(truth)
     answer_agreement: Agreement = agreement(answers)
     return {
         "scores": answer_agreement.share,
         "small_losses": answer_agreement.answers != true_answers,
-        "big_losses": columns.values(big_answer).astype(str) != true_answers,
+        "big_losses": columns.answers(big_answer) != true_answers,
     }
 
 

@@ -68,9 +68,31 @@ def test_agreement_is_a_score(outcomes_csv, run_command):
     assert 0.3 < document["offload_rate"] < 0.7  # all three agree on 0.8^3 = 51 % of the rows
 
 
+def test_answers_are_compared_by_value_and_missing_ones_are_refused(
+    tmp_path, run_command, assert_refused
+):
+    rows = [f"{i % 3},{i % 3},{i % 3 if i % 4 else 0}.0" for i in range(600)]
+    answer_file = tmp_path / "answers.csv"
+    options = ("--agreement", "v1,v1", "--truth", "v1", "--big-answer", "big", *COST_OPTIONS)
+    answer_file.write_text("\n".join(["v1,v2,big", *rows]))
+    exit_status, output, message = run_command(
+        "outcomes", answer_file, *options, "--max-loss", "0.5", "--json"
+    )
+    assert exit_status == 0, message
+    # the float column is wrong in the rows with i % 4 == 0 and i % 3 != 0
+    assert json.loads(output)["big_loss"] == pytest.approx(1 / 6)
+    answer_file.write_text("\n".join(["v1,v2,big", *rows, "1,1,"]))
+    assert "column 'big' has no answer in 1 row: leave" in assert_refused(
+        "outcomes", answer_file, *options
+    )
+    answer_file.write_text("\n".join(["v1,v2,big", *rows, "1,1,no-answer"]))
+    assert run_command("outcomes", answer_file, *options, "--max-loss", "0.5")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--score", "nothing", *LOSS_OPTIONS[2:], *COST_OPTIONS), "csv has no column 'nothing'"),
         (("--score", "sure", *COST_OPTIONS), "give --score, --small-loss and --big-loss"),
         ((*LOSS_OPTIONS, *COST_OPTIONS, "--group", "nothing"), "has no column 'nothing'"),
         (("--score", "truth", *LOSS_OPTIONS[2:], *COST_OPTIONS), "must hold numbers"),

@@ -231,10 +231,9 @@ class OutcomeCascade:
         n_rows = len(self._calibration_record.weights)
         saved_share = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
         comparison = f"{abs(saved_share):.1%} {'less' if saved_share >= 0 else 'more'}"
-        threshold_list = ", ".join(threshold_text(threshold, 6) for threshold in point.thresholds)
+        answered_rows = ", ".join(_answered_rows_text(threshold) for threshold in point.thresholds)
         lines = [
-            f"a small system answers rows with a score of at least {threshold_list}; the other "
-            "rows go to the next system",
+            f"a small system answers {answered_rows}; the other rows go to the next system",
             f"cost {point.cost:.4g} per row, {comparison} than the big system alone, to which "
             f"{point.offload_rate:.1%} of the rows go",
             f"loss {self.loss_.text(n_rows)}; of the big system {self.big_loss_.text(n_rows)}",
@@ -273,7 +272,8 @@ class OutcomeCascade:
         if "budget" in goal and self._calibration_record.exit_costs.ndim == 2:
             raise InputError(
                 "a budget cannot be guaranteed if costs differ between rows, because new rows "
-                "may cost more: give one cost for all rows, or guarantee=None"
+                "may cost more: give one cost for all rows, or no guarantee "
+                "(guarantee=None, --guarantee 0)"
             )
         if self._calibration_record.n_stages > 1:
             records = CalibrationRecords(
@@ -348,3 +348,15 @@ class OutcomeCascade:
     def _in_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
         """Convert a share of the largest loss to the unit of the losses."""
         return MeasuredFigure(*(self.loss_limit_ * value for value in figure))
+
+
+def _answered_rows_text(threshold: float | None) -> str:
+    """Write which rows a small system with this threshold answers.
+
+    >>> _answered_rows_text(0.25), _answered_rows_text(None)
+    ('rows with a score of at least 0.25', 'no rows')
+    """
+    text = threshold_text(threshold, 6)
+    return {"always": "all rows", "never": "no rows"}.get(
+        text, f"rows with a score of at least {text}"
+    )
