@@ -23,11 +23,10 @@ from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import (
     MAX_STEP_OF_FEW_TREES,
     Bounds,
-    ThresholdGrid,
     TreeShape,
-    grid_size,
     models_to_try,
 )
+from gatewise_training.learners.threshold_grid import ThresholdGrid, grid_size
 from gatewise_training.operating_points.packed_size import packed_sizes
 from tests.support.budgeted_methods import load_table, make_method
 from tests.support.fit_problems import make_problem
@@ -49,16 +48,16 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
     x[rng.random(x.shape) < 0.1 * has_missing] = np.nan
     y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
     grid = ThresholdGrid.of_table(x, max_thresholds)
-    free_trees, _ = fit_boosting(grid.rounded(x), y, 2, max_rounds=8)
-    trees = grid.snapped(free_trees)
+    free_trees, _ = fit_boosting(grid.round_rows(x), y, 2, max_rounds=8)
+    trees = grid.move_thresholds(free_trees)
     unseen_rows = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
     np.testing.assert_array_equal(
-        trees.margins(unseen_rows), free_trees.margins(grid.rounded(unseen_rows))
+        trees.margins(unseen_rows), free_trees.margins(grid.round_rows(unseen_rows))
     )
     for k in range(3):
         thresholds = np.unique(trees.threshold[trees.feature == k])
-        edges = grid.edges[k]
-        is_inner = (thresholds >= edges[0]) & (thresholds < edges[-1])
+        grid_thresholds = grid.thresholds[k]
+        is_inner = (thresholds >= grid_thresholds[0]) & (thresholds < grid_thresholds[-1])
         assert np.sum(is_inner) <= max_thresholds
         # two more, on both sides of all numbers, separate NaN from them
         assert len(thresholds) <= max_thresholds + 2

@@ -200,7 +200,7 @@ def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
     assert tree_counts == [{50}, {150}]
 
 
-def test_forests_have_several_shapes_only_without_high_cost_model_and_bound_of_size() -> None:
+def test_forests_have_several_shapes_only_without_offloads_and_bound_of_size() -> None:
     def list_forest_shapes(n_rows: int, **bounds) -> list[ForestShape | None]:
         families_and_bounds = models_to_try(
             ("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5
@@ -209,12 +209,12 @@ def test_forests_have_several_shapes_only_without_high_cost_model_and_bound_of_s
         assert {family for family, _ in families_and_bounds.values()} == {"extra-trees"}
         return [shape_bounds.forest_shape for _, shape_bounds in families_and_bounds.values()]
 
-    assert list_forest_shapes(7000, without_high_cost_model=True) == [
+    assert list_forest_shapes(7000, without_offloads=True) == [
         ForestShape(150, 1),
         ForestShape(150, 2),
     ]
     assert list_forest_shapes(7000) == [None]  # other fits have one shape, the default
     # at most MAX_SMALL_ROWS rows
-    assert list_forest_shapes(5000, without_high_cost_model=True) == [None]
+    assert list_forest_shapes(5000, without_offloads=True) == [None]
     # bytes bound the shape
-    assert list_forest_shapes(7000, without_high_cost_model=True, max_bytes=65536) == [None]
+    assert list_forest_shapes(7000, without_offloads=True, max_bytes=65536) == [None]

@@ -287,7 +287,7 @@ def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
     rng = np.random.default_rng(seed)
     beta = scale * rng.normal(size=len(problem.column_nodes)) * even_shares(problem, lam)
     optimum = mincut.solve(problem, lam).objective
-    assert PricedTrees(problem, lam).lower_bound(beta) <= optimum + 1e-12
+    assert PricedTrees(problem, lam).bound_from_multipliers(beta) <= optimum + 1e-12
 
 
 @given(seed=st.integers(0, 10_000), lam=st.floats(0.0, 0.2))

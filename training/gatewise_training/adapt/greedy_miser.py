@@ -1,8 +1,9 @@
 """GreedyMiser: one boosted model that pays for a feature when it is first used.
 
 Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It is
-Adapt-GBRT without offloading (P_full = 0), and its trees grow in the same function
-(:func:`gatewise_training.adapt.gated_trees.grow`).
+Adapt-GBRT without offloading (P_full = 0). The function that grows Adapt-GBRT's trees also grows
+GreedyMiser's, without a gate (``p_full=None`` in
+:func:`gatewise_training.adapt.gated_trees.grow`).
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ class GreedyMiser(Growth, SingleModel):
     Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
     is the same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
 
-    It is a single model without a cloud, so that every instance costs the same. Each penalty gives
-    one operating point. The trees of the paper are first-order, have depth 4, and make every split
-    that pays for its price: ``newton=False, max_depth=4``. CEGB's authors note (NIPS 2017, section
-    4.3) that this is :class:`CEGBClassifier` with coupled prices, grown breadth-first. A test
-    checks that both grow the same trees. The defaults give a stronger model instead.
+    It is a single model without a cloud, so that every instance costs the same. Each penalty and
+    share of rounds gives one operating point.
+
+    The trees of the paper are first-order, have depth 4, and make every split that pays for its
+    price. ``newton=False, max_depth=4`` gives these trees. CEGB's authors note (NIPS 2017, section
+    4.3) that they are the trees of :class:`CEGBClassifier` with coupled prices, grown
+    breadth-first. The defaults give a stronger model instead.
 
     Further parameters: :class:`.SingleModel`.
 
@@ -46,11 +49,11 @@ class GreedyMiser(Growth, SingleModel):
         Largest loss of accuracy against the unpenalised model. Without a budget, the cheapest
         operating point within this loss is active.
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
-        Values of ``gamma`` to sweep: the nats of mean loss that a feature of mean price must save.
-        The unpenalised model is always fitted as well.
+        Penalties ``gamma`` to try. A feature of mean price is used only if it lowers the mean loss
+        by at least ``gamma`` nats. The unpenalised model is always fitted as well.
     prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
-        Shares of a fit's rounds. The models of its first rounds also give operating points, as in
-        the curves of the papers.
+        Shares of a fit's rounds. For each share, the model of the first rounds is also an operating
+        point, as in the curves of the papers.
     n_rounds, num_leaves, max_depth, learning_rate, newton
         As for :class:`AdaptGBRT`.
 

@@ -18,16 +18,20 @@ from gatewise_training.learners.model_families import FAMILIES
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceCascade(WindowSettings, CascadeClassifier):
-    """One low-cost model on a static subset of the features; narrow margins are offloaded.
+    """One low-cost model on a fixed subset of the features; its narrow margins are offloaded.
 
-    This is the simplest baseline: no gate is learned, and the model is fitted to all rows.
+    An instance goes to the high-cost model if the margin of the low-cost model is below a
+    threshold. This is the simplest baseline: no gate is learned, and the model is fitted to all
+    rows.
 
     Further parameters: see :class:`.CascadeClassifier` and, for windows, :class:`.WindowSettings`.
 
     Parameters
     ----------
-    allow_missing, random_state
-        As for :class:`StagedCascade`.
+    allow_missing : bool, default False
+        Whether features may be NaN, which needs ``low_cost_model="boosting"``.
+    random_state : int, RandomState or None
+        Source of the random choices; an int makes a fit repeatable.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.
     n_subsets : int, default 8

@@ -37,7 +37,8 @@ from gatewise_training.learners.given_models.given_classifiers import (
     given_stages,
 )
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
-from gatewise_training.learners.stage_bounds import Bounds, grid_size
+from gatewise_training.learners.stage_bounds import Bounds
+from gatewise_training.learners.threshold_grid import grid_size
 
 MAX_FEW_ACQUISITIONS = 32
 """Largest number of features and groups for which forward selection is always tried."""
@@ -221,7 +222,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _list_bounds(self, problem: Problem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
-        bounds = Bounds(without_high_cost_model=self._get_max_set_cost(problem.costs) is not None)
+        bounds = Bounds(without_offloads=self._get_max_set_cost(problem.costs) is not None)
         families = self._list_families(len(problem.plan.fit_rows))
         tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         if self.max_bytes is None:

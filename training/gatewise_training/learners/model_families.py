@@ -33,8 +33,8 @@ from gatewise_training.learners.stage_bounds import (
     MAX_STEP_OF_FEW_TREES,
     Bounds,
     ForestShape,
-    ThresholdGrid,
 )
+from gatewise_training.learners.threshold_grid import ThresholdGrid
 
 MAX_ROUNDS = 600
 """Maximum number of boosting rounds; early stopping usually ends a fit before."""
@@ -105,7 +105,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
         n_outputs,
         shares_thresholds=True,
     )
-    params = task.bounds.with_bins(params)
+    params = task.bounds.add_bins(params)
     if (shape := task.bounds.shape) is not None and task.bounds.max_bytes is not None:
         params["learning_rate"] = shape.rate
         if n_outputs > 1:
@@ -272,7 +272,7 @@ def cross_fitted_stage(
     grid = None
     if bounds.n_thresholds is not None and family not in ("linear", "svm"):
         grid = ThresholdGrid.of_table(x[plan.fit_rows], bounds.n_thresholds)
-        x = grid.rounded(x)
+        x = grid.round_rows(x)
 
     def task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _Task:
         return _Task(
@@ -299,8 +299,8 @@ def cross_fitted_stage(
                     flat_model, _ = flat_model.select_trees(
                         np.arange(flat_model.n_trees * rounds // n_rounds)
                     )
-                flat_model = bounds.rounded(
-                    flat_model if grid is None else grid.snapped(flat_model)
+                flat_model = bounds.round_leaves(
+                    flat_model if grid is None else grid.move_thresholds(flat_model)
                 )
             stage = Stage.from_model(flat_model, link)
             return replace(stage, features=features[stage.features])

@@ -1,10 +1,8 @@
-"""Bounds of a stage on a small device, and shapes of trees within these bounds.
+"""Choose shapes of trees with which a stage of the cascade fits into the memory of a small device.
 
 Bytes are counted in the tables of the C code, where each tree is a list of tests. A test has a
-threshold of 4 bytes, a column number, and the offset of the right child. If the trees use few
-thresholds, they share one table of thresholds per feature, and a test has the one-byte rank of its
-threshold in this table. Trees with thresholds from a coarse grid (:class:`ThresholdGrid`) therefore
-need fewer bytes (the idea of ToaD, ICLR 2026).
+threshold of 4 bytes, a column number, and the offset of the right child. Trees with thresholds from
+a coarse grid need fewer bytes (:mod:`.threshold_grid`).
 
 Whether few large trees with a high learning rate or many small trees are best depends on the data,
 so :func:`models_to_try` lists several shapes to try.
@@ -16,12 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS, capacity_params
 from gatewise_training.operating_points.packed_size import packed_sizes, tree_bytes
 
@@ -33,41 +27,29 @@ MAX_STAGE_BYTES = 32 << 20
 devices do not read more than 64 MB."""
 
 HIGH_RATE = 0.4
-"""Learning rate for few trees."""
+"""Higher of the two learning rates to try within a bound of bytes. Few trees need large steps."""
 
 MAX_STEP_OF_FEW_TREES = 4.0
-"""Largest absolute value of a leaf in a model of several classes within a bound of bytes, before
-the learning rate. It is higher than without a bound of bytes, because few trees need larger
-steps."""
+"""Limit on the absolute value of a leaf, before multiplication by the learning rate, in a model of
+more than two classes within a bound of bytes. The Newton steps of a rare class have no bound: on
+Forest there were leaves of 691. Without a bound of bytes the limit is lower, because more trees
+need smaller steps."""
 
 MIN_ROUNDS = 4
-"""Larger trees are not tried if fewer boosting rounds than this fit."""
-
-MIN_THRESHOLDS = 64
-"""Smallest grid of a feature that has more values. Coarser grids lost more accuracy than the
-additional trees gained."""
-
-MAX_THRESHOLDS = 252
-"""Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
-
-GRID_BYTES_DIVISOR = 8
-"""One in this many bytes of all stages is for the thresholds of the grid."""
-
-N_GRID_FEATURES = 16
-"""Number of features that are assumed to share the thresholds of the grid."""
+"""Smallest number of boosting rounds that must fit; larger trees are not tried."""
 
 MIN_TREES = 24
-"""Without a search, trees get fewer leaves until this many trees fit for each output, but they keep
-at least MIN_LEAVES leaves."""
+"""Number of trees for each output that must fit if no shape was searched. Otherwise the trees are
+made smaller, down to MIN_LEAVES leaves."""
 
 MIN_LEAVES = 8
-"""Smallest number of leaves to which trees are reduced without a search."""
+"""Smallest number of leaves to which trees are reduced if no shape was searched."""
 
 N_FOREST_TREES = 150
-"""Number of extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of the
+"""Number of extra-trees of stages that answer all instances, on more than 5,000 rows. On 10 of the
 16 features of Letters, with leaves of 2 rows, the accuracy on validation rows is 96.0 % with 150
-trees and 95.3 % with 50. On 15 features, with leaves of 1 row, it is 96.9 % and 95.9 %. With a
-high-cost model more trees are not better, and take four times as long on Forest."""
+trees and 95.3 % with 50. On 15 features, with leaves of 1 row, it is 96.9 % and 95.9 %. If
+instances may be offloaded, more trees are not better, and take four times as long on Forest."""
 
 MIN_LEAF_ROWS_TO_TRY = (1, 2)
 """Smallest numbers of rows per leaf to try for such a forest."""
@@ -100,65 +82,9 @@ class ForestShape:
     min_leaf_rows: int = 2
 
 
-def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
-    """Choose the number of thresholds per feature in the grid, and the bytes of the whole grid.
-
-    None if the bytes are enough for too few thresholds. Shapes: `x` (n, n_features). Ten features
-    with values 0 and 1 need one threshold each:
-
-    >>> grid_size(np.tile(np.float32([[0], [1]]), 10), 8192)
-    (25, 40)
-    """
-    n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)
-    n_columns = min(x.shape[1], N_GRID_FEATURES)
-    n_per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
-    boundary_counts = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
-    if n_per_feature < min(max(boundary_counts), MIN_THRESHOLDS):
-        return None
-    n_grid_thresholds = sum(min(n_per_feature, count) for count in boundary_counts)
-    return n_per_feature, 4 * min(n_thresholds, n_grid_thresholds)  # 4 bytes per float32 threshold
-
-
-@dataclass(frozen=True, eq=False)
-class ThresholdGrid:
-    """Grid of thresholds for trees: ascending quantiles of each column."""
-
-    edges: tuple[NDArray[np.float32], ...]
-
-    @classmethod
-    def of_table(cls, x: NDArray[np.float32], max_thresholds: int) -> ThresholdGrid:
-        """Choose at most `max_thresholds` thresholds per column."""
-        codes = Codes.of_table(x, max_codes=max_thresholds + 1)
-        return cls(tuple(np.split(codes.upper, codes.start[1:-1])))
-
-    def rounded(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Round each value up to a threshold, and values above the last one down to it."""
-        rounded = x.copy()
-        for k, edges in enumerate(self.edges):
-            is_number = ~np.isnan(x[:, k])
-            edge_index = np.searchsorted(edges, x[is_number, k]).clip(max=len(edges) - 1)
-            rounded[is_number, k] = edges[edge_index] if len(edges) else 0
-        return rounded
-
-    def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
-        """Move the thresholds of trees that were fitted on rounded rows to the grid.
-
-        Rounded rows reach the same leaves as before, and other rows reach the leaves of their
-        rounded copies.
-        """
-        threshold = trees.threshold.copy()
-        largest = np.finfo(np.float32).max
-        for k, edges in enumerate(self.edges):
-            nodes = np.flatnonzero(trees.feature == k)
-            edge_index = np.searchsorted(edges, threshold[nodes], side="right")
-            # below the first edge and from the last edge on, a test separates NaN from all numbers
-            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[edge_index]
-        return replace(trees, threshold=threshold)
-
-
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of a stage, and shapes of trees to use.
+    """Bounds of a stage, and the shapes of its trees.
 
     Attributes
     ----------
@@ -168,7 +94,9 @@ class Bounds:
         Shape of boosted trees, if it is known or one of several to try.
     n_bins : int or None
         Best number of bins per feature, if it is known.
-    without_high_cost_model : bool
+    without_offloads : bool
+        Whether a cap on the cost of an instance forbids offloads, so that the stages answer all
+        instances.
     forest_shape : ForestShape or None
         Shape of a forest, if it is one of several to try.
     n_thresholds : int or None
@@ -180,22 +108,26 @@ class Bounds:
     max_bytes: int | None = None
     shape: TreeShape | None = None
     n_bins: int | None = None
-    without_high_cost_model: bool = False
+    without_offloads: bool = False
     forest_shape: ForestShape | None = None
     n_thresholds: int | None = None
     grid_bytes: int = 0
 
     def with_shape(self, shape: TreeShape | None) -> Bounds:
-        """Copy the bounds with the best shape of trees; with `max_bytes` only its bins are used."""
+        """Return a copy with the best shape of trees.
+
+        If there is a bound of bytes, only the number of bins is taken: the best shape was found
+        without the bound, and :func:`models_to_try` lists the shapes within it.
+        """
         if shape is None:
             return self
         return replace(self, n_bins=shape.n_bins, shape=shape if self.max_bytes is None else None)
 
-    def with_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def add_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Copy LightGBM's settings with the best number of bins."""
         return dict(params) | ({} if self.n_bins is None else {"max_bin": self.n_bins})
 
-    def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
+    def round_leaves(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Round leaf values to 8 bits if there is a bound of bytes."""
         return trees if self.max_bytes is None else trees.with_centred_leaves().with_byte_leaves()
 
@@ -210,7 +142,7 @@ class Bounds:
     def max_rounds(self, stage_of: Callable[[int], Stage], rounds: int) -> int:
         """Find the largest number of rounds, at least one, with a stage within the bounds.
 
-        `stage_of` makes the stage of a number of first rounds, up to `rounds`.
+        ``stage_of(k)`` makes the stage of the first k rounds; there are `rounds` rounds.
         """
         if self.allows(stage_of(rounds)):
             return rounds
@@ -234,7 +166,9 @@ class Bounds:
         *,
         shares_thresholds: bool = False,
     ) -> int | None:
-        """Compute the number of trees that fit into the bytes.
+        """Estimate the number of trees that fit into the bytes.
+
+        The bytes of a fitted stage are computed exactly in :meth:`allows`.
 
         Parameters
         ----------
@@ -257,19 +191,20 @@ class Bounds:
         """
         if self.max_bytes is None:
             return None
-        # number of trees = bytes for all trees / bytes per tree; besides its trees, a stage has
-        # about 6 bytes of lists per column, a float32 base margin per output, and 16 bytes of other
-        # fields
+        # number of trees = bytes for all trees / bytes per tree. In addition to its trees, a stage
+        # has about 6 bytes of lists per column, a float32 base margin per output, and 16 bytes of
+        # other fields; `packed_sizes` counts them exactly
         bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * n_outputs + 16)
         output_bytes = int(n_outputs > 1)  # each tree stores the index of its output in a byte
-        # leaf values have one byte, see `rounded`
+        # leaf values have one byte, see `round_leaves`
         tree_size = (n_leaves, 1, n_leaf_values, n_columns)
         n_trees = bytes_for_trees // (
             tree_bytes(*tree_size, threshold_bytes=1 if shares_thresholds else 4) + output_bytes
         )
         if self.n_thresholds is None:
             return n_trees
-        # with the grid, a threshold of a tree has one byte
+        # with the grid, a test has a threshold of one byte, and each column the start of its
+        # thresholds in 4 bytes; thresholds beyond the bytes of the grid take bytes of the trees
         grid_excess = max(0, 4 * n_columns * self.n_thresholds - self.grid_bytes)
         bytes_for_trees -= 4 * n_columns + grid_excess
         return max(
@@ -286,7 +221,7 @@ class Bounds:
         *,
         shares_thresholds: bool = False,
     ) -> tuple[int, int]:
-        """Compute the numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
+        """Estimate the numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
 
         Without a shape, the leaves are halved until MIN_TREES trees for each output fit, but not
         below MIN_LEAVES. Other parameters are as for :meth:`max_trees`.
@@ -313,12 +248,12 @@ def models_to_try(
 ) -> dict[str, tuple[str, Bounds]]:
     """List the models to try: map a name to a family and to bounds with a shape.
 
-    With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. Without a
-    high-cost model, extra-trees are tried with several sizes of leaves.
+    With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. If the
+    stages answer all instances, extra-trees are tried with several sizes of leaves.
     """
     models = {family: (family, bounds) for family in families}
     if bounds.max_bytes is None:
-        if bounds.without_high_cost_model and n_rows > MAX_SMALL_ROWS and "extra-trees" in models:
+        if bounds.without_offloads and n_rows > MAX_SMALL_ROWS and "extra-trees" in models:
             del models["extra-trees"]
             for min_leaf_rows in MIN_LEAF_ROWS_TO_TRY:
                 forest = ForestShape(N_FOREST_TREES, min_leaf_rows)
@@ -327,7 +262,8 @@ def models_to_try(
         return models
     if models.pop("boosting", None) is None:
         return models
-    # shapes of boosted trees, up to four times the leaves of an unbounded fit
+    # Shapes of boosted trees. Few trees may need more leaves than an unbounded fit, up to four
+    # times as many.
     n_outputs = 1 if n_classes == 2 else n_classes
     max_leaves = 4 * int(capacity_params(n_rows, n_classes)["num_leaves"])
     for n_leaves in LEAVES_TO_TRY:
@@ -335,7 +271,7 @@ def models_to_try(
         max_rounds = max_trees // n_outputs
         if n_leaves > LEAVES_TO_TRY[0] and (n_leaves > max_leaves or max_rounds < MIN_ROUNDS):
             break
-        # a lower rate needs more rounds
+        # the lower rate is lower still if there are enough rounds for it
         for rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
             shape_bounds = replace(bounds, shape=TreeShape(n_leaves, rate))
             models[f"boosting, {n_leaves} leaves, rate {rate:g}"] = "boosting", shape_bounds

@@ -1,21 +1,26 @@
-"""Optimal pruning of each tree when every node is charged for its part in acquisitions.
+"""Prune each tree optimally, given a charge for each node.
 
-The solvers that decompose the problem by trees share this module. A multiplier
-``beta[h, c] >= 0`` charges node h for its part in acquisition c. With fixed charges the trees share
-nothing, and a recursion from the leaves up finds the best pruning of each tree (the shortest path
-of BudgetPrune, NIPS 2016, section 6.2)::
+The solvers that decompose the problem by trees share this module. An acquisition is a column of the
+problem: the nodes at which an instance may first use a feature or a group. Each pair of an
+acquisition c and one of its nodes h is a use. The multiplier of a use, ``beta[h, c] >= 0``, charges
+node h for its part in the price of c. With fixed charges the trees share nothing, and a recursion
+from the leaves up finds the best pruning of each tree (the shortest path of BudgetPrune, NIPS 2016,
+section 6.2)::
 
     cost(h) = min(e_h, charge_h + lam * depth_price_h + cost(left) + cost(right))
 
-Here ``charge_h`` is the sum of the multipliers of the first uses at h. With
-``profit_h = e_h - e_left - e_right`` the gain ``e_h - cost(h)`` follows an equivalent recursion
-that needs only the parents::
+Here ``charge_h`` is the sum of the multipliers of the uses at h. With
+``profit_h = e_h - e_left - e_right`` the gain ``e_h - cost(h)`` follows an equivalent recursion,
+which can be computed from the array of parents alone::
 
     gain(h) = max(0, profit_h - charge_h - lam * depth_price_h + gain(left) + gain(right))
 
 Multipliers are feasible if those of each acquisition add up to at most ``lam * price``. The summed
 cost of the trees under any feasible multipliers is a lower bound on the optimum, by Lagrangian
 duality.
+
+:func:`best_level_set` and :func:`repair` make a pruning of a solver's fractional solution, and
+improve it.
 """
 
 from __future__ import annotations
@@ -31,10 +36,13 @@ from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 MAX_REPAIRS = 3
 """Maximum number of rounds of :func:`repair`, each of which passes all acquisitions twice."""
 
+MAX_LEVEL_SETS = 20
+"""Maximum number of level sets that :func:`best_level_set` compares, which bounds its time."""
+
 
 @dataclass(frozen=True, eq=False)
 class PricedTrees:
-    """Trees of a pruning problem at one price of cost."""
+    """Trees of a pruning problem at one weight `lam` of the cost."""
 
     problem: PruneProblem
     lam: float
@@ -45,7 +53,7 @@ class PricedTrees:
         return self.lam * self.problem.column_price
 
     def charges(self, beta: Floats) -> Floats:
-        """Sum of the multipliers of each node's first uses, shape (n_nodes,)."""
+        """Sum of the multipliers of each node's uses, shape (n_nodes,)."""
         nodes = self.problem.column_nodes
         charge = np.bincount(nodes, weights=beta, minlength=self.problem.n_nodes)
         return np.asarray(charge, np.float64)
@@ -67,25 +75,26 @@ class PricedTrees:
         return np.asarray(beta * scale[use_column] + addition[use_column])
 
     def prune(self, charge: Floats) -> tuple[NodeMask, Floats]:
-        """Prune every tree alone under a charge of each node, (n_nodes,).
+        """Prune each tree optimally, given a charge for each node, (n_nodes,).
 
-        Returns the mask of the inner nodes and the gain of each node, both of shape (n_nodes,).
+        Returns the mask of the inner nodes and the gain of each node's subtree, both of shape
+        (n_nodes,).
         """
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge
-        is_kept = np.empty(problem.n_nodes, np.bool_)
-        _prune_by_gain(problem.parent, gain, is_kept)
+        is_kept = _prune_by_gain(problem.parent, gain)
         return is_kept, gain
 
-    def bound(self, gain: Floats) -> float:
+    def bound_from_gains(self, gain: Floats) -> float:
         """Lower bound on the optimum, from the gains that :meth:`prune` returns."""
         # sum over trees of cost(root) = e_root - gain(root)
         roots = self.problem.parent < 0
         return float(self.problem.base_error - gain[roots].sum())
 
-    def lower_bound(self, beta: Floats) -> float:
-        """Lower bound on the optimum, from any multipliers after :meth:`make_feasible`."""
-        return self.bound(self.prune(self.charges(self.make_feasible(beta)))[1])
+    def bound_from_multipliers(self, beta: Floats) -> float:
+        """Lower bound on the optimum, from any multipliers, which are made feasible first."""
+        _, gain = self.prune(self.charges(self.make_feasible(beta)))
+        return self.bound_from_gains(gain)
 
 
 def merge_columns(problem: PruneProblem) -> PruneProblem:
@@ -117,24 +126,24 @@ def merge_columns(problem: PruneProblem) -> PruneProblem:
 
 def even_shares(problem: PruneProblem, lam: float) -> Floats:
     """Multipliers that divide each price equally among the nodes that share it, (n_uses,)."""
-    # lam c_k / (N |nodes of the column|)
+    # lam price_c / |nodes of c|; the price is already divided by the number of instances
     share = lam * problem.column_price / np.diff(problem.column_start)
     return np.asarray(share[problem.use_column])
 
 
-def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[NodeMask, float]:
+def best_level_set(problem: PruneProblem, fraction: Floats, lam: float) -> tuple[NodeMask, float]:
     """Find the best level set of a fractional solution, and its objective.
 
-    A level set is the pruning ``{h : share_h > threshold}``. The objective of the fractional
+    A level set is the pruning ``{h : fraction_h > threshold}``. The objective of the fractional
     solution is an average of the objectives of its level sets, so the best level set is at least as
-    good. `share`, of shape (n_nodes,), is in [0, 1], and no node's share is above its parent's. At
-    most 20 level sets are compared.
+    good. `fraction`, of shape (n_nodes,), is the part of each node that is kept, in [0, 1]; it is
+    not larger at a node than at the node's parent. At most MAX_LEVEL_SETS level sets are compared.
     """
-    share = np.round(share, 9)  # HiGHS's shares are equal only up to its tolerance
-    thresholds = np.unique(share.clip(0.0, 1.0))
+    fraction = np.round(fraction, 9)  # HiGHS's numbers are equal only up to its tolerance
+    thresholds = np.unique(fraction.clip(0.0, 1.0))
     thresholds = thresholds[thresholds < 1.0] if len(thresholds) > 1 else np.array([0.5])
-    indices = np.unique(np.linspace(0, len(thresholds) - 1, 20).round().astype(int))
-    prunings = [share > threshold for threshold in thresholds[indices]]
+    indices = np.linspace(0, len(thresholds) - 1, MAX_LEVEL_SETS).round().astype(int)
+    prunings = [fraction > threshold for threshold in thresholds[np.unique(indices)]]
     objectives = [problem.objective(is_kept, lam) for is_kept in prunings]
     best_index = int(np.argmin(objectives))
     return prunings[best_index], float(objectives[best_index])
@@ -149,27 +158,27 @@ def repair(problem: PruneProblem, is_kept: NodeMask, lam: float) -> tuple[NodeMa
     start, nodes = problem.column_start, problem.column_nodes
     objective = float(problem.objective(is_kept, lam))
     for _ in range(MAX_REPAIRS):
-        is_kept_now = is_kept
+        new_is_kept = is_kept
         for is_adding in (False, True):
             gain = problem.profit - lam * problem.depth_price
-            _charge_changes(start, nodes, lam * problem.column_price, is_kept_now, is_adding, gain)
+            _charge_changes(start, nodes, lam * problem.column_price, new_is_kept, is_adding, gain)
             if not is_adding:
-                gain[~is_kept_now] = -np.inf
-            is_kept_now = np.empty_like(is_kept)
-            _prune_by_gain(problem.parent, gain, is_kept_now)
-        new_objective = float(problem.objective(is_kept_now, lam))
+                gain[~new_is_kept] = -np.inf
+            new_is_kept = _prune_by_gain(problem.parent, gain)
+        new_objective = float(problem.objective(new_is_kept, lam))
         if new_objective >= objective - 1e-15:  # no decrease beyond rounding
             break
-        is_kept = is_kept_now
+        is_kept = new_is_kept
         objective = new_objective
     return is_kept, objective
 
 
 @numba.njit(cache=True, nogil=True)
-def _prune_by_gain(parent: Any, gain: Any, is_kept: Any) -> None:
-    """Add up the gains from the leaves to the roots, and mark the inner nodes from the roots down.
+def _prune_by_gain(parent: Any, gain: Any) -> Any:
+    """Add up the gains from the leaves to the roots; return a mask of the nodes to keep.
 
-    `gain` holds the gain of each node alone and is changed to the gain of its subtree.
+    `gain` holds the gain of each node alone and is changed in place to the gain of its subtree.
+    Each parent must have a lower index than its children.
     """
     for node in range(len(parent) - 1, -1, -1):
         if gain[node] > 0:
@@ -177,8 +186,10 @@ def _prune_by_gain(parent: Any, gain: Any, is_kept: Any) -> None:
                 gain[parent[node]] += gain[node]
         else:
             gain[node] = 0.0
+    is_kept = np.empty(len(parent), np.bool_)
     for node in range(len(parent)):
         is_kept[node] = gain[node] > 0 and (parent[node] < 0 or is_kept[parent[node]])
+    return is_kept
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,21 +1,30 @@
 """Dantzig-Wolfe decomposition of the pruning problem: column generation over trees.
 
-The method is in "Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A
-master program, which HiGHS solves, combines the known prunings of each tree and pays for their
-acquisitions. The multipliers of its constraints ``y_h <= w_c`` charge first uses in the
-sub-problems. The sub-problem of a tree is to find its best pruning under these charges
-(:mod:`.tree_recursion`), which enters the master if it is new. The sum of the sub-problems' optima
-is a lower bound, so the gap is proved at every step. The master's optimum may be a mixture of
+The problem (:mod:`gatewise_training.prune.problem`) is to choose the inner nodes of a forest that
+stay, so that the training error plus ``lam`` times the cost is smallest. ``y_h = 1`` if node h
+stays, and ``w_c = 1`` if acquisition c is paid. The method is in "Optimally pruning decision tree
+ensembles with feature cost" (2016), section 5.
+
+A master program, which HiGHS solves, combines the known prunings of each tree and pays for their
+acquisitions. It keeps ``y_h <= w_c`` for each first use h of acquisition c. The multipliers of
+these constraints are the charges of the first uses in the sub-problems. The sub-problem of a tree
+is to find its best pruning under these charges (:mod:`.tree_recursion`), which enters the master if
+it is new. The sub-problems' optima add up to a lower bound on the objective, so each step proves
+how far the best known pruning can be from the optimum. The master's optimum may be a mixture of
 prunings. The best level set of the mixture is then an integral optimum.
 
 Two masters choose a fractional pruning ``y``:
 
 - :class:`ConvexMaster` uses convex combinations of a tree's prunings, as Dantzig and Wolfe and the
   paper (LP3) do.
-- :class:`PartitionMaster`, which goes beyond the paper, uses any closed ``y`` that is constant on
-  each class of nodes that no pruning distinguishes (Bienstock & Zuckerberg, "Solving LP relaxations
-  of large-scale precedence constrained problems", 2010). These include all convex combinations and
-  more, so the master needs far fewer prunings.
+- :class:`PartitionMaster`, which goes beyond the paper, divides the nodes into classes: two nodes
+  are in one class if each known pruning keeps both or neither. It uses any ``y`` that is equal
+  within each class, and not larger at a child than at its parent (Bienstock & Zuckerberg, "Solving
+  LP relaxations of large-scale precedence constrained problems", 2010). All convex combinations are
+  among these ``y``, so the master needs far fewer prunings.
+
+The masters number the trees by their roots. They require that the nodes of a tree are stored one
+after another, with the root first, as :class:`.Forest` does.
 """
 
 from __future__ import annotations
@@ -46,7 +55,11 @@ def solve(
     tolerance: float = 1e-11,
     max_iterations: int = 1000,
 ) -> Solution:
-    """Prune by Dantzig-Wolfe decomposition; `iterations` counts the master programs."""
+    """Prune by Dantzig-Wolfe decomposition; `iterations` counts the master programs.
+
+    The result is taken as optimal at a gap of `tolerance`, which is far below the error of one row
+    in one tree and above the rounding of the sums.
+    """
     lam = check_price(lam)
     if master not in _MASTERS:
         raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
@@ -54,23 +67,25 @@ def solve(
     trees = PricedTrees(problem, lam)
     master_program = _MASTERS[master](problem, lam)
     is_kept, gains = trees.prune(trees.charges(even_shares(problem, lam)))
-    master_program.add(is_kept)
+    # if this pruning keeps no node, its gains are 0, so the bound is the objective and no master
+    # is solved; ConvexMaster cannot be solved without a pruning
+    master_program.add_pruning(is_kept)
     best_pruning = np.zeros(problem.n_nodes, np.bool_)
     objective = problem.base_error
-    bound = trees.bound(gains)
+    bound = trees.bound_from_gains(gains)
     step = 0
     while step < max_iterations and objective - bound > tolerance:
         step += 1
-        share, multipliers = master_program.solve()
-        candidates = best_level_set(problem, share, lam), repair(problem, best_pruning, lam)
+        shares, multipliers = master_program.solve()
+        candidates = best_level_set(problem, shares, lam), repair(problem, best_pruning, lam)
         for is_kept, candidate_objective in candidates:
             if candidate_objective < objective:
                 best_pruning = is_kept
                 objective = candidate_objective
         is_kept, gains = trees.prune(trees.charges(trees.make_feasible(multipliers)))
-        bound = max(bound, trees.bound(gains))
+        bound = max(bound, trees.bound_from_gains(gains))
         # the master is optimal if it spans the best pruning under its multipliers
-        if not master_program.add(is_kept):
+        if not master_program.add_pruning(is_kept):
             break
     return Solution(best_pruning, objective, min(bound, objective), lam, step)
 
@@ -81,15 +96,15 @@ class Master(ABC):
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         self.problem = problem
         self.lam = lam
-        self.tree = np.cumsum(problem.parent < 0) - 1  # (n_nodes,): number of each node's tree
+        self.tree_of_node = np.cumsum(problem.parent < 0) - 1  # (n_nodes,)
 
     @abstractmethod
-    def add(self, is_kept: NodeMask) -> bool:
+    def add_pruning(self, is_kept: NodeMask) -> bool:
         """Add a pruning of all trees; return whether it is new to the master."""
 
     @abstractmethod
     def solve(self) -> tuple[Floats, Floats]:
-        """Solve the master; return `share` (n_nodes,) and `multipliers` (n_uses,)."""
+        """Solve the master; return node shares (n_nodes,) and multipliers (n_uses,)."""
 
 
 class ConvexMaster(Master):
@@ -100,12 +115,13 @@ class ConvexMaster(Master):
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
-        self._prunings: dict[bytes, NDArray[np.intp]] = {}  # inner nodes of each tree's prunings
+        self._prunings: dict[bytes, NDArray[np.intp]] = {}  # kept nodes of each tree's prunings
 
-    def add(self, is_kept: NodeMask) -> bool:
+    def add_pruning(self, is_kept: NodeMask) -> bool:
         n_before = len(self._prunings)
         kept_nodes = np.flatnonzero(is_kept)
-        for nodes in np.split(kept_nodes, np.flatnonzero(np.diff(self.tree[kept_nodes])) + 1):
+        is_other_tree = np.diff(self.tree_of_node[kept_nodes]) > 0
+        for nodes in np.split(kept_nodes, np.flatnonzero(is_other_tree) + 1):
             if len(nodes):
                 self._prunings.setdefault(nodes.tobytes(), nodes)
         return len(self._prunings) > n_before
@@ -118,47 +134,56 @@ class ConvexMaster(Master):
             np.repeat(pruning_index, [len(nodes) for nodes in prunings]),
             (self.problem.n_nodes, len(prunings)),
         )
-        tree = self.tree[[nodes[0] for nodes in prunings]]
-        tree_rows = incidence(tree, pruning_index, (self.tree[-1] + 1, len(prunings)))
-        return minimise_shares(self.problem, self.lam, node_matrix, tree_rows, 1.0)[:2]
+        # the weights of a tree's prunings add up to at most 1
+        tree_of_pruning = self.tree_of_node[[nodes[0] for nodes in prunings]]
+        n_trees = self.tree_of_node[-1] + 1
+        tree_rows = incidence(tree_of_pruning, pruning_index, (n_trees, len(prunings)))
+        shares, multipliers, _ = minimise_shares(
+            self.problem, self.lam, node_matrix, tree_rows, 1.0
+        )
+        return shares, multipliers
 
 
 class PartitionMaster(Master):
-    """Closed fractional prunings that are constant on each class of nodes.
+    """Fractional prunings that are equal within each class of nodes.
 
     Two nodes of a tree are in one class if every pruning that was added keeps both or neither.
     """
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
-        self.inner = np.flatnonzero(problem.inner)
-        self._set_classes(self.tree[self.inner])
+        self.inner_nodes = np.flatnonzero(problem.inner)
+        self._set_classes(self.tree_of_node[self.inner_nodes])
 
-    def _set_classes(self, label: NDArray[np.intp]) -> None:
-        unique_labels, class_index = np.unique(label, return_inverse=True)
-        self.n_classes = len(unique_labels)
+    def _set_classes(self, class_keys: NDArray[np.intp]) -> None:
+        """Put the inner nodes with equal keys, (n_inner,), in one class."""
+        unique_keys, class_index = np.unique(class_keys, return_inverse=True)
+        self.n_classes = len(unique_keys)
         self.node_class = np.full(self.problem.n_nodes, -1)  # -1 at leaves
-        self.node_class[self.inner] = class_index
+        self.node_class[self.inner_nodes] = class_index
 
-    def add(self, is_kept: NodeMask) -> bool:
+    def add_pruning(self, is_kept: NodeMask) -> bool:
         n_before = self.n_classes
-        self._set_classes(2 * self.node_class[self.inner] + is_kept[self.inner])
+        # split each class into its kept and its dropped nodes
+        nodes = self.inner_nodes
+        self._set_classes(2 * self.node_class[nodes] + is_kept[nodes])
         return self.n_classes > n_before
 
     def solve(self) -> tuple[Floats, Floats]:
         problem = self.problem
         shape = problem.n_nodes, self.n_classes
-        node_matrix = incidence(self.inner, self.node_class[self.inner], shape)
-        share, multipliers, _ = minimise_shares(
+        node_matrix = incidence(self.inner_nodes, self.node_class[self.inner_nodes], shape)
+        # y_child - y_parent <= 0
+        shares, multipliers, _ = minimise_shares(
             problem, self.lam, node_matrix, closure_rows(problem, node_matrix), 0.0
         )
         # the nodes of a class are alike in the master, so they share an acquisition's multipliers
         # equally
         column_and_class = np.stack([problem.use_column, self.node_class[problem.column_nodes]])
-        _, pair_index, count = np.unique(
+        _, pair_index, n_uses_of_pair = np.unique(
             column_and_class, axis=1, return_inverse=True, return_counts=True
         )
-        return share, (np.bincount(pair_index, multipliers) / count)[pair_index]
+        return shares, (np.bincount(pair_index, multipliers) / n_uses_of_pair)[pair_index]
 
 
 _MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}

@@ -39,5 +39,5 @@ def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None)
     for node in np.flatnonzero(is_inner & (problem.parent >= 0)):
         shares[node] = min(shares[node], shares[problem.parent[node]])
     is_kept, objective = best_level_set(problem, shares, lam)
-    bound = min(PricedTrees(problem, lam).lower_bound(multipliers), objective)
+    bound = min(PricedTrees(problem, lam).bound_from_multipliers(multipliers), objective)
     return Solution(is_kept, objective, bound, lam, iterations)

@@ -67,7 +67,7 @@ def solve(
     step = 0
     for step in range(1, max_iterations + 1):
         is_kept, gains = trees.prune(trees.charges(beta))
-        dual_value = trees.bound(gains)
+        dual_value = trees.bound_from_gains(gains)
         # lengthen the steps while the bound rises; otherwise return to the best multipliers with
         # shorter steps
         if dual_value > bound + 1e-3 * max(objective - bound, 0.0):
