@@ -63,13 +63,12 @@ def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
     assert not any(0 in stages for stages in choices)
 
 
-def test_stages_of_0_bytes_are_always_chosen() -> None:
-    record = draw_record([900, 900, 0])
-    assert all(2 in stages for stages in stages_within_bytes(record, 1000) if len(stages) > 1)
-    # 900 + 0
-    assert PackedSizes.without_shared_thresholds((900, 900, 0)).bytes_on_device((0, 2)) == 900
-    # the smallest stage with bytes, even if no stage is used
-    assert PackedSizes.without_shared_thresholds((900, 1000, 0)).bytes_on_device(()) == 900
+def test_device_needs_the_smallest_stage_if_no_stage_stops_an_instance() -> None:
+    sizes = PackedSizes.without_shared_thresholds((1000, 900, 950))
+    assert (sizes.numbers_on_device((0, 2)), sizes.bytes_on_device((0, 2))) == ([0, 2], 1950)
+    assert (sizes.numbers_on_device(()), sizes.bytes_on_device(())) == ([1], 900)
+    no_stages = PackedSizes.without_shared_thresholds(())
+    assert (no_stages.numbers_on_device(()), no_stages.bytes_on_device(())) == ([], 0)
 
 
 #: Cost, accuracy in 50ths and bytes of each point. Small ranges make equal figures likely.

@@ -42,7 +42,7 @@ def stages_within_bytes(record: CascadeRecord, max_bytes: int) -> list[tuple[int
     small_stages = [stage for stage, size in enumerate(stage_bytes) if size <= max_bytes]
     if record.packed_sizes.total(range(record.n_stages)) <= max_bytes:
         return [tuple(small_stages)]
-    if not any(stage_bytes[stage] for stage in small_stages):
+    if not small_stages:
         return []
     single_stages = [(stage,) for stage in small_stages if 2 * stage_bytes[stage] > max_bytes]
     # choose on some of the rows, by smoothed answers
@@ -71,10 +71,10 @@ def _drop_stages(
         loss_per_byte = {}
         for stage in stages_left:
             stages_after = [other_stage for other_stage in stages_left if other_stage != stage]
-            if n_bytes_freed := n_bytes - packed_sizes.total(stages_after):
-                loss_per_byte[stage] = (
-                    accuracy_before - _compute_net_accuracy(record, stages_after, price)
-                ) / n_bytes_freed
+            n_bytes_freed = n_bytes - packed_sizes.total(stages_after)
+            loss_per_byte[stage] = (
+                accuracy_before - _compute_net_accuracy(record, stages_after, price)
+            ) / n_bytes_freed
         stages_left.remove(min(loss_per_byte, key=loss_per_byte.__getitem__))
     return stages_left
 

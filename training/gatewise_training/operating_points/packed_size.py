@@ -1,8 +1,9 @@
-"""Close upper bounds on the bytes of stages on a device, as tables of C99 without code.
+"""Estimate, from above, the bytes that the stages of a cascade occupy as C99 tables on a device.
 
-The search under `max_bytes` needs the sizes of many stages before there is a bundle, so it counts
-them without writing the C. The sums here must follow the tables that :mod:`gatewise_export.c99`
-writes; `tests/export/test_packed_size.py` compares them with generated tables.
+Code is not counted. The search under `max_bytes` needs the sizes of many stages before there is a
+bundle, so it counts them without writing the C. The sums here must follow the tables that
+:mod:`gatewise_export.c99` writes; `tests/export/test_packed_size.py` compares them with generated
+tables.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ FLOAT_BYTES = 4
 """Bytes of a float32 in a table, such as a threshold, or of an unsigned integer that is as long."""
 
 _TableForm = tuple[NDArray[np.int64], NDArray[np.bool_]]
-"""The bytes of the stages in one form of the tables, (n_stages,), and a mask of the shared
-thresholds that each needs, (n_stages, n_thresholds)."""
+"""The bytes of each stage in one form of the tables, (n_stages,), and a mask of the shared
+thresholds that it needs, (n_stages, n_thresholds)."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSizes:
     """Bytes of a cascade's stages on a device.
 
-    `forms` are the possible forms of the tables; the smallest is packed. A form has the bytes of
-    the stages, (n_stages,), and a mask of the thresholds that they need, (n_stages, n_thresholds).
+    `forms` are the possible forms of the tables; the smallest is packed. A form states the bytes of
+    each stage, (n_stages,), and marks the thresholds that it needs, (n_stages, n_thresholds).
     Stages share these thresholds, which take 4 bytes each in addition to the bytes of the stages.
     """
 
@@ -52,28 +53,40 @@ class PackedSizes:
     @property
     def by_stage(self) -> tuple[int, ...]:
         """Bytes of each stage without the others."""
-        return tuple(self.total([stage]) for stage in range(len(self.forms[0][0])))
+        n_stages = len(self.forms[0][0])
+        return tuple(self.total([stage_number]) for stage_number in range(n_stages))
 
-    def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
-        """Bound the bytes of some stages; `free_thresholds` of their thresholds are not counted."""
-        stage_numbers = np.array(stages, np.intp)  # typed, because an empty list would be float
+    def total(self, stage_numbers: Sequence[int], *, free_thresholds: int = 0) -> int:
+        """Return an upper bound on the bytes of some stages together.
+
+        `free_thresholds` of their thresholds are not counted.
+        """
+        indices = np.array(stage_numbers, np.intp)  # typed, because an empty list would be float
         form_bytes = []
         for stage_bytes, needs_threshold in self.forms:
-            n_thresholds = int(needs_threshold[stage_numbers].any(axis=0).sum())
+            n_thresholds = int(needs_threshold[indices].any(axis=0).sum())
             threshold_bytes = FLOAT_BYTES * max(0, n_thresholds - free_thresholds)
-            form_bytes.append(int(stage_bytes[stage_numbers].sum()) + threshold_bytes)
+            form_bytes.append(int(stage_bytes[indices].sum()) + threshold_bytes)
         return min(form_bytes)
 
-    def bytes_on_device(self, stages: Sequence[int]) -> int:
-        """Get the bytes of some stages, or of the smallest stage if there are none.
+    def numbers_on_device(self, open_stages: Sequence[int]) -> list[int]:
+        """List the numbers of the stages that a device needs.
 
-        A device without stages keeps the smallest stage with bytes, see :func:`stages_on_device`.
+        These are the stages that may stop an instance, `open_stages`. If there are none, it is the
+        smallest stage, which answers while the cloud cannot be reached.
 
-        >>> sizes = PackedSizes.without_shared_thresholds((30, 20, 0))
-        >>> sizes.bytes_on_device((0, 1)), sizes.bytes_on_device(())
-        (50, 20)
+        >>> sizes = PackedSizes.without_shared_thresholds((30, 20))
+        >>> sizes.numbers_on_device((0, 1)), sizes.numbers_on_device(())
+        ([0, 1], [1])
         """
-        return self.total(stages) or min(filter(None, self.by_stage), default=0)
+        stage_bytes = self.by_stage
+        if open_stages or not stage_bytes:
+            return list(open_stages)
+        return [stage_bytes.index(min(stage_bytes))]
+
+    def bytes_on_device(self, open_stages: Sequence[int]) -> int:
+        """Get the bytes of the stages that a device needs, see :meth:`numbers_on_device`."""
+        return self.total(self.numbers_on_device(open_stages))
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
@@ -89,30 +102,19 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
 def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     read_columns = {int(column) for stage in stages for column in stage.features}
-    tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
-    inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
-    largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
-    largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
-    # all stages have the same widths in C: of a node's test, the offset of a right child, and a
-    # tree's first node
-    has_nan = any(bool(trees.nan_left.any()) for trees in tree_models)
-    node_widths = (
-        slot_width(len(read_columns), has_nan=has_nan),
-        unsigned_bytes(largest_tree),
-        unsigned_bytes(largest_forest),
-    )
+    node_widths = _compute_node_widths(stages, len(read_columns))
     column_width = unsigned_bytes(max(read_columns, default=0) + 1)
     tests_of_stages = [_encode_tests(stage) for stage in stages]
     all_tests = _sort_distinct(np.concatenate([*tests_of_stages, np.zeros(0, np.int64)]))
     _, n_tests_of_features = np.unique(all_tests >> 32, return_counts=True)
-    most_thresholds = int(n_tests_of_features.max(initial=0))
+    max_tests_of_feature = int(n_tests_of_features.max(initial=0))
     leaf_bytes = _count_leaf_bytes(stages)
     rank_limits = MAX_THRESHOLDS_BY_RANK_BYTES.items()
-    rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < most_thresholds <= limit]
+    rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < max_tests_of_feature <= limit]
     for threshold_bytes in (FLOAT_BYTES, *rank_bytes):
         has_ranks = threshold_bytes != FLOAT_BYTES
-        # a feature's column and its place in a stage's list, a flag whether the cloud needs it, and
-        # with ranks the start of its thresholds in 4 bytes
+        # the column of a feature and its place in the stage's list, a flag whether the cloud needs
+        # it, and with ranks the start of its thresholds in 4 bytes
         feature_bytes = 2 * column_width + 1 + (4 if has_ranks else 0)
         stage_bytes = [
             _count_table_bytes(stage, threshold_bytes, *node_widths)
@@ -123,10 +125,28 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
         ]
         # with ranks, the thresholds are in a table of all stages; with floats, in the nodes
         shared_tests = all_tests if has_ranks else all_tests[:0]
-        needs_by_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
+        is_test_of_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
         # the shape is given for the case that there are no stages
-        needs_threshold = np.reshape(needs_by_stage, (len(stage_bytes), len(shared_tests)))
+        needs_threshold = np.reshape(is_test_of_stage, (len(stage_bytes), len(shared_tests)))
         yield np.array(stage_bytes, np.int64), needs_threshold
+
+
+def _compute_node_widths(stages: Sequence[Stage], n_columns: int) -> tuple[int, int, int]:
+    """Compute the bytes of three numbers that have equal widths in all stages in C.
+
+    They are the number of a node's test, the offset of a right child, and the number of a tree's
+    first node. The stages read `n_columns` columns.
+    """
+    tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
+    inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
+    largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
+    largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
+    has_nan = any(bool(trees.nan_left.any()) for trees in tree_models)
+    return (
+        slot_width(n_columns, has_nan=has_nan),
+        unsigned_bytes(largest_tree),
+        unsigned_bytes(largest_forest),
+    )
 
 
 def _count_leaf_bytes(stages: Sequence[Stage]) -> list[int]:
@@ -146,10 +166,10 @@ def _count_leaf_bytes(stages: Sequence[Stage]) -> list[int]:
 def tree_bytes(
     n_leaves: int, value_bytes: int, n_values: int, n_columns: int, *, threshold_bytes: int = 4
 ) -> int:
-    """Bound the bytes of a tree with `n_leaves` leaves of `n_values` values each.
+    """Return an upper bound on the bytes of a tree.
 
-    `n_columns` is the number of columns that the stages read. The bound holds for trees in which no
-    node sends NaN to the left.
+    Each of the `n_leaves` leaves has `n_values` values. `n_columns` is the number of columns that
+    the stages read. The bound holds for trees in which no node sends NaN to the left.
     """
     n_inner = n_leaves - 1
     return (
@@ -227,15 +247,10 @@ def _count_float_bytes(model: LinearModel | KernelModel) -> int:
 
 
 def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int]:
-    """List the stages that a device needs.
-
-    These are the stages that may stop an instance, or else the smallest stage, which answers while
-    the cloud cannot be reached.
-    """
-    stage_numbers = [
-        stage for stage, threshold in enumerate(point.thresholds) if threshold is not None
+    """List the numbers of the stages that a device needs at an operating point."""
+    open_stages = [
+        stage_number
+        for stage_number, threshold in enumerate(point.thresholds)
+        if threshold is not None
     ]
-    if stage_numbers or not stages:
-        return stage_numbers
-    stage_bytes = packed_sizes(stages).by_stage
-    return [stage_bytes.index(min(stage_bytes))]
+    return open_stages or packed_sizes(stages).numbers_on_device(())

@@ -1,82 +1,100 @@
-"""Warning about a rare class that loses much recall against the reference."""
+"""Warn when a rare class has a much lower recall in a classifier than in its reference.
+
+The reference is the high-cost model or, without one, the last stage of the costliest candidate. A
+high accuracy hides such a class, because most rows belong to other classes.
+"""
 
 from __future__ import annotations
 
 import shlex
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gatewise.errors import RecallWarning
-from gatewise_training.operating_points.class_figures import is_rare
+from gatewise.operating_point import OperatingPoint
+from gatewise_training.operating_points.class_figures import ClassBounds, is_rare
+from gatewise_training.operating_points.frontier import Frontier
 
 MIN_FALL = 0.05
 """Smallest loss of recall that causes a remark."""
+
 MIN_LOST_ROWS = 3
-"""Smallest number of lost rows that chance does not explain."""
+"""Smallest number of lost rows that causes a remark; one or two rows may be lost by chance."""
+
+
+class RecallFall(NamedTuple):
+    """The recall of a class in the reference and at the active point."""
+
+    size: float  # first, so that falls are ordered by it
+    class_index: int
+    reference_recall: float
+    recall: float
 
 
 def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
-    """Write a remark on the rare class that loses most recall at the active point.
+    """Write a remark on the rare class that loses the most recall at the active point.
 
-    Classes with a bound are left out. The remark names remedies as Python parameters or, with
-    `as_options`, as options of ``gatewise train``.
+    Classes with a bound on their recall, or on their loss, are left out. The remark names remedies
+    as Python parameters or, with `as_options`, as options of ``gatewise train``. `system` is a
+    fitted classifier, whose type is in a package that imports this module.
     """
     frontier = system._reference_frontier()
     point = system.operating_point_
-    reference_recalls = frontier.reference_recall
-    bounds = system.class_bounds_
-    if reference_recalls is None or point.recall is None:
-        return None
-    n_rows_of_class = np.array(frontier.class_rows)
-    # rare classes whose recall falls, and is not bounded
-    falls = []
-    for class_index in np.flatnonzero(
-        is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1))
-    ).tolist():
-        reference_recall = reference_recalls[class_index]
-        recall = point.recall[class_index]
-        if (
-            reference_recall is None
-            or recall is None
-            or any(
-                kind != "precision" and bounded_class == class_index
-                for kind, bounded_class, _ in bounds.items()
-            )
-        ):
-            continue
-        if (
-            reference_recall - recall > MIN_FALL
-            and (reference_recall - recall) * n_rows_of_class[class_index] >= MIN_LOST_ROWS
-        ):
-            falls.append((reference_recall - recall, class_index, reference_recall, recall))
+    falls = list(_list_falls(frontier, point, system.class_bounds_))
     if not falls:
         return None
-    # report the largest fall
-    _, class_index, reference_recall, recall = max(falls)
-    class_label = frontier.classes[class_index]
-    class_share = n_rows_of_class[class_index] / n_rows_of_class.sum()
-    model_text = (
+    fall = max(falls)
+    class_label = frontier.classes[fall.class_index]
+    class_share = frontier.class_rows[fall.class_index] / sum(frontier.class_rows)
+    reference_name = (
         "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
     )
-    remedies = (
-        f"min_recall={{{class_label!r}: {reference_recall - MIN_FALL:.2f}}}",
-        "class_weight='balanced'",
-    )
+    min_recall = f"{fall.reference_recall - MIN_FALL:.2f}"
     if as_options:
-        class_option = shlex.quote(f"{class_label}={reference_recall - MIN_FALL:.2f}")
-        remedies = f"--min-recall {class_option}", "--class-weight balanced"
+        bound = f"--min-recall {shlex.quote(f'{class_label}={min_recall}')}"
+        weighting = "--class-weight balanced"
+    else:
+        bound = f"min_recall={{{class_label!r}: {min_recall}}}"
+        weighting = "class_weight='balanced'"
     return (
-        f"recall of class {str(class_label)!r}, {class_share:.1%} "
-        f"of the rows, falls from {reference_recall:.2f} ({model_text}) to {recall:.2f}, "
-        f"accuracy from {frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; "
-        f"{remedies[0]} keeps it, {remedies[1]} weighs it"
+        f"recall of class {str(class_label)!r}, {class_share:.1%} of the rows, falls from "
+        f"{fall.reference_recall:.2f} ({reference_name}) to {fall.recall:.2f}, accuracy from "
+        f"{frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; set {bound} to bound the "
+        f"recall, or {weighting} to give rare classes more weight"
     )
+
+
+def _list_falls(
+    frontier: Frontier, point: OperatingPoint, bounds: ClassBounds
+) -> Iterator[RecallFall]:
+    """Yield the falls of rare classes that have no bound on their recall."""
+    if frontier.reference_recall is None or point.recall is None:
+        return
+    # a bound on the loss of a class is also a bound on its recall
+    bounded_classes = {
+        class_index for kind, class_index, _ in bounds.items() if kind != "precision"
+    }
+    n_rows_of_class = np.array(frontier.class_rows)
+    rare_classes = np.flatnonzero(is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1)))
+    for class_index in rare_classes.tolist():
+        reference_recall = frontier.reference_recall[class_index]
+        recall = point.recall[class_index]
+        if class_index in bounded_classes or reference_recall is None or recall is None:
+            continue
+        size = reference_recall - recall
+        if size > MIN_FALL and size * n_rows_of_class[class_index] >= MIN_LOST_ROWS:
+            yield RecallFall(size, class_index, reference_recall, recall)
 
 
 def warn_of_recall(system: Any) -> None:
-    """Issue the remark of :func:`recall_remark` as a warning, if there is one."""
+    """Issue the remark of :func:`recall_remark` as a warning, if there is one.
+
+    It must be called by a method that ``fit`` calls, so that the warning names the line with the
+    call of ``fit``.
+    """
     remark = recall_remark(system)
     if remark is not None:
         warnings.warn(remark, RecallWarning, stacklevel=4)
