@@ -252,13 +252,13 @@ class _SampleRange:
 def _sample_range(options: SignalOptions, recording: Recording | None) -> _SampleRange | None:
     """Find the range of the samples; None for values of any scale.
 
-    A stream of numbers has a range only if `convert` is set: its values may be counts in a wider
-    type.
+    Floats of a stream have a range only if `convert` is set: they may be counts in a wider type.
     """
     if recording is None:
-        if not options.convert or options.signal_format in (None, "csv"):
+        if options.signal_format in (None, "csv"):
             return None
-        return _SampleRange.of_type(np.dtype(options.signal_format))
+        sample_range = _SampleRange.of_type(np.dtype(options.signal_format))
+        return None if sample_range.is_float and not options.convert else sample_range
     if recording.kind == "array":
         return None
     if recording.kind == "float":

@@ -275,6 +275,18 @@ def test_stream_of_another_type_is_converted_if_requested(signal_format, tmp_pat
 
 
 @pytest.mark.parametrize(
+    ("signal", "signal_format"), [(FLOAT_SIGNAL_INPUT, "int16"), (SIGNAL_INPUT, "uint8")]
+)
+def test_integers_of_a_stream_of_another_width_are_refused(signal, signal_format, tmp_path):
+    path = tmp_path / "r.bin"
+    path.write_bytes(COUNTS.tobytes())
+    (error,), _ = read_instances(path, signal, signal_format=signal_format)
+    assert f"but the bundle was trained on {signal.dtype}; in --settings, convert" in str(error)
+    windows, _ = read_instances(path, signal, signal_format="int16", scale=0.5)
+    assert np.array_equal(np.concatenate(windows), COUNTS)  # a count of the bundle is 0.5
+
+
+@pytest.mark.parametrize(
     ("sample_bytes", "format_tag", "tolerance"),
     [
         (1, PCM_TAG, 255),  # a byte lacks the lower eight bits
