@@ -58,6 +58,7 @@ def frontier(
         frontier_of_manifest,
         print_frontier,
     )
+    from gatewise_training.operating_points.class_figures import ClassBounds
 
     opened_bundle = Bundle.open(bundle, for_device=True)
     goal = options.chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
@@ -78,6 +79,9 @@ def frontier(
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
+            # A goal that no point reaches without bounds either is refused with its own error.
+            no_bounds = ClassBounds.from_mappings(opened_bundle.manifest.classes)
+            choose_point(opened_bundle.manifest, goal, no_bounds, byte_limit)
             raise InputError(
                 f"{error}: the bundle sets these bounds; remove one with --min-recall LABEL=0 or "
                 "--min-precision LABEL=0"

@@ -280,12 +280,14 @@ def test_losses_by_class_hold_with_and_without_another_goal(
             assert point.cost <= 5
         if "0.05" in goal:
             assert point.accuracy >= manifest.reference_accuracy - 0.05
-    message = assert_refused("frontier", bundle_path, "--budget", "0.001")
+    best_recall = max(point.recall[south] for point in manifest.operating_points)
+    bound_options = ["--min-recall", f"south={best_recall - 1e-6}"]
+    assert run_command("frontier", bundle_path, "--budget", "100", *bound_options)[0] == 0
+    # the cheapest point is within this budget, but not within the bounds
+    message = assert_refused("frontier", bundle_path, "--budget", "1.01")
     assert "remove one with --min-recall LABEL=0 or --min-precision LABEL=0" in message
-    message = assert_refused(
-        "frontier", bundle_path, "--budget", "0.001", "--min-recall", "north=0"
-    )
-    assert "remove one" not in message
+    for goal in (["--budget", "0.001"], ["--offload-rate", "2"]):  # impossible without bounds too
+        assert "remove one" not in assert_refused("frontier", bundle_path, *goal)
     single_model_options = ["--method", "greedy-miser", *loss_options, "--out", tmp_path / "none"]
     assert "'max_loss'" in assert_refused(
         "train", wine_folder / "wine.csv", "--target", "cultivar", *single_model_options
