@@ -53,7 +53,13 @@ def test_fits_warn_about_a_rare_class_that_loses_recall(system_and_warnings):
     message = recall_remark(system)
     assert recorded_warnings == [(RecallWarning, message, __file__)]
     assert f"falls from {reference_recall[0]:.2f} (the high-cost model) to" in message
-    assert "--min-recall fault=0." in recall_remark(system, as_options=True)
+    assert message.endswith("or class_weight='balanced' to give rare classes more weight")
+    option_text = recall_remark(system, as_options=True)
+    assert "--min-recall fault=0." in option_text
+    assert 'or class_weight = "balanced" in --settings to give' in option_text
+    weighted_system = copy.copy(system)
+    weighted_system.class_weights_ = np.ones(2)
+    assert recall_remark(weighted_system).endswith("to bound the recall")
     renamed_system = copy.copy(system)
     renamed_system.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
     assert "--min-recall 'late fault=0." in recall_remark(renamed_system, as_options=True)

@@ -387,7 +387,7 @@ class Frontier:
         raise InputError(
             f"no operating point keeps {bounds.as_text()}: on validation rows "
             f"{recall_bounds.best_shares_text(self.all_points)}; give a looser bound, or fit with "
-            "class_weight='balanced'"
+            "the class_weight 'balanced'"
         )
 
     def to_frame(self) -> Any:

@@ -55,15 +55,17 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     min_recall = f"{fall.reference_recall - MIN_FALL:.2f}"
     if as_options:
         bound = f"--min-recall {shlex.quote(f'{class_label}={min_recall}')}"
-        weighting = "--class-weight balanced"
+        weighting = 'class_weight = "balanced" in --settings'
     else:
         bound = f"min_recall={{{class_label!r}: {min_recall}}}"
         weighting = "class_weight='balanced'"
+    remedies = f"set {bound} to bound the recall"
+    if system.class_weights_ is None:
+        remedies += f", or {weighting} to give rare classes more weight"
     return (
         f"recall of class {str(class_label)!r}, {class_share:.1%} of the rows, falls from "
         f"{fall.reference_recall:.2f} ({reference_name}) to {fall.recall:.2f}, accuracy from "
-        f"{frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; set {bound} to bound the "
-        f"recall, or {weighting} to give rare classes more weight"
+        f"{frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; {remedies}"
     )
 
 
