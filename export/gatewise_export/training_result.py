@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +35,9 @@ from gatewise_training.operating_points.recall_check import recall_remark
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Smallest gain of the stages over the high-cost model that causes a remark.
+MIN_GAIN = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +203,11 @@ class TrainingRun:
     def remarks(self) -> list[str]:
         """Remarks on the data and the system."""
         texts = [remark.text for remark in self.table_remarks]
-        remarks = [*texts, recall_remark(self.system, as_options=True)]
+        remarks = [
+            *texts,
+            recall_remark(self.system, as_options=True),
+            reference_remark(self.system, self.bundle.path),
+        ]
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
             options = "--groups COLUMN or --time-split COLUMN"
@@ -235,3 +245,38 @@ class TrainingRun:
         for values, label in zip(rows, self.test_labels.tolist(), strict=True):
             writer.writerow([*(f"{value:.9g}" for value in values), *[label][: len(label_columns)]])
         return buffer.getvalue()
+
+
+def reference_remark(system: BudgetedClassifier, bundle: Path) -> str | None:
+    """Write that stages are much more accurate than the high-cost model, which a loss refers to.
+
+    Parameters
+    ----------
+    system : BudgetedClassifier
+        Fitted on a goal that may be a loss of accuracy.
+    bundle : Path
+        The packed system, for the command that activates the most accurate point.
+
+    Returns
+    -------
+    str or None
+        None if the goal is not a loss, if the active point is about as accurate as the best one, or
+        if chance may explain the gain.
+    """
+    if system.high_cost_model_ is None or "max_loss" not in system._goal():
+        return None
+    frontier = system._reference_frontier()
+    reference = frontier.reference_effective_accuracy
+    best = max(frontier.points, key=lambda point: point.effective_accuracy)
+    gain = best.effective_accuracy - max(reference, system.operating_point_.effective_accuracy)
+    standard_error = math.sqrt(reference * (1 - reference) / max(sum(frontier.class_rows), 1))
+    if gain <= max(MIN_GAIN, 2 * standard_error):
+        return None
+    budget = math.ceil(best.cost * 1000) / 1000
+    command = f"gatewise frontier {shlex.quote(str(bundle))} --budget {budget:.10g}"
+    return (
+        f"an operating point that costs {best.cost:.4g} has an accuracy of "
+        f"{best.effective_accuracy:.3f}, and the high-cost model only {reference:.3f} (on "
+        "validation rows), so that a small loss against this model is no sign of a good system: "
+        f"activate that point ({command}), or give a better high-cost model in Python"
+    )

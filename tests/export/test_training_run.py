@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
 
 import gatewise as gw
 from gatewise.errors import GatewiseError, InputError
@@ -257,3 +258,24 @@ def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     without_impute = replace(settings, impute=False)
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
         train_bundle(without_impute, quiet=True)
+
+
+def test_a_remark_names_a_high_cost_model_that_the_stages_surpass(
+    settings: TrainingSettings, tmp_path: Path
+) -> None:
+    X = np.random.default_rng(0).normal(size=(600, 6))
+    np.savez(tmp_path / "sums.npz", X=X, y=X.sum(axis=1) > 0)
+    settings = replace(settings, dataset=str(tmp_path / "sums.npz"))
+    assert not any("high-cost model" in remark for remark in train_bundle(settings).remarks)
+    weak_model = FAST_PARAMETERS | {"high_cost_model": DecisionTreeClassifier(max_depth=1)}
+    run = train_bundle(replace(settings, parameters=weak_model), quiet=True)
+    (remark,) = (text for text in run.remarks if "high-cost model" in text)
+    command = remark.partition("gatewise frontier ")[2].partition(")")[0]
+    path_text, option, budget = command.split()
+    assert (path_text, option) == (str(settings.out), "--budget")
+    # the budget of the advice allows the most accurate point, which is not the active one
+    best = max(run.system.frontier_.points, key=lambda point: point.accuracy)
+    assert run.system.at(budget=float(budget)).operating_point_ == best
+    assert best.accuracy > run.system.operating_point_.accuracy + 0.02
+    budget_run = train_bundle(replace(settings, parameters=weak_model, budget=float(budget)))
+    assert not any("high-cost model" in text for text in budget_run.remarks)
