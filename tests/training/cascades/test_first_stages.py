@@ -93,9 +93,9 @@ def test_given_models_find_their_columns_by_name():
     ("first_stages", "settings", "message"),
     [
         ("small.onnx", {}, "must be a list"),
-        ([LogisticRegression()], {}, r"first_stages\[0\] is no fitted classifier"),
+        ([LogisticRegression()], {}, r"first_stages\[0\] is not a fitted classifier"),
         (["nowhere.onnx"], {}, "nowhere.onnx does not exist"),
-        (["tree"], {"allow_missing": True}, "take no NaN"),
+        (["tree"], {"allow_missing": True}, "cannot handle NaN"),
     ],
 )
 def test_unusable_first_stages_are_refused(first_stages, settings, message):

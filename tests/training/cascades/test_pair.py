@@ -306,7 +306,7 @@ def test_a_single_score_column_belongs_to_the_second_named_label():
     ("settings", "shape", "message"),
     [
         ({"low_cost_model": None}, (60, 3), "low_cost_model must be a fitted classifier"),
-        ({"low_cost_model": LogisticRegression()}, (60, 3), "is no fitted classifier"),
+        ({"low_cost_model": LogisticRegression()}, (60, 3), "is not a fitted classifier"),
         ({"low_cost_model": "nowhere.onnx"}, (60, 3), "file nowhere.onnx does not exist"),
         ({"low_cost_model": b"?"}, (60, 3), "is not a usable ONNX file"),
         ({}, (60, 300, 300), "90000 values; at most 65535"),

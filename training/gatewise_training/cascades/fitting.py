@@ -1,7 +1,9 @@
-"""The fit of budgeted classifiers: from rows to fitted stages, thresholds and the frontier.
+"""Fit classifiers that keep to a cost budget.
 
-:meth:`ClassifierFit._fit_rows` lists the steps. Each method implements `_fit_candidates`, which
-fits candidate cascades (:class:`.FittedStages`) for a :class:`.Problem`.
+A fit trains candidate cascades, tunes their thresholds, and keeps the operating points that no
+other point beats in both accuracy and cost: the frontier. :meth:`ClassifierFit._fit_rows` lists the
+steps. Each method implements `_fit_candidates`, which fits candidate cascades
+(:class:`.FittedStages`) for a :class:`.Problem`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -17,27 +19,24 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
-from gatewise.acquisition import AcquiredMask
 from gatewise.console import Progress, progress
 from gatewise.costs import CloudPrices
-from gatewise.decision import labels, probabilities, split_outputs
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, features_acquired_by
+from gatewise_training.cascades.budgeted_model import MAX_LOSS
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.recording import RecordingModel
 from gatewise_training.data.calibration_rows import split_calibration_rows
 from gatewise_training.data.input_checks import FitArguments, Table, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.cascade_parts import stages_within_bytes, stages_within_cost
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
-    ExitAnswers,
     class_weights,
     tuning_class_weights,
 )
@@ -45,23 +44,16 @@ from gatewise_training.operating_points.cost_cap import cost_too_low, points_wit
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.guarantee import Promise
-from gatewise_training.operating_points.packed_size import packed_sizes
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import frontier_points
 
 
-class LabelledRows(NamedTuple):
-    """Rows that a cascade is measured on."""
+class ClassifierFit(RecordingModel):
+    """Steps of the fit of a classifier: rows, candidates, thresholds, frontier.
 
-    y: NDArray[np.int64]  # (n,): class indices
-    weight: NDArray[np.float64]  # (n,)
-    reference_labels: NDArray[np.int64]  # (n,): answers of the high-cost model or the last stage
-    splitter: RowSplitter
-    reference_probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
-
-
-class ClassifierFit(BudgetedModel):
-    """Steps of the fit of a classifier: rows, candidates, thresholds, frontier."""
+    :class:`.BudgetedModel` has the goal, the costs of exits and the windows, and
+    :class:`.RecordingModel` the records of the candidates. Each method has the settings as fields.
+    """
 
     # defaults of settings that some methods do not have
     high_cost_model: Any = None
@@ -74,10 +66,7 @@ class ClassifierFit(BudgetedModel):
     max_instance_cost: float | None = None
 
     _high_cost_model: Any  # the setting; a booster is wrapped as a classifier
-    classes_: NDArray[Any]
-    high_cost_model_: HighCostModel | None
     calibration_: CalibrationRecords | None
-    class_weights_: NDArray[np.float64] | None
     class_bounds_: ClassBounds
     max_bytes_: int | None = None
 
@@ -103,7 +92,7 @@ class ClassifierFit(BudgetedModel):
     def _fit_rows(self, rows: FitArguments) -> Self:
         """Fit all models and find the frontier."""
         self._check_settings()
-        table = self._read_table(rows)
+        table = self._check_and_store_table(rows)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         table, calibration = self._set_calibration_rows_aside(table, seed)
         # one thread per fit, because more threads would wait for each other; joblib runs fits in
@@ -124,8 +113,8 @@ class ClassifierFit(BudgetedModel):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _read_table(self, rows: FitArguments) -> Table:
-        """Check the rows, and set the classes, prices and bounds of the system."""
+    def _check_and_store_table(self, rows: FitArguments) -> Table:
+        """Check the rows, and set the classes, ranges, prices and bounds of the classifier."""
         self._read_blocks(rows.X)
         table = check_training(
             self,
@@ -139,11 +128,12 @@ class ClassifierFit(BudgetedModel):
         )
         if table.validation is None and table.splitter.is_random:
             stage_columns, _ = self._read_columns()
+            # the warning names the line that calls `fit`, which calls `_fit_rows`
             warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
         self.classes_ = table.classes
         self._measure_ranges(table.x, rows.X)
         self._check_costs()
-        self._read_bounds()
+        self._set_bounds()
         self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)
         cloud_prices = self.cloud_prices or CloudPrices()
         if self._reads_windows:
@@ -159,7 +149,7 @@ class ClassifierFit(BudgetedModel):
         n_features = len(self.signal_input_.graph.feature_names)
         return slice(n_features), slice(n_features, None)
 
-    def _read_bounds(self) -> None:
+    def _set_bounds(self) -> None:
         """Set the bounds on bytes, on an instance's cost and on classes from the settings."""
         self.max_bytes_ = self.max_bytes
         self.max_instance_cost_ = self.max_instance_cost
@@ -219,137 +209,6 @@ class ClassifierFit(BudgetedModel):
         if problem.high_cost is not None:
             first_column = self._read_columns()[1].start or 0
             self.high_cost_model_ = problem.high_cost.model.shifted(first_column)
-
-    # -- records -------------------------------------------------------------------------------
-
-    def _record_cascade(
-        self,
-        stages: Sequence[Stage],
-        outputs: Sequence[NDArray[np.float32]],
-        acquired_features: Sequence[AcquiredMask],
-        rows: LabelledRows,
-        offload_features: AcquiredMask | None = None,
-    ) -> CascadeRecord:
-        """Record the scores, right answers and costs of stages on labelled rows."""
-        margins_and_scores = [
-            split_outputs(stage_outputs, stage.score)
-            for stage, stage_outputs in zip(stages, outputs, strict=True)
-        ]
-        # the exits are the stages and, last, the reference
-        stage_labels = [labels(margins) for margins, _ in margins_and_scores]
-        labels_by_exit = np.stack([*stage_labels, rows.reference_labels])
-        stage_probabilities = [
-            probabilities(margins, stage.link)
-            for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
-        ]
-        class_weights = self.class_weights_
-        return CascadeRecord(
-            scores=np.stack([score for _, score in margins_and_scores]),
-            correctness=(labels_by_exit == rows.y).astype(np.float64),
-            agrees_with_reference=labels_by_exit == rows.reference_labels,
-            exit_costs=self._exit_costs(acquired_features, offload_features=offload_features),
-            cost_limits=self._exit_limits(stages),
-            weights=rows.weight / rows.weight.mean(),
-            has_cloud=self.high_cost_model_ is not None,
-            tree_counts=tuple(stage.n_trees for stage in stages),
-            nbytes=tuple(stage.nbytes for stage in stages),
-            packed_sizes=packed_sizes(stages),
-            class_weights=None if class_weights is None else class_weights[rows.y],
-            answers=ExitAnswers.from_probabilities(
-                rows.y,
-                labels_by_exit,
-                len(self.classes_),
-                [*stage_probabilities, rows.reference_probabilities],
-            ),
-            splitter=rows.splitter,
-        )
-
-    def _record_validation(
-        self, problem: Problem, candidates: Sequence[FittedStages]
-    ) -> list[CascadeRecord]:
-        """Record the candidates on the validation rows.
-
-        Without a cloud, the reference is the last stage of the last candidate.
-        """
-        plan = problem.plan
-        rows = plan.validation_rows
-        y = plan.y[rows]
-        weights = self._get_row_weights(plan)
-        splitter = plan.splitter.take(rows)
-        if problem.high_cost is not None:
-            high_cost = problem.high_cost
-            labelled_rows = LabelledRows(
-                y, weights, high_cost.labels, splitter, high_cost.probabilities
-            )
-        else:
-            last_candidate = candidates[-1]
-            reference_labels = labels(
-                split_outputs(last_candidate.outputs[-1], last_candidate.stages[-1].score)[0]
-            )
-            labelled_rows = LabelledRows(y, weights, reference_labels, splitter)
-        x = plan.x[rows]
-        n_features = self.n_features_in_
-        offload_features = self._features_of_offload(x)
-        records = []
-        for candidate in candidates:
-            acquired_features = candidate.acquired_on(x, n_features)
-            record = self._record_cascade(
-                candidate.stages,
-                candidate.outputs,
-                acquired_features,
-                labelled_rows,
-                offload_features,
-            )
-            if candidate.evaluation_costs is not None:
-                costs = (
-                    record.exit_costs.reshape(len(record.exit_costs), -1)
-                    + candidate.evaluation_costs
-                )
-                record = replace(record, exit_costs=costs)
-            records.append(record)
-        return records
-
-    def _get_row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
-        """Get the weights of the validation rows for costs and rates, without class weights."""
-        rows = plan.validation_rows
-        weights = plan.weight[rows]
-        if self.class_weights_ is None:
-            return weights
-        unweighted: NDArray[np.float64] = weights / self.class_weights_[plan.y[rows]]
-        return unweighted
-
-    def _record_calibration(
-        self, problem: Problem, candidates: Sequence[FittedStages]
-    ) -> list[CascadeRecord]:
-        """Record the stages of the candidates on the calibration rows."""
-        table = problem.calibration
-        assert table is not None
-        x = table.x
-        high_cost = problem.high_cost
-        # the reference is the last stage, the user's predictions, or the high-cost model
-        reference_probabilities = None
-        if high_cost is None:
-            reference_labels = labels(candidates[-1].stages[-1].run(x)[0])
-        elif high_cost.calibration_labels is not None:
-            reference_labels = high_cost.calibration_labels
-        else:
-            assert problem.cloud_calibration is not None
-            reference_labels, reference_probabilities = high_cost.model.answers(
-                problem.cloud_calibration
-            )
-        labelled_rows = LabelledRows(
-            table.y, table.weight, reference_labels, table.splitter, reference_probabilities
-        )
-        return [
-            self._record_cascade(
-                candidate.stages,
-                [stage.margins(x) for stage in candidate.stages],
-                features_acquired_by(candidate.stages, x, self.n_features_in_),
-                labelled_rows,
-                self._features_of_offload(x),
-            )
-            for candidate in candidates
-        ]
 
     # -- bounds on candidates ------------------------------------------------------------------
 
@@ -416,7 +275,7 @@ class ClassifierFit(BudgetedModel):
             records, seed=problem.seed, extra_class_weights=extra_class_weights
         )
         frontier = Frontier.from_points(points, **self._make_reference_fields(records[-1]))
-        # add points that serve classes, small devices or low offload rates
+        # add points with good rates by class, with small stages, or with low offload rates
         if extra_class_weights:
             frontier = frontier.with_class_points(points, bounds)
         if self.max_bytes is not None:
@@ -425,10 +284,11 @@ class ClassifierFit(BudgetedModel):
             frontier = frontier.with_less_offload(points)
         max_loss = self._goal().get("max_loss", MAX_LOSS)
         frontier = with_group_errors(frontier, points, records, max_loss)
-        # with a guarantee, any candidate may be needed later
-        is_certified = self.guarantee is not None
+        # with a guarantee, `at` may certify a point of a candidate that is not on the frontier
         self._set_frontier(
-            [candidate.stages for candidate in candidates], frontier, keeps_all=is_certified
+            [candidate.stages for candidate in candidates],
+            frontier,
+            keeps_all=self.guarantee is not None,
         )
         self.calibration_ = None
         if self.guarantee is not None:
@@ -445,22 +305,9 @@ class ClassifierFit(BudgetedModel):
         max_cost = self.max_instance_cost
         points = [
             point
-            for chain, record in enumerate(records)
-            for point in frontier_points(record.within_cost(max_cost), chain=chain, **settings)
+            for candidate_index, record in enumerate(records)
+            for point in frontier_points(
+                record.within_cost(max_cost), chain=candidate_index, **settings
+            )
         ]
         return points if max_cost is None else points_within_cost(points, max_cost)
-
-    def _make_reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
-        """Get a frontier's fields about the classes and the reference, the record's last exit."""
-        answers = record.answers
-        assert answers is not None
-        last_exits = np.full(len(record.weights), record.n_stages)
-        return {
-            "reference_accuracy": float(np.average(record.correctness[-1], weights=record.weights)),
-            "classes": tuple(self.classes_.tolist()),
-            "class_rows": answers.class_rows(),
-            "reference_weighted_accuracy": None
-            if record.class_weights is None
-            else record.reference_effective_accuracy(),
-            "reference_recall": answers.figures(last_exits, record.weights)["recall"],
-        }

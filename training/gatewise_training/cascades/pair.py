@@ -22,7 +22,7 @@ from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
-from gatewise_training.cascades.fitting import LabelledRows
+from gatewise_training.cascades.recording import LabelledRows
 from gatewise_training.data.input_checks import check_costs, check_labels_known, feature_names
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
@@ -161,7 +161,7 @@ class PairCascade(CascadeClassifier):
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_ = f0
         self.class_weights_ = None
-        self._read_bounds()
+        self._set_bounds()
         self._check_prices()
         # split the rows: half tune the thresholds, half measure them
         splitter = RowSplitter.checked(len(x), groups, time)
@@ -259,7 +259,7 @@ class PairCascade(CascadeClassifier):
         """Read the classes and both models, which then answer in the order of the classes."""
         shape = self.instance_.shape
         allow_missing = self.allow_missing
-        low_cost_model = GivenClassifier.probed(
+        low_cost_model = GivenClassifier.read_and_compare(
             self._low_cost_model, x, shape, "low_cost_model", allow_missing=allow_missing
         )
         high_cost_model: Any = self._high_cost_model

@@ -49,7 +49,7 @@ def load_scaled_table(
 
 def probe_model(model: Any, x: Rows, *, has_missing: bool = False) -> GivenClassifier:
     sample = x[~np.isnan(x).any(axis=1)][:32]
-    return GivenClassifier.probed(model, sample, (4,), "model", allow_missing=has_missing)
+    return GivenClassifier.read_and_compare(model, sample, (4,), "model", allow_missing=has_missing)
 
 
 def lower_thresholds(trees: TreeEnsemble) -> TreeEnsemble:
@@ -166,4 +166,4 @@ def test_supported_models_pass_on_many_probed_rows(
     y += (x[:, 1] > 0.35).astype(int)  # adds a third class
     model.fit(x, y)
     probe_model(model, x)
-    GivenClassifier.probed(model, x, (4,), "model", as_stage=False)
+    GivenClassifier.read_and_compare(model, x, (4,), "model", as_stage=False)

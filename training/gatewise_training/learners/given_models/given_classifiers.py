@@ -1,4 +1,7 @@
-"""Given classifiers as stages on the device: flat trees if they consist of trees, else graphs."""
+"""Convert fitted classifiers of the user into stages for the device, and compare the answers.
+
+A classifier that consists of trees becomes flat trees, and each other one an ONNX graph.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ def check_fitted(model: Estimator, model_name: str) -> None:
         return
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
-            f"{model_name} is no fitted classifier but a {type(model).__name__}: fit it first, or "
-            "give an ONNX file"
+            f"{model_name} is not a fitted classifier but a {type(model).__name__}: fit it first, "
+            "or give an ONNX file"
         )
 
 
@@ -56,11 +59,12 @@ N_FIT_PROBE_ROWS = 1000
 
 @dataclass(frozen=True, eq=False)
 class GivenClassifier:
-    """A given classifier, with its flat trees or its graph."""
+    """A classifier that the user gives, with either its flat trees or its graph."""
 
     model_name: str  # name of the classifier in errors
     classes: Sequence[Any] | None  # labels; None if a graph does not name them
-    n_classes: int  # 0 if a graph gives only labels and does not name them
+    # 0 if a graph gives only labels and does not name them; `stage` then takes the user's classes
+    n_classes: int
     flat_form: tuple[TreeEnsemble, Link] | None = None
     graph: FormedGraph | None = None
 
@@ -95,7 +99,7 @@ class GivenClassifier:
     def of_estimator(
         cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], model_name: str
     ) -> Self:
-        """Convert a classifier to a graph, even if it has flat trees."""
+        """Convert a classifier to a graph, even if it consists of trees."""
         graph_proto = sklearn_graph(model, x.shape[1], model_name)
         has_probabilities = any(
             output.name == "probabilities" for output in graph_proto.graph.output
@@ -108,7 +112,7 @@ class GivenClassifier:
         return cls.of_graph(FormedGraph(onnx_model, shape, model_name, x), model_name)
 
     @classmethod
-    def probed(
+    def read_and_compare(
         cls,
         model: Estimator,
         x: NDArray[np.float32],
@@ -120,9 +124,10 @@ class GivenClassifier:
     ) -> Self:
         """Convert a model, and compare the result with the model on adversarial rows.
 
-        A forest whose flat trees round differently becomes a graph, which adds up in float64. With
-        `as_stage` the stage is compared, otherwise labels and probabilities. ONNX graphs are not
-        converted, and therefore not compared.
+        These rows lie at the boundaries where rounding changes an answer. If the flat trees of a
+        forest differ there, the forest becomes a graph, which sums in float64 as scikit-learn does.
+        With `as_stage` the stage is compared, otherwise labels and probabilities. ONNX graphs are
+        not converted, and therefore not compared.
         """
         classifier = cls.read(model, x, shape, model_name)
         if is_graph(model):
@@ -130,6 +135,7 @@ class GivenClassifier:
         try:
             classifier._probe(model, x, as_stage=as_stage, allow_missing=allow_missing)
         except InputError:
+            # for another reason than rounding, the graph is refused with the same error
             if (
                 classifier.flat_form is None
                 or library_class_name(inner_estimator(model)) not in FOREST_CLASSES
@@ -202,7 +208,7 @@ def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, allow_miss
     """
     columns = x[:, model.features]
     try:
-        GivenClassifier.probed(
+        GivenClassifier.read_and_compare(
             model.estimator,
             columns,
             columns.shape[1:],
@@ -223,7 +229,7 @@ def check_first_stages(models: Any, *, allow_missing: bool) -> None:
     if isinstance(models, str | bytes) or not isinstance(models, Sequence):
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
-        raise InputError("first_stages take no NaN: leave out allow_missing")
+        raise InputError("first_stages cannot handle NaN: leave out allow_missing")
     for i, model_or_pair in enumerate(models):
         name = f"first_stages[{i}]"
         classifier = as_classifier(
@@ -235,30 +241,34 @@ def check_first_stages(models: Any, *, allow_missing: bool) -> None:
 
 def given_stages(
     models: Sequence[Any],
-    plan: ValidationSplit,
+    split: ValidationSplit,
     classes: NDArray[Any],
-    names: tuple[str, ...],
+    column_names: tuple[str, ...],
     *,
     by_clones: bool,
 ) -> list[tuple[Stage, NDArray[np.float32]]]:
     """Make stages from given models, and compute the outputs of each on the validation rows.
 
-    With `by_clones`, clones of a classifier that have not seen these rows compute its outputs.
+    With `by_clones`, the outputs on the validation rows of each fold come from a clone that was
+    fitted on the other rows. Models that cannot be cloned compute all outputs themselves.
     """
     stages = []
     for i, model_or_pair in enumerate(models):
         name = f"first_stages[{i}]"
-        model, columns = model_and_columns(model_or_pair, names, name)
-        x = plan.x[:, columns]
-        stage = GivenClassifier.probed(model, x, x.shape[1:], name).stage(classes, columns)
+        model, columns = model_and_columns(model_or_pair, column_names, name)
+        x = split.x[:, columns]
+        classifier = GivenClassifier.read_and_compare(model, x, x.shape[1:], name)
+        stage = classifier.stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
-            stages.append((stage, stage.margins(plan.x[plan.validation_rows])))
+            stages.append((stage, stage.margins(split.x[split.validation_rows])))
             continue
+        # in the order of `split.validation_rows`, which are the folds' rows one after another
         outputs = []
-        for rows, unseen_rows in plan.folds:
-            fitted_clone = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
-            classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
-            outputs.append(classifier.stage(classes, columns).margins(plan.x[unseen_rows]))
+        for rows, unseen_rows in split.folds:
+            fitted_clone = clone(model).fit(named_rows(model, x[rows]), classes[split.y[rows]])
+            fold_classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
+            fold_stage = fold_classifier.stage(classes, columns)
+            outputs.append(fold_stage.margins(split.x[unseen_rows]))
         stages.append((stage, np.concatenate(outputs)))
     return stages
 
@@ -268,7 +278,7 @@ def _is_pair(model_or_pair: Any) -> bool:
 
 
 def model_and_columns(
-    model_or_pair: Any, names: tuple[str, ...], model_name: str
+    model_or_pair: Any, column_names: tuple[str, ...], model_name: str
 ) -> tuple[Any, NDArray[np.intp]]:
     """Separate a given model from the columns that it reads.
 
@@ -280,12 +290,14 @@ def model_and_columns(
     if given_columns is None:
         given_columns = getattr(model, "feature_names_in_", None)
     if given_columns is None:
-        return model, np.arange(len(names))
+        return model, np.arange(len(column_names))
     columns = []
     for column in np.asarray(given_columns).tolist():
-        matching_indices = (k for k, name in enumerate(names) if is_same_column(column, name))
+        matching_indices = (
+            k for k, name in enumerate(column_names) if is_same_column(column, name)
+        )
         index = next(matching_indices, column if isinstance(column, int) else -1)
-        if not 0 <= index < len(names):
+        if not 0 <= index < len(column_names):
             raise InputError(f"{model_name} reads {column!r}, which is not a column of the data")
         columns.append(index)
     return model, np.array(columns, np.intp)
