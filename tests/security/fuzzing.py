@@ -1,4 +1,4 @@
-"""Random mutations of valid messages."""
+"""Mutate valid messages at random, to test that decoders refuse or survive them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,16 @@ _DEEP_HEADERS = [
 ]
 #: Keys of requests, responses and refusals.
 _KEYS = ["v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "e", "d", "w", "crc"]
-#: Tags that decoders treat in a special way: times, large and rational numbers, shared and
-#: embedded values, patterns, arrays, sets and addresses.
-_TAGS = [0, 1, 2, 3, 4, 5, 24, 25, 28, 29, 30, 35, 36, 37, 55799, 64, 69, 84, 85, 86, 256, 258, 260]
+#: Tags that decoders treat in a special way.
+_TAGS = [
+    *(0, 1),  # times
+    *(2, 3, 4, 5, 30),  # large integers, decimal and binary fractions, rational numbers
+    *(24, 55799),  # embedded CBOR
+    *(25, 28, 29, 256),  # shared values and texts
+    *(35, 36, 37),  # regular expressions, MIME messages, ids
+    *(64, 69, 84, 85, 86),  # typed arrays
+    *(258, 260),  # sets, network addresses
+]
 
 
 def make_requests(model: str, version: str, n_columns: int) -> list[bytes]:
@@ -63,10 +70,10 @@ def make_responses(model: str, version: str, n_classes: int, ids: Sequence[bytes
 
 
 def _flip_bits(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:
-    mutated = bytearray(message_bytes)
+    mutated_bytes = bytearray(message_bytes)
     for _ in range(rng.randint(1, 6)):
-        mutated[rng.randrange(len(mutated))] ^= 1 << rng.randrange(8)
-    return bytes(mutated)
+        mutated_bytes[rng.randrange(len(mutated_bytes))] ^= 1 << rng.randrange(8)
+    return bytes(mutated_bytes)
 
 
 def _cut_end(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:
@@ -91,17 +98,21 @@ def _repeat_part(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) 
 
 
 def _insert_header(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:
-    """Insert a header of a huge or deep value, perhaps instead of as many bytes."""
+    """Insert the header of a huge or deep value, and delete some of the following bytes.
+
+    The longest header of CBOR has 9 bytes; up to as many are deleted after a huge header, and a few
+    after a deep one.
+    """
     position = rng.randrange(len(message_bytes))
-    header, n_replaced = (
+    header, max_deleted = (
         (rng.choice(_HUGE_HEADERS), 9) if rng.random() < 0.5 else (rng.choice(_DEEP_HEADERS), 3)
     )
     return (
-        message_bytes[:position] + header + message_bytes[position + rng.randint(0, n_replaced) :]
+        message_bytes[:position] + header + message_bytes[position + rng.randint(0, max_deleted) :]
     )
 
 
-def _draw_bytes(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:
+def _draw_bytes(rng: random.Random, _message_bytes: bytes, _other_bytes: bytes) -> bytes:
     return rng.randbytes(rng.choice((0, 1, 3, 16, 100, 2000)))
 
 
@@ -109,36 +120,66 @@ def _enlarge_message(rng: random.Random, message_bytes: bytes, _other_bytes: byt
     """Append zeros up to about the largest payload, seldom because such messages are slow."""
     if rng.random() < 0.9:
         return _flip_bits(rng, message_bytes, message_bytes)
-    return message_bytes[:20] + bytes(wire.MAX_PAYLOAD + rng.choice((-20, -21, 0, 1000)))
+    # the largest payload, one byte less, and two larger ones
+    n_bytes = wire.MAX_PAYLOAD + rng.choice((0, -1, 20, 1020))
+    return message_bytes[:20].ljust(n_bytes, b"\0")
+
+
+def _draw_edge_integer(rng: random.Random) -> object:
+    return rng.choice((0, 1, -1, 2**16, 2**31, 2**63, 2**64 - 1, -(2**64), 2**200))
+
+
+def _draw_integer(rng: random.Random) -> object:
+    """Draw an integer below and somewhat above the 65,535 of 16 bits."""
+    return rng.randint(0, 70_000)
+
+
+def _draw_float(rng: random.Random) -> object:
+    return rng.choice((math.nan, math.inf, -0.0, 1e308, 1.5))
+
+
+def _draw_byte_string(rng: random.Random) -> object:
+    """Draw bytes with lengths such as those of a checksum (4) and of an id (16)."""
+    return rng.randbytes(rng.choice((0, 1, 4, 15, 16, 17, 64)))
+
+
+def _draw_text(rng: random.Random) -> object:
+    """Draw valid and invalid names; a name has at most 64 bytes."""
+    return rng.choice(("", "a", "a/b", "+", "#", "\0", "é" * 40, "x" * 65, "1", "small", "tiny"))
+
+
+def _draw_typed_array(rng: random.Random) -> object:
+    """Draw a typed array of uint16, float16 or float32, sometimes with a part of a number."""
+    tag = rng.choice((69, 84, 85))
+    return cbor2.CBORTag(tag, rng.randbytes(rng.choice((0, 2, 4, 12, 13, 16))))
+
+
+def _draw_simple_value(rng: random.Random) -> object:
+    return rng.choice((None, True, False, cbor2.undefined))
+
+
+#: Draws of values that are not nested; typed arrays and simple values occur twice as often.
+_FLAT_DRAWS: Sequence[Callable[[random.Random], object]] = (
+    _draw_edge_integer, _draw_float, _draw_byte_string, _draw_text,
+    _draw_typed_array, _draw_typed_array, _draw_simple_value, _draw_simple_value, _draw_integer,
+)  # fmt: skip
+_MAX_DEPTH = 3
 
 
 def _draw_value(rng: random.Random, depth: int = 0) -> object:
-    """Draw a value near the limits of each CBOR type; only the last three kinds are nested."""
-    value_kind = rng.randrange(12 if depth < 3 else 9)
-    if value_kind == 0:
-        return rng.choice((0, 1, -1, 2**16, 2**31, 2**63, 2**64 - 1, -(2**64), 2**200))
-    if value_kind == 1:
-        return rng.choice((math.nan, math.inf, -0.0, 1e308, 1.5))
-    if value_kind == 2:
-        return rng.randbytes(rng.choice((0, 1, 4, 15, 16, 17, 64)))
-    if value_kind == 3:
-        return rng.choice(
-            ("", "a", "a/b", "+", "#", "\0", "é" * 40, "x" * 65, "1", "small", "tiny")
-        )
-    if value_kind in (4, 5):
-        # typed arrays, with and without a whole number of elements
-        return cbor2.CBORTag(
-            rng.choice((69, 84, 85)), rng.randbytes(rng.choice((0, 2, 4, 12, 13, 16)))
-        )
-    if value_kind in (6, 7):
-        return rng.choice((None, True, False, cbor2.undefined))
-    if value_kind == 8:
-        return rng.randint(0, 70_000)
-    if value_kind == 9:
+    """Draw a value near the limits of each CBOR type, nested at most _MAX_DEPTH times."""
+
+    def draw_list(rng: random.Random) -> object:
         return [_draw_value(rng, depth + 1) for _ in range(rng.randint(0, 4))]
-    if value_kind == 10:
+
+    def draw_map(rng: random.Random) -> object:
         return {rng.choice(_KEYS): _draw_value(rng, depth + 1) for _ in range(rng.randint(0, 3))}
-    return cbor2.CBORTag(rng.choice(_TAGS), _draw_value(rng, depth + 1))
+
+    def draw_tagged_value(rng: random.Random) -> object:
+        return cbor2.CBORTag(rng.choice(_TAGS), _draw_value(rng, depth + 1))
+
+    nested_draws = (draw_list, draw_map, draw_tagged_value) if depth < _MAX_DEPTH else ()
+    return rng.choice((*_FLAT_DRAWS, *nested_draws))(rng)
 
 
 def _change_entries(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:
@@ -160,6 +201,7 @@ def _change_entries(rng: random.Random, message_bytes: bytes, _other_bytes: byte
     rng.shuffle(entries)
     if rng.random() < 0.1:  # without a correct checksum, which would hide the other checks
         return _encode_map(entries)
+    # the decoder requires the checksum of all bytes before it as the last entry, of 4 bytes
     entries = [entry for entry in entries if entry[0] != "crc"]
     checked_bytes = _encode_map([*entries, ("crc", bytes(4))])[:-4]
     return checked_bytes + zlib.crc32(checked_bytes).to_bytes(4, "big")
@@ -174,12 +216,16 @@ def _encode_map(entries: list[tuple[object, object]]) -> bytes:
     )
 
 
-#: Mutations, which are drawn evenly; those that pass the first checks occur more often.
-MUTATIONS: Sequence[Callable[[random.Random, bytes, bytes], bytes]] = (
+Mutation = Callable[[random.Random, bytes, bytes], bytes]
+
+#: Mutations of bytes, which need not be valid CBOR. One is drawn uniformly; those with results that
+#: pass more checks are listed twice.
+BYTE_MUTATIONS: Sequence[Mutation] = (
     _flip_bits, _flip_bits, _cut_end, _append_bytes, _splice_messages, _repeat_part,
     _insert_header, _insert_header, _draw_bytes, _enlarge_message,
-    *[_change_entries] * 8,
 )  # fmt: skip
+#: Mutations of valid messages. Nearly half of them change entries, and pass the first checks.
+MUTATIONS: Sequence[Mutation] = (*BYTE_MUTATIONS, *[_change_entries] * 8)
 
 
 def mutate_messages(
@@ -190,13 +236,5 @@ def mutate_messages(
     for _ in range(n_messages):
         message = rng.choice(MUTATIONS)(rng, rng.choice(valid_messages), rng.choice(valid_messages))
         if message and rng.random() < 0.1:
-            # The first ten mutations also work on invalid CBOR.
-            message = rng.choice(MUTATIONS[:10])(rng, message, rng.choice(valid_messages))
+            message = rng.choice(BYTE_MUTATIONS)(rng, message, rng.choice(valid_messages))
         yield message
-
-
-def read_resident_mb(process: int | str = "self") -> float:
-    """Read the resident memory of a process in MB (10^6 bytes)."""
-    with open(f"/proc/{process}/smaps_rollup") as lines:
-        rss_line = next(line for line in lines if line.startswith("Rss:"))
-    return int(rss_line.split()[1]) * 1024 / 1e6

@@ -14,7 +14,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.security.fuzzing import make_requests, make_responses, mutate_messages, read_resident_mb
+from tests.security.fuzzing import make_requests, make_responses, mutate_messages
 from tests.support.mqtt_clients import MqttClient
 from tests.support.small_bundle import HARD_ROW, answer_to
 
@@ -25,6 +25,13 @@ REASONS = {
 }  # fmt: skip
 #: Largest growth of resident memory in MB: a leak of 100 bytes for each of 100,000 messages.
 MAX_GROWTH = 10.0
+
+
+def read_resident_mb(process: int | str = "self") -> float:
+    """Read the resident memory of a process in MB (10^6 bytes)."""
+    with open(f"/proc/{process}/smaps_rollup") as lines:
+        rss_line = next(line for line in lines if line.startswith("Rss:"))
+    return int(rss_line.split()[1]) * 1024 / 1e6
 
 
 def measure_growth_mb(feed_message: Callable[[bytes], None], messages: list[bytes]) -> float:

@@ -1,4 +1,9 @@
-"""Windows cut from whole signals and from streams with gaps and jitter."""
+"""Test windows that are cut from whole signals, and from streams with gaps and jitter.
+
+A late sample may be delayed by jitter or follow lost samples. The windower waits for later samples
+before it decides. :meth:`.Windower.reset` makes it decide at once, so tests that count gaps call it
+first.
+"""
 
 from __future__ import annotations
 
@@ -35,34 +40,45 @@ def test_pushes_of_any_size_give_the_same_windows_as_cut_windows(length, hop, pu
     assert windower.n_gaps == 0
 
 
-@given(st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20))
-def test_no_window_spans_a_gap(pushes):
-    windower = Windower(5, 2, rate_hz=100.0)
+#: Sizes of pushes, and whether a gap precedes each.
+PUSHES = st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20)
+
+
+def push_with_gaps(windower, pushes):
+    """Push the samples 0, 1, ... at 100 Hz; return their runs without a gap, and the windows."""
     time = 0.0
     n_samples = 0
-    samples_between_gaps = [[]]
+    runs = [[]]
     windows = []
     for push_size, has_gap in pushes:
         if has_gap:
             time += 0.5
-            samples_between_gaps.append([])
+            runs.append([])
         samples = np.arange(n_samples, n_samples + push_size)
-        windows += windower.push(samples, time)
-        samples_between_gaps[-1] += samples.tolist()
+        windows += [window.values.tolist() for window in windower.push(samples, time)]
+        runs[-1] += samples.tolist()
         n_samples += push_size
         time += push_size / 100.0
-    expected_windows = [
-        values.tolist()
-        for samples_without_gap in samples_between_gaps
-        for values in cut_windows(samples_without_gap, 5, 2)[0]
-    ]
-    assert [window.values.tolist() for window in windows] == expected_windows
+    return runs, windows
+
+
+@given(PUSHES)
+def test_no_window_spans_a_gap(pushes):
+    windower = Windower(5, 2, rate_hz=100.0)
+    runs, windows = push_with_gaps(windower, pushes)
+    assert windows == [values.tolist() for run in runs for values in cut_windows(run, 5, 2)[0]]
+    # nothing precedes the first push
     assert windower.n_gaps == sum(has_gap for _, has_gap in pushes[1:])
-    samples_in_windows = {sample for window in windows for sample in window.values.tolist()}
-    unfinished_samples = [
-        sample for sample in samples_between_gaps[-1] if sample not in samples_in_windows
-    ]
-    assert windower.n_dropped == n_samples - len(samples_in_windows) - len(unfinished_samples)
+
+
+@given(PUSHES)
+def test_samples_before_a_gap_that_are_in_no_window_are_dropped(pushes):
+    windower = Windower(5, 2, rate_hz=100.0)
+    runs, windows = push_with_gaps(windower, pushes)
+    samples_in_windows = {sample for window in windows for sample in window}
+    # the samples of the last run may still get into a window
+    samples_before_gaps = [sample for run in runs[:-1] for sample in run]
+    assert windower.n_dropped == len(set(samples_before_gaps) - samples_in_windows)
 
 
 def test_jitter_is_not_a_gap_but_a_decreasing_time_is():
@@ -83,7 +99,8 @@ def test_a_clock_error_causes_neither_gaps_nor_drift(clock_error):
         windows += windower.push(np.arange(start, start + 32), time=start / true_rate_hz)
     # 1 + (3200 - 128) / 64 windows
     assert (len(windows), windower.n_gaps, windower.n_dropped) == (49, 0, 0)
-    # a window's time follows at the nominal rate from that of a push at most 96 samples away
+    # The time of a window is extrapolated at the nominal rate from the time of a push, which is at
+    # most 96 samples away.
     for window in windows:
         assert window.time == pytest.approx(
             window.start / true_rate_hz, abs=96 * abs(clock_error) / true_rate_hz + 1e-9
@@ -104,7 +121,7 @@ def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(delay_in_samples, 
 @pytest.mark.parametrize(
     ("interval_ratio", "n_refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)]
 )
-def test_a_window_of_another_mean_rate_is_refused(interval_ratio, n_refused):
+def test_a_window_is_refused_if_its_mean_rate_differs_by_a_tenth(interval_ratio, n_refused):
     windower = Windower(65, rate_hz=10.0)
     windows = [
         window
@@ -116,15 +133,22 @@ def test_a_window_of_another_mean_rate_is_refused(interval_ratio, n_refused):
     assert windower.measured_hz == pytest.approx(10.0 / interval_ratio)
 
 
-def test_jitter_is_not_a_gap_but_a_lost_sample_is():
-    rng = np.random.default_rng(0)
-    for jitter, n_lost, n_gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
-        windower = Windower(32, rate_hz=100.0)
-        times = np.arange(200) + rng.uniform(-jitter, jitter, 200)
-        times[100:] += n_lost
-        for time in times / 100.0:
-            windower.push([0], time=time)
-        assert windower.n_gaps == n_gaps
+@pytest.mark.parametrize(
+    ("jitter", "n_lost", "n_gaps"),
+    [
+        (0.7, 0, 0),  # some times are before the previous one
+        (0.0, 1, 1),
+        (0.3, 5, 1),  # a gap of several samples is found under jitter
+    ],
+)
+def test_jitter_of_single_samples_is_not_a_gap_but_lost_samples_are(jitter, n_lost, n_gaps):
+    """`jitter` is in sample intervals."""
+    windower = Windower(32, rate_hz=100.0)
+    times = np.arange(200) + np.random.default_rng(0).uniform(-jitter, jitter, 200)
+    times[100:] += n_lost
+    for time in times / 100.0:
+        windower.push([0], time=time)
+    assert windower.n_gaps == n_gaps
 
 
 def test_an_empty_push_changes_nothing():
@@ -162,8 +186,8 @@ def test_a_stream_with_constant_times_has_no_rate():
 
 
 @pytest.mark.parametrize(("delay", "n_gaps"), [(0.75, 0), (0.9, 1)])
-def test_a_delay_beyond_four_quartiles_of_jitter_is_a_gap(delay, n_gaps):
-    """Half of the pushes jitter by 0.2 intervals, so that a gap is a delay above 4 * 0.2."""
+def test_a_delay_beyond_four_times_the_third_quartile_of_jitter_is_a_gap(delay, n_gaps):
+    """Half of the pushes jitter by 0.2 intervals, so the third quartile is 0.2, and a gap 0.8."""
     windower = Windower(100, rate_hz=1.0)
     time = 0.0
     windower.push([0], time=time)
@@ -199,9 +223,10 @@ def test_delays_are_measured_against_the_mean_rate_of_the_clock(delay, n_gaps):
 
 @pytest.mark.parametrize(("delay", "n_gaps"), [(1.9, 0), (2.1, 1)])
 def test_the_mean_rate_is_the_median_of_the_latest_rates(delay, n_gaps):
-    """Of 24 pushes of four samples, 14 come 0.4 intervals late and 10 in time.
+    """Of 24 pushes of four samples, 14 come 0.4 intervals late and 10 on time.
 
-    The median is 0.4 intervals, and four times the third quartile of the distances 1.6 more.
+    The median lateness is 0.4 intervals. The distances of the others from it have a third quartile
+    of 0.4, and four times that is 1.6, so a gap begins at a delay of 2.0.
     """
     windower = Windower(1000, rate_hz=1.0)
     time = 0.0

@@ -1,15 +1,18 @@
-"""``gatewise edge --signal`` reads samples and writes one line per window."""
+"""Test that ``gatewise edge --signal`` reads samples and writes one line per window."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 import gatewise as gw
 from gatewise_signals import MajorityFilter, cut_windows
-from tests.support.processes import run_in_process
+from tests.support.processes import Command, run_in_process
 from tests.support.window_system import (
     RATE_HZ,
     SAMPLES,
@@ -18,11 +21,11 @@ from tests.support.window_system import (
     roughness,
 )
 
-pytestmark = pytest.mark.slow  # processes start
+pytestmark = pytest.mark.slow  # some tests start a process
 
 BLOCK_MODULE = """
 import numpy as np
-def rough(x):
+def roughness(x):
     return np.abs(np.diff(x.astype(np.float32), axis=1)).mean(axis=1)
 """
 
@@ -39,17 +42,8 @@ def recording():
 
 
 @pytest.fixture
-def start_command(bundle, tmp_path, command):
-    """Start the command in a folder with the block's function."""
-    (tmp_path / "my_blocks.py").write_text(BLOCK_MODULE)
-    return lambda *options: command(
-        "edge", bundle, *options, "--policy", "edge-only", folder=tmp_path
-    )
-
-
-@pytest.fixture
 def run_command(bundle, tmp_path, monkeypatch):
-    """Run the command in this process, in a folder with the block's function."""
+    """Function that runs the command in this process, in a folder with the block's function."""
     (tmp_path / "my_blocks.py").write_text(BLOCK_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     return lambda *options: run_in_process(
@@ -58,99 +52,150 @@ def run_command(bundle, tmp_path, monkeypatch):
 
 
 #: Option that names the function of the bundle's block.
-BLOCK_OPTIONS = ("--block", "roughness=my_blocks:rough")
+BLOCK_OPTIONS = ("--block", "roughness=my_blocks:roughness")
 
 
 def read_lines(output: str) -> list[dict]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-@pytest.fixture
-def settings_options(tmp_path):
-    """Write a file of settings, and return the option with its path."""
+def write_settings(folder: Path, text: str) -> tuple[str, str]:
+    """Write a file of settings in a folder; return the option that names it."""
+    path = folder / "settings.toml"
+    path.write_text(text)
+    return "--settings", str(path)
 
-    def write_settings(text):
-        path = tmp_path / "settings.toml"
-        path.write_text(text)
-        return "--settings", str(path)
 
-    return write_settings
+HOP = 16
+"""Distance of the windows of `stream_run` in samples, half a window."""
+
+
+class StreamRun(NamedTuple):
+    """Output of the command for the recording on its standard input."""
+
+    lines: list[dict]
+    summary: dict
+    log: str
+
+
+@pytest.fixture(scope="module")
+def stream_run(bundle, recording, make_once):
+    """Run of the command on the recording and a last byte that is a part of a sample."""
+
+    def run_on_stream(folder):
+        (folder / "my_blocks.py").write_text(BLOCK_MODULE)
+        settings = write_settings(folder, f"hop = {HOP}\nsmooth = 'majority:3'")
+        command = Command(
+            "edge", bundle, "--signal", "-", *BLOCK_OPTIONS, *settings, "--json",
+            "--policy", "edge-only", folder=folder,
+        )  # fmt: skip
+        with contextlib.closing(command):
+            command.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
+            status, output, log = command.finish()
+        assert status == 0, log
+        *lines, summary = read_lines(output)
+        return StreamRun(lines, summary["summary"], log)
+
+    return make_once("signal-stream-run", run_on_stream)
+
+
+@pytest.fixture(scope="module")
+def expected_answers(bundle, recording):
+    """Answers of a device to the windows of the recording."""
+    windows, _ = cut_windows(recording, SAMPLES, HOP)
+    with gw.Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
+        return device.answer_many(windows)
 
 
 def test_samples_from_standard_input_get_the_answers_of_their_windows(
-    bundle, recording, start_command, settings_options
+    recording, stream_run, expected_answers
 ):
-    hop = 16
-    settings = settings_options(f"hop = {hop}\nsmooth = 'majority:3'")
-    process = start_command("--signal", "-", *BLOCK_OPTIONS, *settings, "--json")
-    # The last byte is a part of a sample.
-    process.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
-    status, output, log = process.finish()
-    assert status == 0, log
-    *lines, summary = read_lines(output)
-    expected_windows, starts = cut_windows(recording, SAMPLES, hop)
-    with gw.Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
-        answers = device.answer_many(expected_windows)
-    outcomes = [(line["label"], line["stage"]) for line in lines]
-    assert outcomes == [(answer.label, answer.stage) for answer in answers]
-    assert [line["start"] for line in lines] == starts.tolist()
-    assert [line["time"] for line in lines] == (starts / RATE_HZ).round(6).tolist()
+    outcomes = [(line["label"], line["stage"]) for line in stream_run.lines]
+    assert outcomes == [(answer.label, answer.stage) for answer in expected_answers]
+    _, starts = cut_windows(recording, SAMPLES, HOP)
+    assert [line["start"] for line in stream_run.lines] == starts.tolist()
+    assert [line["time"] for line in stream_run.lines] == (starts / RATE_HZ).round(6).tolist()
+
+
+def test_labels_are_smoothed_by_a_majority_and_the_delay_is_stated(stream_run, expected_answers):
     majority_filter = MajorityFilter(3)
-    smoothed_labels = [majority_filter.push(answer.label) for answer in answers]
-    assert [line["smoothed"] for line in lines] == smoothed_labels
-    n_changed = sum(line["smoothed"] != line["label"] for line in lines)
-    assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": n_changed}
-    assert "a lasting change shows 1 windows later" in log
-    assert summary["summary"]["signal"] == {
-        "samples": 12 * SAMPLES, "windows": len(lines), "gaps": 0, "dropped_samples": 0,
-        "refused_windows": 0, "bad_samples": 0, "flaws": 1,
+    smoothed_labels = [majority_filter.push(answer.label) for answer in expected_answers]
+    assert [line["smoothed"] for line in stream_run.lines] == smoothed_labels
+    n_changed = sum(line["smoothed"] != line["label"] for line in stream_run.lines)
+    assert stream_run.summary["smoothing"] == {"delay_windows": 1, "changed": n_changed}
+    assert "a lasting change shows 1 windows later" in stream_run.log
+
+
+def test_an_incomplete_last_sample_is_counted_as_a_flaw(stream_run):
+    assert stream_run.summary["signal"] == {
+        "samples": 12 * SAMPLES, "windows": len(stream_run.lines), "gaps": 0,
+        "dropped_samples": 0, "refused_windows": 0, "bad_samples": 0, "flaws": 1,
     }  # fmt: skip
-    assert "its last 1 bytes are an incomplete sample; its complete windows are answered" in log
+    message = "its last 1 bytes are an incomplete sample; its complete windows are answered"
+    assert message in stream_run.log
 
 
-def test_recordings_and_arrays_get_equal_answers_and_gaps_are_marked(
-    recording, run_command, tmp_path, settings_options
-):
-    np.save(tmp_path / "r.npy", recording)
-    np.save(tmp_path / "w.npy", recording.reshape(-1, SAMPLES, 2))
-    rows = [f"{i / RATE_HZ},{x},{y}\n" for i, (x, y) in enumerate(recording.tolist())]
-    del rows[SAMPLES]  # a lost sample
-    (tmp_path / "r.csv").write_text("".join(rows))
-    lines_by_source = []
-    for source_option in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
-        completed = run_command(
-            source_option, *BLOCK_OPTIONS, *settings_options("smooth = 'majority:3'")
-        )
+@pytest.fixture
+def answer_source(run_command, tmp_path):
+    """Function that runs the command on a source, and returns its lines."""
+
+    def run_and_read(source_option):
+        settings = write_settings(tmp_path, "smooth = 'majority:3'")
+        completed = run_command(source_option, *BLOCK_OPTIONS, *settings)
         assert completed.returncode == 0, completed.stderr
-        lines_by_source.append(read_lines(completed.stdout))
-    recording_lines, array_lines, gap_lines = lines_by_source
+        return read_lines(completed.stdout)
+
+    return run_and_read
+
+
+def test_recordings_and_arrays_of_windows_get_equal_answers(recording, answer_source, tmp_path):
+    np.save(tmp_path / "recording.npy", recording)
+    np.save(tmp_path / "windows.npy", recording.reshape(-1, SAMPLES, 2))
+    recording_lines = answer_source("--signal=recording.npy")
+    array_lines = answer_source("--data=windows.npy")
     assert [line["label"] for line in recording_lines] == [line["label"] for line in array_lines]
     assert "start" not in array_lines[0]
-    # The samples after the gap, one less than eleven windows, make ten windows.
-    assert [line.get("gap", False) for line in gap_lines] == [False, True] + [False] * 9
-    assert gap_lines[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
-    assert recording_lines[0]["label"] == gap_lines[0]["label"]
+
+
+def test_the_window_after_a_lost_sample_is_marked(recording, answer_source, tmp_path):
+    rows = [f"{i / RATE_HZ},{x},{y}\n" for i, (x, y) in enumerate(recording.tolist())]
+    n_windows = len(rows) // SAMPLES
+    del rows[SAMPLES]
+    (tmp_path / "recording.csv").write_text("".join(rows))
+    lines = answer_source("--signal=recording.csv")
+    # the first window is before the gap; the samples after it miss one for the other 11 windows
+    n_windows_after_gap = n_windows - 2
+    assert [line.get("gap", False) for line in lines] == [
+        False,
+        True,
+        *[False] * (n_windows_after_gap - 1),
+    ]
+    assert lines[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
+    np.save(tmp_path / "recording.npy", recording)
+    assert lines[0]["label"] == answer_source("--signal=recording.npy")[0]["label"]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "settings_text", "message"),
     [
-        (("--signal", "-"), "give blocks={'roughness': function}, or --block roughness=module"),
-        (("--signal", "-", "--block", "roughness=nowhere:f"), "no module 'nowhere'"),
-        (("--signal", "-", "--block", "roughness"), "module:function"),
-        (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
-        (("--signal", "-", "rate_hz = 8000.0"), "blocks are for 50 samples"),
-        (("hop = 3",), "hop needs --signal"),
-        (("--signal", "-", *BLOCK_OPTIONS, "smooth = 'mean:3'"), "give majority:K"),
+        (("--signal", "-"), "", "give blocks={'roughness': function}, or --block roughness=module"),
+        (("--signal", "-", "--block", "roughness=nowhere:f"), "", "no module 'nowhere'"),
+        (("--signal", "-", "--block", "roughness"), "", "module:function"),
+        (("--signal", "-", "--data", "x.npy"), "", "--data and --keep are for rows"),
+        (("--signal", "-"), "rate_hz = 8000.0", "blocks are for 50 samples"),
+        ((), "hop = 3", "hop needs --signal"),
+        (("--signal", "-", *BLOCK_OPTIONS), "smooth = 'mean:3'", "give majority:K"),
         (
-            ("--signal", "-", *BLOCK_OPTIONS, "--parallel", "2", "smooth = 'majority:3'"),
+            ("--signal", "-", *BLOCK_OPTIONS, "--parallel", "2"),
+            "smooth = 'majority:3'",
             "--parallel",
         ),
     ],
 )
-def test_invalid_options_are_refused_at_the_start(run_command, options, message, settings_options):
-    if " = " in options[-1]:
-        options = (*options[:-1], *settings_options(options[-1]))
-    completed = run_command(*options)
+def test_invalid_options_are_refused_at_the_start(
+    run_command, tmp_path, options, settings_text, message
+):
+    settings = write_settings(tmp_path, settings_text) if settings_text else ()
+    completed = run_command(*options, *settings)
     assert (completed.returncode, completed.stdout) == (2, "")
     assert message in completed.stderr

@@ -46,7 +46,7 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     module = make_picture_network(n_channels=3)
     assert module.training
     graph = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
-    assert module.training
+    assert module.training  # the export must not leave it in evaluation mode
     assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)  # a column for each digit
     labels, _ = graph_answer(graph.content, graph.form, pictures.reshape(50, -1))
     expected_labels = predict_labels(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
@@ -72,32 +72,43 @@ def test_module_that_cannot_run_the_rows_is_refused():
         FormedGraph(gw.OnnxModel(make_picture_network()), (64,), "high_cost_model")
 
 
+def train_module(module: torch.nn.Module, pictures: np.ndarray, y: np.ndarray) -> None:
+    """Train a module on pictures with pixels from 0 to 16, after adding an axis of one channel.
+
+    The pixels are divided by 16 in training only. The modules then answer pixels less well, which
+    does not matter here: the tests compare answers of the same module.
+    """
+    inputs, targets = torch.from_numpy(pictures[:, None] / 16), torch.from_numpy(y)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(40):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs), targets).backward()
+        optimizer.step()
+
+
 def test_pair_of_modules_packs_and_verifies(tmp_path):
     X, y = load_digits(return_X_y=True)
     pictures = X.reshape(-1, 8, 8).astype(np.float32)
+    training_pictures, pair_pictures, test_pictures = np.split(pictures, [900, 1300])
     torch.manual_seed(0)
     low_cost_module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     high_cost_module = make_picture_network()
     for module in (low_cost_module, high_cost_module):
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-        inputs, targets = torch.from_numpy(pictures[:900, None]), torch.from_numpy(y[:900])
-        for _ in range(40):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(module(inputs / 16), targets).backward()
-            optimizer.step()
-    # pixels lie between 0 and 16, so that the clipping changes nothing
+        train_module(module, training_pictures, y[:900])
+    # modules within a module; pixels lie between 0 and 16, so the clipping changes no answer
     low_cost_model, high_cost_model = (
         torch.nn.Sequential(torch.nn.Hardtanh(0, 16), module)
         for module in (low_cost_module, high_cost_module)
     )
-    pair = gw.PairCascade(low_cost_model=low_cost_model, high_cost_model=high_cost_model).fit(
-        pictures[900:1300]
-    )
-    bundle = gw.pack(pair, tmp_path / "bundle", sample=pictures[900:964])
-    report = verify(pair, bundle, pictures[1300:].reshape(-1, 64))
+    pair = gw.PairCascade(low_cost_model=low_cost_model, high_cost_model=high_cost_model)
+    pair.fit(pair_pictures)
+    bundle = gw.pack(pair, tmp_path / "bundle", sample=pair_pictures[:64])
+    test_rows = test_pictures.reshape(-1, 64)
+    report = verify(pair, bundle, test_rows)
     assert (report.differing_decisions, report.cloud_label_differences) == (0, 0)
-    labels = pair.high_cost_model_.labels(pictures[1300:].reshape(-1, 64))
-    np.testing.assert_array_equal(labels, predict_labels(high_cost_model, pictures[1300:, None]))
+    labels = pair.high_cost_model_.labels(test_rows)
+    # the pair reads flat rows, and the module pictures with a channel
+    np.testing.assert_array_equal(labels, predict_labels(high_cost_model, test_pictures[:, None]))
 
 
 def test_torch_is_not_imported_without_a_torch_model():
