@@ -29,16 +29,16 @@ from gatewise_edge.service.serve import (
 )
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
-    Troubles,
     make_late_requests,
     make_link,
     make_updater,
     make_with_first_usable,
+    open_answer_log,
     open_bundles,
     open_instances,
-    open_log,
     serve_metrics,
 )
+from gatewise_edge.service.troubles import Troubles
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import StopRequest
 from gatewise_edge.update import Store
@@ -117,7 +117,7 @@ def edge(
         )
         observers = [totals.add, *_open_observers(settings, service, heartbeat, stack)]
         # Connect, start the updates, and report that the device is ready.
-        service.troubles.connect(settings.connect_timeout)
+        service.troubles.connect_link(settings.connect_timeout)
         if service.updater is not None:
             stack.enter_context(service.updater).start(service.device)
         stack.enter_context(heartbeat)
@@ -182,7 +182,7 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
     instances = open_instances(settings, bundles[-1], stop_request)
     answer_log = None
     if settings.resume is not None:
-        answer_log = stack.enter_context(open_log(settings.resume, settings.data))
+        answer_log = stack.enter_context(open_answer_log(settings.resume, settings.data))
     # the updater must subscribe to announcements before the link is opened
     link = make_link(settings)
     updater = make_updater(settings, store, bundles[-1], link)

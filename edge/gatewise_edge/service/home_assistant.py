@@ -53,11 +53,8 @@ _SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
 }
 
 
-def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str, Any]]:
-    """Make the topic and the retained document that describe a device to Home Assistant.
-
-    Raises InputError for a device id or a prefix that Home Assistant would ignore.
-    """
+def check_discovery_names(device: str, prefix: str) -> None:
+    """Raise InputError for a device id or a prefix that Home Assistant would ignore."""
     if _NAME_FORM.fullmatch(device) is None:
         raise InputError(
             "--home-assistant: a device id may have letters, digits, - and _ only, not "
@@ -67,6 +64,14 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         raise InputError(
             f"--home-assistant {prefix!r} is not a topic; Home Assistant's default is homeassistant"
         )
+
+
+def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str, Any]]:
+    """Make the topic and the retained document that describe a device to Home Assistant.
+
+    Raises InputError as :func:`check_discovery_names` does.
+    """
+    check_discovery_names(device, prefix)
     entity_prefix = f"gatewise_{device}"
     return f"{prefix}/device/{device}/config", {
         "device": {"identifiers": [entity_prefix], "name": device, "manufacturer": "Gatewise"},

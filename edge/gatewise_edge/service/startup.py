@@ -1,21 +1,20 @@
-"""Create the parts of a device from the options of `gatewise edge`, and collect their problems."""
+"""Create the parts of a device from the options of ``gatewise edge``."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError, not_installed
 from gatewise.formats import read_bytes
-from gatewise_edge.errors import LinkError
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.data_source import TABLE_SUFFIXES, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.signal_source import open_signal
-from gatewise_edge.service.home_assistant import discovery
+from gatewise_edge.service.home_assistant import check_discovery_names
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.watchdog import Heartbeat
@@ -35,34 +34,33 @@ _LOG = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class HasTrouble(Protocol):
-    """A part of the service; its `trouble` describes its current problem, or is None."""
+def open_bundles(
+    configured_path: Path, store: Store | None, public_key: Path | None
+) -> list[Bundle]:
+    """Open the bundles of the store, the preferred one first, and then the configured one.
 
-    @property
-    def trouble(self) -> str | None: ...
-
-
-def open_bundles(first_path: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
-    """Open the bundles of the store, the preferred one first, and then that of `first_path`.
-
-    Logs the error of a bundle that cannot be opened; raises it if none can.
+    Logs the error of each bundle that cannot be opened. If none can be opened, raises the error of
+    the configured bundle.
     """
     bundles: list[Bundle] = []
     failures: list[BundleError] = []
-    for path in [*([] if store is None else store.start()), first_path]:
+    for path in [*([] if store is None else store.start()), configured_path]:
         try:
             bundles.append(Bundle.open(path, public_key=public_key, for_device=True))
         except BundleError as error:
             failures.append(error)
     if not bundles:
-        raise failures[-1]
+        raise failures[-1]  # the configured bundle is tried last
     for failure in failures:
         _LOG.error("%s", failure)
     return bundles
 
 
 def make_with_first_usable(make: Callable[[Bundle], Result], bundles: Sequence[Bundle]) -> Result:
-    """Make a device with the first usable bundle; raises the error of the last one."""
+    """Make a device with the first usable bundle.
+
+    Logs the error of each bundle that `make` refuses, but raises that of the last one.
+    """
     for bundle in bundles[:-1]:
         try:
             return make(bundle)
@@ -72,9 +70,12 @@ def make_with_first_usable(make: Callable[[Bundle], Result], bundles: Sequence[B
 
 
 def make_updater(
-    settings: EdgeSettings, store: Store | None, first_bundle: Bundle, link: MqttLink | None
+    settings: EdgeSettings, store: Store | None, configured_bundle: Bundle, link: MqttLink | None
 ) -> Updater | None:
-    """Make the updater of ``--update-host``; `first_bundle` is the bundle of the set-up."""
+    """Make the updater of ``--update-host``; None without this option.
+
+    `configured_bundle` is the bundle of the command line, which runs before the first update.
+    """
     if not settings.update_host or store is None or settings.trust is None:
         return None
     from gatewise_edge.update import Updater, UpdateSettings
@@ -83,9 +84,9 @@ def make_updater(
     update_settings = UpdateSettings(
         urls=[host if "://" in host else f"https://{host}" for host in update_hosts],
         trust=settings.trust,
-        first=first_bundle.path,
+        first=configured_bundle.path,
         device=settings.device,
-        features=first_bundle.manifest.device_input_names,
+        features=configured_bundle.manifest.device_input_names,
         public_key=settings.public_key,
         ca_file=settings.update_ca_file,
         announcement_spread=settings.update_spread,
@@ -95,7 +96,7 @@ def make_updater(
 
 
 def make_link(settings: EdgeSettings) -> MqttLink | None:
-    """Make the link to ``--broker``, and check the topics; it is not connected yet."""
+    """Make the link to ``--broker``, without connecting it, and check the topics of its outputs."""
     if settings.broker is None:
         return None
     from gatewise_edge.link.mqtt import MqttLink
@@ -114,7 +115,7 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
         if topic is not None:
             link.check_answers_topic(topic)
     if home_assistant is not None:
-        discovery(link.device, home_assistant)  # refuses invalid names before the device starts
+        check_discovery_names(link.device, home_assistant)
         if publish_topic == answers_topic(link.device):
             raise InputError(
                 f"--home-assistant already publishes on {publish_topic}: omit --publish"
@@ -158,7 +159,7 @@ def serve_metrics(
     return metrics, status_server
 
 
-def open_log(path: Path, data_option: str) -> AnswerLog:
+def open_answer_log(path: Path, data_option: str) -> AnswerLog:
     """Open the answer log of ``--resume``; `data_option` must be a file with row numbers."""
     if Path(data_option).suffix.lower() not in TABLE_SUFFIXES:
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
@@ -190,43 +191,7 @@ def open_instances(
             window_shape=window_shape,
         )
     if manifest.signal is None:
-        raise InputError(f"--signal: {bundle.path} has no blocks; give rows with --data")
+        raise InputError(
+            f"--signal: {bundle.path} was not trained on signals; give rows with --data"
+        )
     return open_signal(settings.signal, manifest.signal, stop_request, settings)
-
-
-class Troubles:
-    """The current problems of the link, the store, the updates, the sensors and the files.
-
-    `parts` maps names, as in the metrics, to parts with an attribute ``trouble``.
-    """
-
-    def __init__(self, link: MqttLink | None, parts: Mapping[str, HasTrouble | None]) -> None:
-        self._link = link
-        self._parts = {name: part for name, part in parts.items() if part is not None}
-        self._link_error = ""
-
-    def connect(self, timeout_s: float) -> None:
-        """Connect the link; if that fails, log it, and let the link retry in the background."""
-        if self._link is None:
-            return
-        try:
-            self._link.connect(timeout_s)
-            note(f"device {self._link.device} at {self._link.url}")
-        except LinkError as error:
-            self._link_error = str(error)
-            _LOG.error("%s; the device answers without it and retries", error)
-
-    def by_part(self) -> dict[str, str | None]:
-        """Map the name of each part to the description of its problem, or None."""
-        troubles: dict[str, str | None] = {}
-        if self._link is not None:
-            link_trouble = self._link_error or f"broker {self._link.url} is not connected"
-            troubles["link"] = None if self._link.ready else link_trouble
-            troubles["device id"] = self._link.trouble
-            if self._link.ready:
-                self._link_error = ""
-        return troubles | {name: part.trouble for name, part in self._parts.items()}
-
-    def __str__(self) -> str:
-        troubles = dict.fromkeys(self.by_part().values())
-        return "".join(f"; {trouble}" for trouble in troubles if trouble)
