@@ -45,6 +45,7 @@ class Cascade:
     Attributes
     ----------
     title : str
+        Name of a system's class, or name and version of a bundle.
     stages : tuple of Stage
     thresholds : tuple of float or None
         Stop threshold of each stage; None if the stage never stops.
@@ -65,6 +66,8 @@ class Cascade:
         Blocks that compute the features from windows, if any.
     windows : ndarray or None
         The sample's windows.
+    name : str
+        Name of the bundle; ``model`` for a system.
     """
 
     title: str
@@ -80,6 +83,7 @@ class Cascade:
     request_features: NDArray[np.int64] | None = None
     signal: SignalInput | None = None
     windows: NDArray[Any] | None = None
+    name: str = "model"
 
     def without_unreachable_stages(self) -> Cascade:
         """Leave out the stages that no instance reaches, because an earlier one always stops.

@@ -87,6 +87,7 @@ def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         windows = packed_sample.get("windows")
     cascade = Cascade(
         title=manifest.title,
+        name=manifest.name,
         stages=stages,
         thresholds=tuple(manifest.active_point.thresholds)[:n_stages],
         feature_names=manifest.feature_names,

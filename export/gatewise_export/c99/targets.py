@@ -1,4 +1,7 @@
-"""Build and run generated C on this computer, or on chips that qemu emulates."""
+"""Build and run generated C on this computer, or on chips that qemu emulates.
+
+The programs check the answers of the code and measure its running time.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,13 @@ class BuildTarget:
     packages : str
         Debian packages with the compiler and the emulator.
     emulator : tuple of str
-        Command that runs a program; empty for this computer.
+        Command that runs a program, which :meth:`run` appends as the value of the last option;
+        empty for this computer.
     memory : tuple of str
-        Origin and size of flash, then of RAM.
+        Origin and size of flash, then of RAM; only an emulated chip needs them.
     units_per_tick : float
-        Nanoseconds per tick of the program's clock; on an emulator, instructions per tick.
+        Factor from ticks of the program's clock to instructions if `counts_instructions`, and
+        otherwise to nanoseconds.
     """
 
     name: str
@@ -59,8 +64,8 @@ class BuildTarget:
         """Whether the program's clock counts instructions."""
         return bool(self.emulator)
 
-    def missing_program(self) -> str | None:
-        """Explain which program is not installed; None if all programs are."""
+    def explain_missing_program(self) -> str | None:
+        """Name the program that is not installed, and how to install it; None if none is."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
                 return f"{program} is not installed (apt install {self.packages})"
@@ -71,8 +76,9 @@ class BuildTarget:
 
         Raises InputError if a program is not installed or the compiler fails.
         """
-        if (problem := self.missing_program()) is not None:
+        if (problem := self.explain_missing_program()) is not None:
             raise InputError(f"{self.name}: {problem}")
+        # these templates have no public C name, so that the prefix has no effect
         placeholders = c_text.common_placeholders("m")
         (folder / HEADER).write_text(c_text.fill_template(HEADER, **placeholders))
         link_flags: tuple[str, ...] = ()
@@ -118,12 +124,18 @@ def _run_command(folder: Path, command: Sequence[str], timeout_s: int) -> str:
     return completed_process.stdout + completed_process.stderr
 
 
-# With shift=6 an instruction takes 64 ns of virtual time. A tick of SysTick takes 62.5 ns on the
-# micro:bit and 40 ns on the MPS2. On rv32, `mcycle` counts instructions.
+def host_compiler() -> tuple[str, ...]:
+    """Command of the compiler for this computer: ``CC`` of the environment, by default cc."""
+    return (*(shlex.split(os.environ.get("CC", "")) or ["cc"]), "-O2")
+
+
+# Instructions per tick are the time of a tick divided by the time of an instruction. With shift=6
+# an instruction takes 64 ns of virtual time. A tick of SysTick takes 62.5 ns on the micro:bit and
+# 40 ns on the MPS2. On rv32, `mcycle` counts instructions.
 TARGETS = {
     target.name: target
     for target in (
-        BuildTarget("host", (*shlex.split(os.environ.get("CC", "cc")), "-O2"), "gcc"),
+        BuildTarget("host", host_compiler(), "gcc"),
         BuildTarget(
             name="cortex-m0plus",
             compiler=("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", *FREESTANDING),

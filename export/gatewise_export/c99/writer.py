@@ -84,33 +84,35 @@ def to_c(
 ) -> CSource:
     """Write the device's stages as C99, at the active operating point.
 
-    Exit stage, label, acquired features and margins equal Python's, bit for bit. The C needs no
-    heap, and of the C library only ``fabsf``, which compilers inline. All tables lie in flash, also
-    on AVR. Stages that no instance reaches are left out, and so are blocks that only they read.
+    Exit stage, label, acquired features and margins equal Python's, bit for bit. The C code needs
+    no heap, and no function of the C library except ``fabsf``, which compilers inline. All tables
+    lie in flash, also on AVR. Stages that no instance reaches are left out, and so are blocks that
+    only they read.
 
     Parameters
     ----------
     source : fitted system, Bundle, or path of a bundle
-        The system to write. Code that calls the C must offload instances that no stage stops for.
+        The system to write. The calling program must offload instances for which no stage stops.
     folder : str or Path
-        Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
-        ``Makefile``. A system with blocks also gets ``<name>_signals.h``, ``.c`` and
+        Folder for ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``,
+        ``main.c`` and ``Makefile``. A system with blocks also has ``<name>_signals.h``, ``.c`` and
         ``_selftest.c``, with the steps that stages and requests need. Only files that Gatewise
         wrote are replaced.
     coded : {8, 16, "float"}, optional
         Form of thresholds: ranks of 8 or 16 bits, or floats. With ranks each feature is coded once,
         when it is acquired. Ranks are smaller if many nodes share few thresholds, as in boosted
-        trees; decisions stay the same. By default the form with the smallest tables.
+        trees; decisions stay the same. The default is the form with the smallest tables.
     name : str, optional
-        C identifier that begins every public name; by default the bundle's name, or ``model``.
+        C identifier that begins every public name; by default from the bundle's name, or
+        ``model`` for a system.
     sample : array-like of shape (n, n_features), optional
         Rows for the self-test, or windows for a system with blocks; by default a bundle's sample.
         Rows generated from the model are added, with extreme values and values at and next to its
         thresholds.
     lean : bool, default False
         Whether to leave out the models of stages that never stop at this operating point, and
-        blocks that only a request reads. These stages still acquire the same features, but the
-        label of an offloaded instance is then the label of the last stage that may stop.
+        blocks that only a request reads. Stages without a model still acquire their features, but
+        the label of an offloaded instance is then the label of the last stage that may stop.
 
     Returns
     -------
@@ -132,13 +134,11 @@ def to_c(
     ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the size of the tables in flash.
     """
     cascade = cascade_of(source, sample=sample, lean=lean)
-    # a bundle's title is its name and its version; a system's title is the name of its class
-    default_name = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
     return write_cascade(
         cascade,
         Path(folder),
         coded=coded,
-        name=c_text.identifier_from_title(default_name) if name is None else name,
+        name=c_text.identifier_from_title(cascade.name) if name is None else name,
     )
 
 
@@ -151,19 +151,21 @@ def write_cascade(
     c_text.checked_identifier(name)
     layout, model_files, table_bytes = _write_smallest(cascade, coded, name)
     placeholders = c_text.common_placeholders(name)
-    probes = probe_rows(cascade)
+    generated_rows = probe_rows(cascade)
     n_sample_rows = len(cascade.rows)
     signals, signal_texts = _write_signals(cascade, layout, name)
     files = model_files | {
-        f"{name}_selftest.c": _selftest_text(cascade, layout, probes, placeholders),
+        f"{name}_selftest.c": _write_selftest(cascade, layout, generated_rows, placeholders),
         "main.c": c_text.fill_template(
             "main.c",
-            n_rows=n_sample_rows + len(probes),
-            tested_rows=f"{n_sample_rows} of the sample, {len(probes)} generated from the model",
+            n_rows=n_sample_rows + len(generated_rows),
+            tested_rows=(
+                f"{n_sample_rows} of the sample, {len(generated_rows)} generated from the model"
+            ),
             **placeholders,
             **_main_placeholders(signals, placeholders),
         ),
-        "Makefile": _makefile_text(signals, name),
+        "Makefile": _write_makefile(signals, name),
         **signal_texts,
     }
     c_text.write_files(folder, files)
@@ -182,7 +184,7 @@ def write_cascade(
         table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
         sample_rows=n_sample_rows,
-        made_rows=len(probes),
+        made_rows=len(generated_rows),
         signals=signals,
     )
 
@@ -238,36 +240,44 @@ def _main_placeholders(
     }
 
 
-def _makefile_text(signals: SignalSource | None, name: str) -> str:
+def _write_makefile(signals: SignalSource | None, name: str) -> str:
+    """Write the Makefile, which builds, tests and measures the code."""
     signal_endings = ["_signals", "_signals_selftest"] if signals else []
     modules = [f"{name}{ending}" for ending in ("", "_names", "_selftest", *signal_endings)]
     return c_text.fill_template(
         "Makefile.in",
         objects=" ".join(["main.o", *(f"{module}.o" for module in modules)]),
         headers=" ".join(f"{name}{ending}.h" for ending in ("", *signal_endings[:1])),
-        sized=" ".join(f"{name}{ending}.o" for ending in ("", *signal_endings[:1])),
+        measured_objects=" ".join(f"{name}{ending}.o" for ending in ("", *signal_endings[:1])),
         **c_text.common_placeholders(name),
     )
 
 
-def _selftest_text(
-    cascade: Cascade, layout: Layout, probes: NDArray[np.float32], placeholders: dict[str, str]
+def _write_selftest(
+    cascade: Cascade,
+    layout: Layout,
+    generated_rows: NDArray[np.float32],
+    placeholders: dict[str, str],
 ) -> str:
-    """Write the self-test, which counts rows with answers that differ from Python's."""
-    rows = np.concatenate([cascade.rows, probes])
+    """Write the self-test, which counts rows with answers that differ from Python's.
+
+    ``templates/selftest.c`` reads the tables by their names and types.
+    """
+    rows = np.concatenate([cascade.rows, generated_rows])
     expected_answers = cascade.expected_answers(rows)
     tables = c_text.Tables()
     tables.add("column", layout.columns, "int32_t", "The feature of each value of a row.")
     tables.add("rows", rows[:, layout.columns], "float")
     comment = "The stage that stops; the number of stages if none does."
     tables.add("exits", expected_answers.exits, "uint16_t", comment)
-    tables.add("labels", expected_answers.labels, "int32_t")
+    comment = "Class indices; -1 if no stage has a model."
+    tables.add("labels", expected_answers.labels, "int32_t", comment)
     is_acquired = expected_answers.is_acquired[:, layout.columns]
     acquired_bits = np.packbits(is_acquired, axis=1, bitorder="little")
     tables.add("acquired", acquired_bits, "uint8_t", "One bit per slot: whether it was acquired.")
-    outputs = np.concatenate(
-        [np.zeros((len(rows), 0), np.float32), *expected_answers.outputs], axis=1
-    )
+    # the empty columns are for a cascade without stages
+    no_outputs = np.zeros((len(rows), 0), np.float32)
+    outputs = np.concatenate([no_outputs, *expected_answers.outputs], axis=1)
     comment = "Outputs of the stages, as the bits of floats."
     tables.add("outputs", np.ascontiguousarray(outputs).view(np.uint32), "uint32_t", comment)
     n_outputs = np.array([stage_outputs.shape[1] for stage_outputs in expected_answers.outputs])
@@ -278,8 +288,8 @@ def _selftest_text(
         tables=str(tables),
         n_rows=len(rows),
         n_sample=len(cascade.rows),
-        n_made=len(probes),
-        width=layout.n_slots,
-        all_outputs=outputs.shape[1],
+        n_generated=len(generated_rows),
+        n_slots=layout.n_slots,
+        n_all_outputs=outputs.shape[1],
         acquired_bytes=acquired_bits.shape[1],
     )

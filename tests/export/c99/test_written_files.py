@@ -74,6 +74,11 @@ def test_features_and_classes_have_enums_and_names(tmp_path):
     assert output.decode().splitlines() == [*NAMES, "not-ok"]
 
 
+def test_default_name_is_the_bundles_without_its_version(tmp_path):
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", name="plant 2", version="1 beta")
+    assert to_c(bundle, tmp_path / "c").name == "plant_2"
+
+
 def test_names_of_static_functions_differ_from_public_ones():
     """A model with the name ``leaf`` has a public function ``leaf_value``."""
     templates = (resources.files("gatewise_export.c99") / "templates").iterdir()

@@ -71,7 +71,7 @@ static int acquire_slot(${p}_instance *instance, uint32_t slot, ${p}_acquire acq
         return instance->known[slot] == KNOWN;
     value = acquire(feature, context);
     instance->value[slot] = value;
-    if (${refused}) { /* ${refused_values} */
+    if (${is_refused}) { /* ${refused_values} */
         instance->known[slot] = REFUSED;
         instance->refused = feature;
         return 0;

@@ -56,7 +56,7 @@ void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context, $
 {
     int stage;
     ${p}_begin(instance);
-    answer->outcome = ${none_stops};
+    answer->outcome = ${outcome_if_none_stops};
     answer->exit = ${P}_STAGES;
     answer->stage = -1;
     answer->label = -1;
@@ -72,7 +72,7 @@ ${offload_missing}            return;
             answer->stage = stage;
             answer->label = ${p}_label(instance, stage);
         }
-        if (stops > 0${last_stops}) {
+        if (stops > 0${or_last_stage}) {
             answer->outcome = ${P}_STOPPED;
             answer->exit = stage;
             return;

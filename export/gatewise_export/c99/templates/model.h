@@ -27,7 +27,7 @@ extern "C" {
 #define ${P}_STAGES ${n_stages}
 #define ${P}_OUTPUTS ${n_outputs} /* largest number of outputs of a stage */
 #define ${P}_OFFLOADS ${offloads} /* 1: instances that no stage stops for go to the cloud */
-#define ${P}_CODED ${coded} /* bits of a threshold's code; 0: thresholds are floats */
+#define ${P}_CODED ${code_bits} /* bits of a threshold's code; 0: thresholds are floats */
 
 #define ${P}_TABLE_BYTES ${table_bytes} /* flash for the const arrays, without the code */
 #define ${P}_INSTANCE_BYTES ${instance_bytes} /* RAM for a ${p}_instance */
@@ -50,7 +50,7 @@ typedef struct {
     float value[${n_values}];   /* values of the slots */
     float output[${n_outputs}];  /* outputs of the stage that ran last: margins, and a gate's score */
     int32_t refused; /* feature whose value was refused, or -1 */
-${code}    uint8_t known[${n_flags}]; /* state of each slot, padded to a whole word */
+${code_field}    uint8_t known[${n_flags}]; /* state of each slot, padded to a whole word */
 } ${p}_instance;
 
 enum {
@@ -64,7 +64,7 @@ typedef struct {
     int outcome; /* ${P}_STOPPED, ${P}_OFFLOAD, ${P}_FALLBACK or ${P}_ERROR */
     int exit;    /* the stage that stopped; ${P}_STAGES if no stage did */
     int stage;   /* the last stage that finished; -1 if no stage did */
-    int label;   /* class number that `stage` answers; -1: no answer${lean} */
+    int label;   /* class number that `stage` answers; -1: no answer${omission_note} */
     int refused; /* feature with an infinite${or_missing} value, which was refused; -1: no feature */
 } ${p}_answer;
 

@@ -1,5 +1,5 @@
 /* ${mark} ${version}: rows, and the answers that ${p}.c must give to the bit. The first ${n_sample} rows
-   are the sample; the other ${n_made} have values at and next to the model's thresholds. */
+   are the sample; the other ${n_generated} have values at and next to the model's thresholds. */
 #include "${p}.h"
 
 #include <math.h>
@@ -43,10 +43,10 @@ static int row_agrees(uint32_t row)
     static ${p}_instance instance; /* not on the stack */
     ${p}_answer answer;
     source_type source;
-    const uint32_t *expected = outputs + row * ${all_outputs}u;
+    const uint32_t *expected = outputs + row * ${n_all_outputs}u;
     const uint8_t *acquired_bits = acquired + row * ${acquired_bytes}u;
     int i, s, n_known = 0;
-    source.row = rows + row * ${width}u;
+    source.row = rows + row * ${n_slots}u;
     source.calls = 0;
     ${p}_decide(&instance, acquire, &source, &answer);
     if (answer.exit != (int)READ(uint16_t, exits + row) || answer.label != READ(int32_t, labels + row))

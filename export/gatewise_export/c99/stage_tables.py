@@ -1,0 +1,101 @@
+"""Write the tables of a stage's model, and the C case that runs the stage.
+
+The fields of a constant struct are in the order of its type in ``templates/engine.c``, which C does
+not check; ``tests/export/c99/test_source.py`` compares the answers of all kinds of models.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise_export.c99 import c_text
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.layout import Layout, PackedTrees
+
+
+def write_stage_case(
+    tables: c_text.Tables, cascade: Cascade, layout: Layout, stage_index: int
+) -> str:
+    """Add a stage's tables; write the case that acquires features, runs the model and compares.
+
+    The case returns whether the stage stops, or -1 if a value was refused.
+    """
+    stage = layout.stages[stage_index]
+    name = f"stage_{stage_index}"
+    lines = [f"    case {stage_index}:"]
+    tables.add_code(f"\n/* stage {stage_index} */\n")
+    if not stage.is_lazy:
+        tables.add(f"{name}_inputs", stage.slots, "list_type")
+        acquire_call = (
+            f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
+        )
+        lines += [f"        if (!{acquire_call})", "            return -1;"]
+    if isinstance(stage.model, PackedTrees):
+        _add_forest(tables, layout, name, stage.model)
+        if stage.is_lazy:
+            lines += [
+                f"        if (!add_trees(instance, &{name}, acquire, context))",
+                "            return -1;",
+            ]
+        else:
+            lines.append(f"        add_trees(instance, &{name}, 0, 0);")
+    elif stage.model is not None:
+        _add_sums(tables, name, stage.model)
+        sum_kind = "terms" if isinstance(stage.model, LinearModel) else "kernels"
+        lines.append(f"        add_{sum_kind}(instance, &{name});")
+    else:
+        lines.append("        /* the model is left out, because this stage never stops */")
+    threshold = cascade.thresholds[stage_index]
+    stop_test = "0"
+    if threshold is not None:
+        score = f"{stage.score}_score(instance->output, {stage.n_margins})"
+        stop_test = f"{score} >= {c_text.c_number(float(np.float32(threshold)))}"
+    return "\n".join([*lines, f"        return {stop_test};\n"])
+
+
+def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees) -> None:
+    """Add the tables of trees, and a struct ``trees_type`` that points to them."""
+    leaves = trees.leaves
+    # in the order of the fields of trees_type
+    arrays: dict[str, tuple[NDArray[np.generic] | None, str]] = {
+        "start": (trees.start, "start_type"),
+        "slot": (trees.slot + np.where(trees.nan_left, layout.nan_flag, 0), "slot_type"),
+        "key": (trees.threshold if trees.code is None else trees.code, "key_type"),
+        "skip": (trees.skip, "skip_type"),
+        "row": (leaves.rows, "row_type"),
+        "bound": (leaves.starts, "bound_type"),
+        "member": (leaves.outputs, "output_type"),
+        "pick": (leaves.picks, "pick_type"),
+        "small": (leaves.small, "int8_t"),
+        "value": (leaves.value if leaves.small is None else None, "float"),
+        "output": (trees.output if len(trees.base) > 1 else None, "output_type"),
+        "base": (trees.base, "float"),
+    }
+    fields = []
+    for array_name, (values, c_type) in arrays.items():
+        if values is not None:
+            tables.add(f"{name}_{array_name}", values, c_type)
+        fields.append("0" if values is None else f"{name}_{array_name}")
+    n_trees = len(trees.start) - 1
+    size_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
+    tables.add_struct(f"trees_type {name}", f"{', '.join(fields)}, {size_fields}")
+
+
+def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
+    """Add the tables of a linear model or kernel machine, and a struct that points to them."""
+    # in the order of the fields of linear_type and kernel_type
+    array_names = ["mean", "scale", "weights", "bias"]
+    size_fields = f"{model.n_features}, {model.n_outputs}"
+    struct_name = "linear"
+    if isinstance(model, KernelModel):
+        struct_name = "kernel"
+        array_names.insert(2, "landmarks")
+        rate = c_text.c_number(float(model.rate))
+        size_fields = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
+    for array_name in array_names:
+        tables.add(f"{name}_{array_name}", getattr(model, array_name), "float")
+    fields = ", ".join(f"{name}_{array_name}" for array_name in ("inputs", *array_names))
+    tables.add_struct(f"{struct_name}_type {name}", f"{fields}, {size_fields}")
