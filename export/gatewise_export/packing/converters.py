@@ -2,9 +2,10 @@
 
 Tree ensembles (the built-in boosted model, forests and LightGBM models) become flat trees, which
 :mod:`gatewise_export.onnx_writer` writes as a graph with the output ``margins``. Other scikit-learn
-classifiers become graphs that compute as scikit-learn does, and given ONNX graphs are extended.
-Both output ``label``, the class index, and ``probabilities``, one column per class. A booster that
-has no exact graph becomes a model file of its library, which the worker then needs.
+classifiers become graphs that compute as scikit-learn does. ONNX graphs that the user gives are
+extended. Both kinds output ``label``, the class index, and ``probabilities``, one column per class.
+A booster without an exact graph becomes a model file of its library; the worker then needs this
+library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.classifier_graph import with_class_indices
 from gatewise_export.packing.verification import run_cloud
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
-from gatewise_training.learners.given_models.given_graph import GraphForm, Scores
+from gatewise_training.learners.given_models.given_graph import GraphForm
 from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import library_class_name
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
@@ -76,7 +77,7 @@ class CloudFile(NamedTuple):
         return run_cloud(self.content, rows, self.kind, self.link, self.n_classes)
 
 
-def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> CloudFile:
+def convert_to_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> CloudFile:
     """Convert a high-cost model to a graph with the input ``x``, float32 (n, n_used).
 
     The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32 (n,
@@ -85,36 +86,49 @@ def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> 
     """
     if model.python_model is not None:
         raise ConversionError(f"high-cost model: {model.backend} cannot be converted to a graph")
-    trees = model.trees
-    link = model.link
+    if model.onnx is not None:
+        return _extend_given_graph(model, model.onnx)
+    if model.trees is not None:
+        return _write_trees(model.trees, model.link, model.n_classes)
     estimator = inner_estimator(model.estimator)
-    if trees is None and estimator is not None and allows_flat_trees:
+    if allows_flat_trees:
         try:
             flat_form = flat_trees(estimator)
         except InputError as error:
             raise ConversionError(f"high-cost model: {error}") from error
         if flat_form is not None:
-            trees, link = _with_all_classes(*flat_form, model)
-    if trees is not None:
-        return CloudFile(write_graph(trees.in_canonical_order()), "margins", link, model.n_classes)
-    if model.onnx is not None:
-        assert model.form is not None
-        graph = onnx.load_model_from_string(model.onnx)
-        graph_form = model.form
-        has_names = not graph_form.label_is_index and graph_form.names is not None
-        own_labels = list(graph_form.names or ()) if has_names else None
-    else:
-        try:
-            graph = sklearn_graph(estimator, len(model.features), "high-cost model")
-        except InputError as error:
-            raise ConversionError(str(error)) from error
-        own_labels = None
-        scores: Scores = "probabilities" if hasattr(estimator, "predict_proba") else "labels"
-        score_output = 1 if scores == "probabilities" else None
-        graph_form = GraphForm(
-            scores, label_output=0, score_output=score_output, n_columns=len(estimator.classes_)
-        )
-    content = with_class_indices(graph, own_labels, model, graph_form)
+            return _write_trees(*_with_all_classes(*flat_form, model), model.n_classes)
+    return _convert_classifier(model, estimator)
+
+
+def _write_trees(trees: TreeEnsemble, link: Link, n_classes: int) -> CloudFile:
+    return CloudFile(write_graph(trees.in_canonical_order()), "margins", link, n_classes)
+
+
+def _extend_given_graph(model: HighCostModel, content: bytes) -> CloudFile:
+    """Add the outputs ``label`` and ``probabilities`` to the user's graph."""
+    form = model.form
+    assert form is not None  # each given graph has a form
+    graph = onnx.load_model_from_string(content)
+    labels = None if form.label_is_index or form.names is None else list(form.names)
+    extended_graph = with_class_indices(graph, labels, model, form)
+    return CloudFile(extended_graph, "classifier", "identity", model.n_classes)
+
+
+def _convert_classifier(model: HighCostModel, estimator: Any) -> CloudFile:
+    """Write a graph that computes as a scikit-learn classifier does."""
+    try:
+        graph = sklearn_graph(estimator, len(model.features), "high-cost model")
+    except InputError as error:
+        raise ConversionError(str(error)) from error
+    has_probabilities = hasattr(estimator, "predict_proba")
+    form = GraphForm(
+        "probabilities" if has_probabilities else "labels",
+        label_output=0,
+        score_output=1 if has_probabilities else None,
+        n_columns=len(estimator.classes_),
+    )
+    content = with_class_indices(graph, None, model, form)
     return CloudFile(content, "classifier", "identity", model.n_classes)
 
 
@@ -123,51 +137,56 @@ def convert_and_probe(
 ) -> CloudFile:
     """Convert a high-cost model to a file, and compare the two on adversarial rows.
 
-    The forms are tried in order until one gives the model's answers: flat trees, which sum in
-    float32; for a forest, a graph that sums in float64; for a booster, its library's model file. A
-    given graph is neither converted nor compared. `sample`, float32 (n, n_features), holds whole
-    instances.
+    The files are tried in order until one gives the model's answers: a graph of flat trees, which
+    sum in float32; for a forest, a graph that sums in float64; for a booster, its library's model
+    file. A given graph is neither converted nor compared. `sample`, float32 (n, n_features), holds
+    whole instances.
 
     Raises
     ------
     ConversionError
-        If every form answers some row differently; the message shows the first form's row.
+        If no file gives the model's answers on all rows; the message names a row on which the
+        first one fails.
     """
     if model.onnx is not None:
-        return high_cost_graph(model)
+        return convert_to_graph(model)
+    # the file reads only the model's columns, so compare it with a model that reads only these
     model_rows = sample[:, model.features]
     reduced_model = replace(model, features=np.arange(len(model.features)))
     is_forest = library_class_name(inner_estimator(model.estimator)) in FOREST_CLASSES
-    problems: list[ConversionError] = []
+    # flat trees that were trained here have no classifier that they were converted from
+    probed_classifier = model.trees if model.estimator is None else model.estimator
+    graph_errors: list[ConversionError] = []
     for allows_flat_trees in (True, False) if is_forest else (True,):
         try:
-            graph = high_cost_graph(model, allows_flat_trees=allows_flat_trees)
+            graph_file = convert_to_graph(model, allows_flat_trees=allows_flat_trees)
             probe_figures = probe(
-                model.trees if model.estimator is None else model.estimator,
+                probed_classifier,
                 reduced_model,
-                graph.answers,
+                graph_file.answers,
                 model_rows,
                 "high-cost model",
                 allow_missing=allow_missing,
                 n_rows=n_rows,
             )
         except (ConversionError, InputError) as error:
-            problems.append(ConversionError(str(error)))
+            graph_errors.append(ConversionError(str(error)))
             continue
-        return graph._replace(probed=_probe_spec(probe_figures))
+        return graph_file._replace(probed=_probe_spec(probe_figures))
     try:
         library_file = probe_library_file(
             model, model_rows, allow_missing=allow_missing, n_rows=n_rows
         )
     except InputError as error:
-        raise ConversionError(f"{problems[0]}; {error}") from error
+        raise ConversionError(f"{graph_errors[0]}; {error}") from error
     if library_file is None:
-        raise problems[0]
+        raise graph_errors[0]
     library, content, probe_figures = library_file
-    # the advice after the semicolon is for the user who packs, not for readers of the manifest
-    problem = str(problems[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
+    # An error may give advice after a semicolon. It is for the user who packs the model, not for
+    # readers of the manifest.
+    graph_problem = str(graph_errors[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
     return CloudFile(
-        content, library, "identity", model.n_classes, _probe_spec(probe_figures), problem
+        content, library, "identity", model.n_classes, _probe_spec(probe_figures), graph_problem
     )
 
 
@@ -188,7 +207,9 @@ def _with_all_classes(
     if link == "identity":
         node_values = np.zeros((trees.n_nodes, model.n_classes), np.float32)
         node_values[:, class_indices] = trees.value
-        return replace(trees, value=node_values, base=np.zeros(model.n_classes, np.float32)), link
+        base = np.zeros(model.n_classes, np.float32)
+        base[class_indices] = trees.base
+        return replace(trees, value=node_values, base=base), link
     base = np.full(model.n_classes, ABSENT_CLASS_MARGIN)
     # two classes with sigmoid(m) are softmax(0, m): the first class has no trees and the base 0
     base[class_indices] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)

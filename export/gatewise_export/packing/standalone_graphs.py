@@ -25,7 +25,7 @@ from gatewise_export.onnx_writer import (
     Output,
     append_model,
 )
-from gatewise_export.packing.converters import high_cost_graph
+from gatewise_export.packing.converters import convert_to_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 
@@ -67,7 +67,7 @@ def to_onnx(
     for bit. Probabilities depend on ``exp`` and are equal to the precision of float32.
     """
     if isinstance(model, HighCostModel):
-        return onnx.load_model_from_string(high_cost_graph(model).content)
+        return onnx.load_model_from_string(convert_to_graph(model).content)
     if not isinstance(model, Stage):
         raise ConversionError(
             f"to_onnx takes a Stage or a high-cost model, not {type(model).__name__}: give one of "

@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
-from gatewise_export.packing.converters import high_cost_graph
+from gatewise_export.packing.converters import convert_to_graph
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.bundle_files import run_onnx
@@ -79,7 +79,7 @@ def test_graph_of_the_forest_as_high_cost_model_gives_the_same_bits():
     x, y, x_new, _ = split_in_halves(load_wine)
     trees = fit_extra_trees(x, y, 3, weight=np.ones(len(y)), n_trees=60, seed=0)
     high_cost_model = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
-    graph = high_cost_graph(high_cost_model)
+    graph = convert_to_graph(high_cost_model)
     assert (graph.kind, graph.link) == ("margins", "identity")
     (margins,) = run_onnx(graph.content, x_new).values()
     np.testing.assert_array_equal(margins, high_cost_model.predict_proba(x_new))
