@@ -24,8 +24,8 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
 from gatewise_edge.sensors.feature_sources import ChannelLimits, RawRowSource, WindowSource
 from gatewise_edge.sensors.fetched_row import FetchedRow, FetchedSource
+from gatewise_edge.sensors.row_reader import order_cells
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import order_cells
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 

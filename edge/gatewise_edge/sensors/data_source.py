@@ -23,8 +23,9 @@ from gatewise_edge.sensors.instance_source import (
     read_chunks,
     split_lines,
 )
+from gatewise_edge.sensors.row_reader import read_arrays, read_row
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import read_arrays, read_row, read_table
+from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 #: File name endings of tables.
@@ -179,7 +180,7 @@ def _from_table(
         reader.column_names,
         encoder,
         kept_columns=reader.kept_columns,
-        allow_absent=True,
+        allow_incomplete=True,
     )
     if table.ignored_columns:
         ignored_names = ", ".join(table.ignored_columns)

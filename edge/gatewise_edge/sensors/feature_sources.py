@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
-from gatewise_edge.sensors.table import order_cells
+from gatewise_edge.sensors.row_reader import order_cells
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
 

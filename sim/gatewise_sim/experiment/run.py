@@ -24,7 +24,7 @@ from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.simulated_bundle import bundle_at_goal, bundle_on_disk, frontier_points
-from gatewise_sim.experiment.stage_report import stage_results
+from gatewise_sim.experiment.stage_report import list_stage_results
 from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import CLOUD, EDGE, NO_LABEL, Answers, FleetRun, RowTable
 from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_n_devices, run_fleet
@@ -220,7 +220,7 @@ def _make_report(
         "dataset": experiment.rows.name,
         "method": f"{table.model}/{table.version}",
         "features": manifest.feature_names,
-        "stages": stage_results(manifest, table, results[0].instances, row_weights),
+        "stages": list_stage_results(manifest, table, results[0].instances, row_weights),
         "frontier": frontier_points(experiment.bundle),
         "faults": tuple(
             FaultSpan(what=component, begin=begin, end=end, count=count)

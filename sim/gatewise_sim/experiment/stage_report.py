@@ -1,4 +1,4 @@
-"""The stages of a bundle, as a report lists them."""
+"""List the stages of a bundle for a report: their inputs, prices and shares of the answers."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from gatewise_sim.fleet.results import FloatArray, RowTable
 from gatewise_sim.report.document import StageResult
 
 
-def stage_results(
+def list_stage_results(
     manifest: Manifest, table: RowTable, n_instances: int, row_weights: FloatArray
 ) -> tuple[StageResult, ...]:
     """List the stages of the bundle in order, with the cloud as the last one.
 
-    The result of a stage includes the share of instances that it answers at the operating point.
-    `row_weights`, shape (n_rows,), is the number of times that each row occurs.
+    The price of a stage is that of the features that no earlier stage acquires. Its share of the
+    instances is that at the operating point. `row_weights`, shape (n_rows,), is the number of times
+    that each row occurs; at least one is positive.
     """
     costs = manifest.feature_costs()
-    inputs_by_name = [
-        (f"stage {stage}", manifest.stage_inputs(stage)) for stage in range(table.n_stages)
+    # name, inputs and answered rows of each stage
+    stages = [
+        (
+            f"stage {stage}",
+            manifest.stage_inputs(stage),
+            ~table.is_offloaded & (table.last_stage == stage),
+        )
+        for stage in range(table.n_stages)
     ]
     if manifest.cloud is not None:
-        inputs_by_name.append(("cloud", manifest.cloud_inputs()))
+        stages.append(("cloud", manifest.cloud_inputs(), table.is_offloaded))
     is_acquired = np.zeros(costs.n_features, np.bool_)
     results = []
-    for stage, (name, inputs) in enumerate(inputs_by_name):
+    for name, inputs, is_answered in stages:
         is_needed = costs.mask(inputs)
-        is_answered = (
-            table.is_offloaded
-            if name == "cloud"
-            else ~table.is_offloaded & (table.last_stage == stage)
-        )
         share = float(row_weights[is_answered].sum() / row_weights.sum())
         columns = _column_names(manifest, np.flatnonzero(is_needed))
-        # An earlier stage may have acquired some features of a column.
+        # an earlier stage may have acquired some features of a column
         earlier_columns = _column_names(manifest, np.flatnonzero(is_acquired))
         results.append(
             StageResult(
                 name=name,
                 columns=len(columns),
                 acquires=tuple(column for column in columns if column not in earlier_columns),
-                price=float(costs.price(np.flatnonzero(is_needed & ~is_acquired), is_acquired)),
+                price=costs.price(is_needed, is_acquired),
                 answers=round(share * n_instances),
                 share=share,
             )

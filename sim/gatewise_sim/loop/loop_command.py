@@ -1,7 +1,8 @@
-"""The command ``gatewise simulate loop``, which simulates a fleet that learns."""
+"""The command ``gatewise simulate loop``: days of a fleet with a model that new labels refit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -27,7 +28,8 @@ def simulate_days(
         str, typer.Option(help="Training rows of the bundle, as for `gatewise refit`.")
     ],
     rules: Annotated[
-        Path | None, typer.Option(help="Rules in TOML; docs/simulation.md lists them.")
+        Path | None,
+        typer.Option(help="Rules in TOML; docs/simulation.md lists them."),
     ] = None,
     target: Target = None,
     as_json: AsJson = False,
@@ -40,6 +42,7 @@ def simulate_days(
 
       gatewise simulate loop bundle --data week.csv --train train.csv --rules loop.toml
     """
+    # imported here, because they take long to load and --help does not need them
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_sim.experiment.rows import Rows
     from gatewise_sim.loop.days import run_loop
@@ -56,47 +59,40 @@ def simulate_days(
 
 def show_days(report: LoopReport) -> None:
     """Print a table with a row per day, and the totals of labels, bytes and releases."""
-    print_table("A fleet that learns", _COLUMN_NAMES, [_row_cells(day) for day in report.days])
+    rows = [[format_cell(day) for format_cell in _COLUMNS.values()] for day in report.days]
+    print_table("Simulated days", tuple(_COLUMNS), rows)
     print(
         f"{report.n_asked} labels requested, {byte_size(report.n_bytes)} sent, "
-        f"{report.n_releases} releases after the first"
+        f"{report.n_releases} further releases"
     )
 
 
-_COLUMN_NAMES: Final = (
-    "day",
-    "release",
-    "accuracy",
-    "high-cost accuracy",
-    "estimate",
-    "95 % interval",
-    "offloaded",
-    "labels requested",
-    "labels",
-    "bytes",
-    "in the evening",
-)
-
-
-def _row_cells(day: DayFigures) -> list[str]:
+def _list_events(day: DayFigures) -> str:
+    """List the events in the evening of a day."""
     events = ["alarm"] * day.alarm
     if day.verdict:
         events.append(f"refit: {day.verdict}")
     if day.released:
         events.append(f"released {day.released}")
-    return [
-        str(day.day),
-        day.version,
-        percent(day.accuracy),
-        percent(day.high_cost_accuracy),
-        percent(day.estimate),
-        "" if day.low is None else f"{percent(day.low)} to {percent(day.high)}",
-        percent(day.offload_rate),
-        str(day.n_asked),
-        str(day.n_labels),
-        byte_size(day.n_bytes),
-        ", ".join(events),
-    ]
+    return ", ".join(events)
 
 
+#: Maps the name of each column of the table to the function that formats its cell.
+_COLUMNS: Final[dict[str, Callable[[DayFigures], str]]] = {
+    "day": lambda day: str(day.day),
+    "release": lambda day: day.version,
+    "accuracy": lambda day: percent(day.accuracy),
+    "high-cost accuracy": lambda day: percent(day.high_cost_accuracy),
+    "estimate": lambda day: percent(day.estimate),
+    "95 % interval": lambda day: (
+        "" if day.low is None else f"{percent(day.low)} to {percent(day.high)}"
+    ),
+    "offloaded": lambda day: percent(day.offload_rate),
+    "labels requested": lambda day: str(day.n_asked),
+    "labels": lambda day: str(day.n_labels),
+    "bytes": lambda day: byte_size(day.n_bytes),
+    "events": _list_events,
+}
+
+# :data:`gatewise.cli.SUBCOMMANDS` names this module, whose `commands` the root command reads.
 commands = {"simulate loop": simulate_days}

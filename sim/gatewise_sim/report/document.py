@@ -1,4 +1,4 @@
-"""The report of a run: the document ``report.json``, the source of the page and the tables.
+"""The records of ``report.json``, the result of a run, which its HTML page and its tables show.
 
 Simulations, live runs and the demo write the same document. :class:`PolicyResult` is the record of
 one policy's run. Some keys of :class:`Report` repeat figures of the policies under stable names.
@@ -21,7 +21,8 @@ from gatewise_sim.report.policy_result import (
 )
 from gatewise_sim.timings import Timings
 
-#: Version of the document's keys. A reader of another version refuses it.
+#: Version of the document's keys, which a change of their meaning must raise, here and in the type
+#: of `Report.schema_version`. A reader of another version refuses the document.
 SCHEMA_VERSION: Final = 3
 DEMO_KIND: Final = "gatewise-demo"
 #: Level of the intervals of :mod:`gatewise_sim.intervals`.
@@ -29,7 +30,7 @@ CONFIDENCE_LEVEL: Final = 0.95
 
 
 class Transport(ReportRecord, frozen=True, kw_only=True):
-    """Transport of the messages."""
+    """Transport between devices and workers: its `kind`, the `broker` and the `link` profile."""
 
     kind: str
     broker: str
@@ -37,7 +38,7 @@ class Transport(ReportRecord, frozen=True, kw_only=True):
 
 
 class FaultSpan(ReportRecord, frozen=True, kw_only=True):
-    """Outage of a part from `begin` to `end` (s); `count` workers are down."""
+    """Outage from `begin` to `end` (s) of the part `what`, or of `count` workers."""
 
     what: str
     begin: float
@@ -67,8 +68,9 @@ class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
 class StageResult(ReportRecord, frozen=True, kw_only=True):
     """Use of a stage or of the cloud.
 
-    `columns` is the number of raw columns, or of features without an encoder. `acquires` names
-    those that no earlier stage acquires, and `price` is their price.
+    `columns` is the number of raw columns that it reads, or of features if the bundle has no
+    encoder. `acquires` names the columns that no earlier stage acquires, and `price` is their
+    price. It gives `answers` answers, which are this `share` of the instances.
     """
 
     name: str
@@ -109,40 +111,70 @@ class Report(ReportRecord, frozen=True, kw_only=True):
 
     The keys from `dataset` to `transport` are stable. :meth:`from_policies` computes the keys that
     repeat figures of the policies, of which the first is the system. Dictionaries by policy have
-    the keys ``system``, ``edge_only`` and ``cloud_only``.
+    the keys ``system``, ``edge_only`` and ``cloud_only``, as far as these policies were run.
 
     Attributes
     ----------
-    schema_version, kind
-        Version of the document, and whether a simulation or the demo wrote it.
-    dataset, method
-        File or data set of the rows; name and version of the model, or the demo's method.
+    schema_version : int
+        Version of the document.
+    kind : {"gatewise-simulation", "gatewise-demo"}
+    dataset : str
+        File or data set of the rows.
+    method : str
+        Name and version of the model, or the demo's method.
     instances, offload_rate, answers
         Number of instances, offload rate, and counts of answers of the system.
-    accuracy, feature_cost, bytes, latency_ms
-        Figures by policy. Bytes are those of the run in both directions; latencies have ``p50``,
-        ``p95`` and ``p99``.
-    balanced_accuracy, cost_reduction
-        The system's mean recall, and 1 minus its feature cost divided by that of cloud-only.
-    money, energy
-        Bill of a month, if there are prices; radio and battery of the devices.
-    transport, engine, timings
-        Transport of the messages, engine, and service times of the run.
-    policies
+    accuracy, feature_cost
+        By policy.
+    bytes : dict
+        Bytes of the run in both directions, by policy except ``edge_only``, which sends nothing.
+    latency_ms : dict
+        By policy; each has ``p50``, ``p95`` and ``p99``.
+    balanced_accuracy : float or None
+        The system's mean recall.
+    cost_reduction : float or None
+        1 minus the system's feature cost divided by that of cloud-only.
+    money : Bill or None
+        Bill of a month, if there are prices.
+    energy : EnergyUse
+    transport : Transport
+    engine : {"virtual", "live"}
+    timings : Timings
+        Service times.
+    policies : tuple of PolicyResult
         Record of each policy's run.
-    features, stages, frontier
-        Names of the bundle's features, use of its stages, and its operating points.
-    faults, troubles, notes, promise
-        Outages of the run; failures that were not scheduled; remarks; and a sentence about a broken
-        promise of the bundle.
-    confidence_level, settings, command, versions
-        Level of the intervals, settings of the run, command line that repeats it, and software
-        versions.
-    data, high_cost_model, seconds
-        Size of the demo's data, name of its high-cost model, and duration of its steps.
-    checked, twin, run
-        Comparison of a live run with the bundle and with virtual time, and counters of its devices
-        and workers.
+    features : tuple of str
+        Names of the bundle's features.
+    stages : tuple of StageResult
+    frontier : FrontierPoints
+    faults : tuple of FaultSpan
+        Outages that the settings scheduled.
+    troubles : tuple of str
+        Failures that were not scheduled.
+    notes : tuple of str
+        Remarks.
+    promise : str or None
+        Sentence about a guarantee, accuracy or agreement that the bundle promises and the rows do
+        not have.
+    confidence_level : float
+        Level of the intervals.
+    settings : dict
+    command : str
+        Command line that repeats the run.
+    versions : dict
+        Versions of the software.
+    data : dict or None
+        Sizes of the demo's data.
+    high_cost_model : str or None
+        Name of the demo's high-cost model.
+    seconds : dict or None
+        Durations of the demo's steps.
+    checked : RowCheck or None
+        Comparison of a live run with the bundle.
+    twin : EngineFigures or None
+        Comparison of a live run with virtual time.
+    run : dict or None
+        Counters of a live run's devices and workers.
     """
 
     schema_version: Literal[3] = SCHEMA_VERSION
@@ -186,6 +218,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
         """Make a report from its other fields and the results of `policies`, the system first."""
         system = policies[0]
+        assert system.key == "system"
         main_policies = {
             policy.key: policy
             for policy in policies
@@ -193,6 +226,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         }
         feature_cost = _by_policy(main_policies, lambda policy: policy.feature_cost.value)
         cloud_cost = feature_cost.get("cloud_only")
+        # the accuracy on the instances of a class is its recall
         recalls = [
             class_result.accuracy
             for class_result in system.classes

@@ -29,7 +29,7 @@ from sklearn.svm import SVC
 from gatewise import decision
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.converters import CloudFile, high_cost_graph
+from gatewise_export.packing.converters import CloudFile, convert_to_graph
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.onnx_graphs import edit_graph, tensor
@@ -88,7 +88,7 @@ def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:
     f0 = HighCostModel.from_model(
         fit_quietly(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), ROWS.shape[1]
     )
-    graph = high_cost_graph(f0)
+    graph = convert_to_graph(f0)
     graph_labels, probabilities = run_graph(graph, ROWS)
     assert graph_labels.tolist() == f0.labels(ROWS).tolist()
     expected = f0.predict_proba(ROWS)
@@ -106,7 +106,7 @@ def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:
     assert versions[""] <= 17
     assert versions.get("ai.onnx.ml", 1) <= 3
     if label_case == "text":
-        assert high_cost_graph(f0).content == graph.content
+        assert convert_to_graph(f0).content == graph.content
 
 
 def test_columns_of_the_sample_are_found_by_name() -> None:
@@ -124,7 +124,7 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     )
     rows = table.to_numpy(np.float32)
     rows[:5, 4] = 9  # a category that training did not have
-    graph_labels, _ = run_graph(high_cost_graph(f0), rows)
+    graph_labels, _ = run_graph(convert_to_graph(f0), rows)
     assert graph_labels.tolist() == f0.labels(rows).tolist()
 
 
@@ -158,7 +158,7 @@ def test_models_without_a_graph_are_refused_in_one_line(
         y = (y == 1).astype(int)
     estimator.fit(X, y, **fit_options)
     with pytest.raises(ConversionError, match=message) as error_info:
-        high_cost_graph(HighCostModel.from_model(estimator, np.unique(y), 2))
+        convert_to_graph(HighCostModel.from_model(estimator, np.unique(y), 2))
     assert "\n" not in str(error_info.value)
 
 
@@ -190,14 +190,14 @@ def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None
             helper.set_model_props(model, {"classes": json.dumps(np.unique(y).tolist())})
         classes = classes if len(classes) else np.unique(y)
         f0 = HighCostModel.from_model(model.SerializeToString(), classes, 4)
-        graph_labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+        graph_labels, probabilities = run_graph(convert_to_graph(f0), ROWS)
         assert graph_labels.tolist() == f0.labels(ROWS).tolist()
         np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(ROWS))
     model = export_pipeline(SPECIES)
     helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
     f0 = HighCostModel.from_model(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
-        high_cost_graph(f0)
+        convert_to_graph(f0)
 
 
 def make_given_graph(form: str) -> tuple[OnnxModel, NDArray[Any]]:
@@ -236,7 +236,7 @@ def test_given_graphs_of_all_forms_answer_as_their_source(form: str) -> None:
     model, classes = make_given_graph(form)
     f0 = HighCostModel.from_model(model, classes, 4)
     expected_labels, expected_probabilities = f0.answers(ROWS)
-    labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+    labels, probabilities = run_graph(convert_to_graph(f0), ROWS)
     assert labels.tolist() == expected_labels.tolist()
     assert len(set(labels.tolist())) > 1
     # float32 compared with float64
@@ -254,7 +254,7 @@ def test_a_graph_without_scores_gives_probabilities_of_0_and_1() -> None:
     model = export_pipeline(SPECIES)
     del model.graph.output[1:]
     f0 = HighCostModel.from_model(model.SerializeToString(), np.arange(3), 4)
-    labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+    labels, probabilities = run_graph(convert_to_graph(f0), ROWS)
     assert labels.tolist() == f0.labels(ROWS).tolist()
     np.testing.assert_array_equal(probabilities, f0.predict_proba(ROWS))
 

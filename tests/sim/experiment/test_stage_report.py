@@ -6,7 +6,7 @@ import pytest
 from gatewise_export import Bundle
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.stage_report import stage_results
+from gatewise_sim.experiment.stage_report import list_stage_results
 from tests.support.machine_table import draw_machines, make_raw_bundle
 
 
@@ -14,7 +14,7 @@ from tests.support.machine_table import draw_machines, make_raw_bundle
 def test_each_column_is_acquired_by_one_stage(digits, table):
     manifest = digits.bundle.manifest
     row_weights = np.ones(len(table))
-    stages = stage_results(manifest, table, 1000, row_weights)
+    stages = list_stage_results(manifest, table, 1000, row_weights)
     assert [stage.name for stage in stages] == ["stage 0", "stage 1", "cloud"]
     column_names = [name for stage in stages for name in stage.acquires]
     assert len(column_names) == len(set(column_names))
@@ -31,7 +31,7 @@ def test_stages_list_raw_columns_instead_of_encoded_features(make_once):
     frame, y = draw_machines(60, seed=2)
     rows = Rows.from_arrays("rows", frame, y, bundle.manifest)
     table, _ = make_row_table(bundle, rows.X, rows.truth)
-    stages = stage_results(bundle.manifest, table, 60, np.ones(60))
+    stages = list_stage_results(bundle.manifest, table, 60, np.ones(60))
     column_names = [name for stage in stages for name in stage.acquires]
     assert sorted(column_names) == sorted(bundle.manifest.column_names)
     assert stages[-1].columns == len(column_names)

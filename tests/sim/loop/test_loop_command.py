@@ -71,4 +71,4 @@ def test_the_python_example_detects_the_drift_and_releases_a_refit(tmp_path):
         check=True,
     )
     assert "alarm" in process.stdout
-    assert re.search(r"[1-9] releases after the first", process.stdout), process.stdout
+    assert re.search(r"[1-9] further releases", process.stdout), process.stdout
