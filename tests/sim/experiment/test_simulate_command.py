@@ -74,7 +74,9 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
     sweep_command = (*QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep")
     process = run_in_process(*sweep_command, folder=folder)
     assert process.returncode == 0, process.stderr
-    assert sorted(path.name for path in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
+    assert sorted(path.name for path in (folder / "sweep").iterdir()) == [
+        "sweep.csv", "sweep.json", "sweep.svg",
+    ]  # fmt: skip
     assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
     # a sweep that continues from the CSV file draws the same bytes
     plot_path = folder / "sweep" / "sweep.svg"
