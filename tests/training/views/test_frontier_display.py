@@ -13,6 +13,13 @@ def test_the_legend_names_the_active_point_and_the_reference() -> None:
     axes = FrontierDisplay(frontier, name="s").plot(active=point).ax_
     labels = ["s", "s, active point", "s, high-cost model"]
     assert axes.get_legend_handles_labels()[1] == labels
+    assert axes.get_ylabel() == "accuracy on validation data"
+
+
+def test_the_axis_of_a_pair_without_labels_is_its_agreement() -> None:
+    point = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, measured="agreement")
+    axes = FrontierDisplay(Frontier.from_points([point], reference_accuracy=1.0)).plot().ax_
+    assert axes.get_ylabel() == "agreement on validation data"
 
 
 def test_the_cost_axis_starts_at_0_and_references_of_several_systems_differ() -> None:

@@ -94,7 +94,7 @@ class FrontierDisplay:
         ax.axhline(self.frontier.reference_effective_accuracy, label=label, **reference)
         # costs are not negative, but the automatic margin would extend below 0
         ax.set_xlim(left=max(0.0, ax.get_xlim()[0]), auto=None)
-        accuracy_name = "weighted accuracy" if self.frontier.is_weighted else "accuracy"
+        accuracy_name = "weighted accuracy" if self.frontier.is_weighted else points[0].measured
         ax.set(xlabel="mean cost per instance", ylabel=f"{accuracy_name} on validation data")
         ax.grid(alpha=0.25)
         ax.legend(loc="lower right", frameon=False)
