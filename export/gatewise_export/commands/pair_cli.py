@@ -94,6 +94,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
 
         gatewise pair small.onnx big.onnx --data rows.npz --target y --offload-rate 0.2 --out bundle
     """
+    from gatewise_export.commands.run_verify import label_array_name
     from gatewise_export.packing.bundle_writer import pack
     from gatewise_export.packing.verification import verify
     from gatewise_training.cascades.pair import PairCascade
@@ -107,6 +108,11 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     if settings.sign is not None:
         Signer(settings.sign)
     instances, labels = load_instances(settings.data, settings.target)
+    if labels is None and (label_name := label_array_name(str(settings.data))) is not None:
+        note(
+            f"note: {settings.data} has an array {label_name!r}, which is not read: with --target "
+            f"{label_name} accuracy is measured, and not agreement"
+        )
     system = PairCascade(
         low_cost_model=settings.low_cost_model,
         high_cost_model=settings.high_cost_model,

@@ -66,10 +66,10 @@ def check_data(
     # Read rows in the form that the bundle reads: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
-        instances, labels = load_instances(source, target or _label_array_name(source))
+        instances, labels = load_instances(source, target or label_array_name(source))
         rows = manifest.signal.features(instances)
     elif manifest.instance is not None:
-        instances, labels = load_instances(source, target or _label_array_name(source))
+        instances, labels = load_instances(source, target or label_array_name(source))
         rows = manifest.instance.flat(instances)
     elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
         dataset = datasets.load(source, target=target)
@@ -97,7 +97,7 @@ def check_data(
     return verify_graphs(bundle, rows, outcome), figures
 
 
-def _label_array_name(source: str) -> str | None:
+def label_array_name(source: str) -> str | None:
     """Name of the label array in an npz file with the arrays X and y; None for other files."""
     from gatewise_training.data.instance_files import arrays_of
 

@@ -56,6 +56,7 @@ def test_rows_without_labels_measure_agreement(model_files, run_command):
     assert "agreement" in output
     assert "(95 %:" in output
     assert "differ in 0 of 128" in output
+    assert "note:" not in message
     status, output, message = run_command("inspect", "bundle", "--json")
     document = json.loads(output)["manifest"]
     assert document["instance"] == {"shape": [2, 3], "dtype": "int16"}
@@ -77,6 +78,12 @@ def test_rows_with_labels_measure_accuracy(model_files, run_command):
     assert result["verify"]["differing_decisions"] == 0
     status, output, message = run_command("verify", "bundle", "--data", "rows.npz", "--json")
     assert json.loads(output)["data"]["accuracy"] >= 0.97
+
+
+def test_labels_that_are_not_read_are_named(model_files, run_command):
+    command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle")
+    _, _, message = run_command(*command, "--offload-rate", "0.2")
+    assert "note: rows.npz has an array 'y', which is not read: with --target y" in message
 
 
 @pytest.mark.parametrize(
