@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from typing import Final, Literal
@@ -32,6 +33,9 @@ from gatewise_edge.link.messages import Request
 #: Longest run that the reading thread does itself while it is idle. Passing the request to another
 #: thread and back takes about a third of that time.
 _MAX_INLINE_SECONDS: Final = 0.0003
+#: Shortest time between two log lines about failed requests, in seconds, because a broken model
+#: fails on every request.
+_FAILURE_LOG_SECONDS: Final = 60.0
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -57,8 +61,9 @@ class BatchServer:
         self._session = session
         self._counters = counters
         self._archive = archive
-        self._condition = threading.Condition()  # guards the batcher, _stop_mode and _n_runs
+        self._condition = threading.Condition()  # guards the batcher and the three fields below
         self._n_runs = 0  # number of batches that were taken but are not answered yet
+        self._next_failure_log = -math.inf  # time of the next log line about a failed request
         self._stop_mode: Literal["", "drain", "now"] = ""
         self._threads = [
             threading.Thread(target=self._serve_batches, name=f"gatewise-serve-{i}", daemon=True)
@@ -256,8 +261,14 @@ class BatchServer:
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Respond to a request with an error; the device may send it again."""
+        now = time.monotonic()
         with self._condition:
             self._batcher.forget(ticket)
+            is_logged = now >= self._next_failure_log
+            if is_logged:
+                self._next_failure_log = now + _FAILURE_LOG_SECONDS
+        if is_logged:
+            _LOG.warning("%s; other failures are only counted for a minute", detail)
         self._refuse(ticket, code, detail)
 
     def _refuse_unknown_model(self, ticket: Ticket) -> None:

@@ -318,7 +318,7 @@ def test_a_worker_ignores_messages_of_other_topics(bundle, embedded_broker, conn
 
 
 def test_a_failing_request_does_not_affect_the_others_of_its_batch(
-    tmp_path, mosquitto, connect_caller
+    tmp_path, mosquitto, connect_caller, caplog
 ):
     """The graph fails at run time for rows with a large value."""
     path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
@@ -337,6 +337,8 @@ def test_a_failing_request_does_not_affect_the_others_of_its_batch(
     assert [error_of_request[request.id] for request in requests] == ([None] * 3 + ["failed"]) * 2
     assert worker.counters["answered"] == 6
     assert worker.counters["errors"] == {"failed": 2}
+    # The operator reads the cause, but not once for each request.
+    assert caplog.text.count("model slow 1 failed: ") == 1
 
 
 def test_an_unexpected_error_is_answered_with_a_failure(
