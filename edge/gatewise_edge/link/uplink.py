@@ -63,6 +63,7 @@ class Uplink:
         self.private = rules.private
         self._clock = clock
         self._has_worker = True  # False once a worker said that no worker has the model
+        self._is_silent = False  # True once the log says that the cloud does not reply
         self._breaker = rules.new_breaker()
         self._token_bucket = rules.new_token_bucket()
         self._offloads = OffloadTable(rules.max_in_flight, on_outcome=self._inform_breaker)
@@ -223,6 +224,7 @@ class Uplink:
             payload = offload.payload
         if is_retry_due:
             self._transmit(offload, payload)
+        self._log_silence()
         return offload.is_settled
 
     def wait(self, offload: Offload) -> None:
@@ -297,9 +299,26 @@ class Uplink:
             self._condition.notify_all()  # in every case, because a retry may be due now
         if offload is None:
             return
+        self._log_silence()
         self._log_no_model(response)
         if offload.on_answer is not None and offload.state == "answered":
             offload.on_answer(response)
+
+    def _log_silence(self) -> None:
+        """Log that the cloud has stopped to reply, or replies again."""
+        if self._is_silent != self._cloud_replies:  # the log is right; read without the lock
+            return
+        with self._condition:
+            is_silent = not self._cloud_replies
+            has_changed = self._is_silent != is_silent
+            self._is_silent = is_silent
+        if has_changed and is_silent:
+            _LOG.warning(
+                "the cloud does not reply to this device's requests: `gatewise doctor` finds the "
+                "cause; until it replies the device answers without it"
+            )
+        elif has_changed:
+            _LOG.info("the cloud replies again")
 
     def _log_no_model(self, response: Response) -> None:
         """Log that no worker has the model; log it again only after a worker has answered."""

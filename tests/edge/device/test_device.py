@@ -230,6 +230,27 @@ def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplo
     assert "no worker serves" not in caplog.text
 
 
+def test_silent_cloud_is_logged_once_and_so_is_its_return(bundle, clock, caplog):
+    caplog.set_level("INFO")
+    is_silent = True
+
+    def respond_if_not_silent(payload, receive):
+        if not is_silent:
+            receive(wire.encode_response(answer_to(wire.decode_request(payload))))
+
+    link = FakeLink(respond_if_not_silent)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        for _ in range(8):  # five requests without a reply open the breaker
+            assert answer_in_virtual_time(device, clock).route == "fallback"
+        assert caplog.text.count("the cloud does not reply") == 1
+        assert "replies again" not in caplog.text
+        is_silent = False
+        clock.now += 2.0  # longer than the first pause of the breaker
+        assert answer_in_virtual_time(device, clock).route == "cloud"
+    assert caplog.text.count("the cloud does not reply") == 1
+    assert caplog.text.count("the cloud replies again") == 1
+
+
 def test_bundle_without_a_cloud_answers_on_the_device(make_bundle):
     with Device(make_bundle(has_cloud=False)) as device:
         answer = device.answer(UNSURE_ROW)
