@@ -156,6 +156,15 @@ def test_features_of_a_column_share_its_price(frame):
         encoder.feature_costs({"heat": 3.0})
 
 
+def test_prices_of_all_columns_include_those_of_dropped_columns(frame):
+    encoder = TableEncoder(columns=KINDS, impute=True).fit(frame)
+    prices = pd.Series(1.0, frame.columns)  # with the dropped column
+    assert encoder.feature_costs(prices).total == encoder.feature_costs(dict(prices)).total == 5.0
+    assert encoder.feature_costs(prices[["heat"]], default=0.5).total == 3.0
+    with pytest.raises(InputError, match="a feature cost for 'haet', which is not a column"):
+        encoder.feature_costs(prices.rename({"heat": "haet"}))
+
+
 @pytest.mark.parametrize(
     ("cells", "option"),
     [

@@ -222,7 +222,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Parameters
         ----------
         prices : FeatureCosts, dict or Series by column, list, or PriceList, optional
-            By default 1 per column.
+            By default 1 per column. Prices of columns that the encoder drops are ignored.
         default : float, optional
             Price of columns that `prices` does not name.
 
@@ -244,8 +244,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         elif isinstance(prices, PriceList):
             column_costs = FeatureCosts.from_prices(prices, names=names, default=default)
         else:
-            if default is not None and isinstance(prices, Mapping):
-                prices = dict.fromkeys(names, default) | dict(prices)
+            if isinstance(prices, Mapping) or hasattr(prices, "items"):  # a dict or Series
+                dropped = set(self.feature_names_in_) - set(names)
+                prices = {name: price for name, price in prices.items() if name not in dropped}
+                if default is not None:
+                    prices = dict.fromkeys(names, default) | prices
             column_costs = check_costs(prices, names, has_names=True)
         # each column's price becomes the shared price of its features
         own_prices = []
