@@ -25,6 +25,8 @@ def test_every_command_has_help_with_an_example_and_json(monkeypatch, command_na
     text_below_usage = process.stdout.split("Usage:")[1].split("\n", 1)[1]
     assert f"gatewise {command_name}" in text_below_usage  # the example
     assert "--json" in process.stdout
+    # each command of an example has a line of its own
+    assert all(line.count("gatewise ") < 2 for line in text_below_usage.splitlines())
     # Lines of an example may be longer, because a command is not broken.
     prose_lines = [
         line for line in process.stdout.splitlines() if not line.strip().startswith("gatewise ")

@@ -39,9 +39,13 @@ _app = typer.Typer(
 
     Example:
 
-        gatewise repo init fleet && gatewise repo add fleet digits-8.gwb
+        gatewise repo init fleet
 
-        gatewise repo publish fleet digits/8 --rollout 10% && gatewise repo status fleet --json
+        gatewise repo add fleet digits-8.gwb
+
+        gatewise repo publish fleet digits/8 --rollout 10%
+
+        gatewise repo status fleet --json
     """,
 )
 

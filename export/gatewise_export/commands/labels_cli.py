@@ -36,8 +36,11 @@ def labels() -> None:
 
     Both commands print one JSON document with --json.
 
-      gatewise labels choose kept --n 200
-      gatewise labels add kept to-label.csv
+    Example:
+
+        gatewise labels choose kept --n 200
+
+        gatewise labels add kept to-label.csv
     """
 
 
