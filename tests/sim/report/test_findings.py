@@ -129,12 +129,12 @@ def test_outage_is_reported_with_its_effect_on_accuracy(accuracy_at, expected_te
 
 def test_drop_in_an_outage_that_can_be_chance_is_no_effect():
     report = make_report()
-    # 3 of 4 answers are right in the outage, and all of the 40 before
+    # nine tenths are right in the outage, and all of the few answers before
     time_bins = tuple(
         replace(
             time_bin,
-            instances=4.0 if 1200 <= time_bin.begin < 1800 else 2.0,
-            accuracy=0.75 if 1200 <= time_bin.begin < 1800 else 1.0,
+            instances=100.0 if 1200 <= time_bin.begin < 1800 else 0.1,
+            accuracy=0.9 if 1200 <= time_bin.begin < 1800 else 1.0,
         )
         for time_bin in report.system.timeline
     )
