@@ -38,6 +38,8 @@ _MIN_SECONDS_LEFT: Final = 0.001
 #: Longest time between two checks of the link while a late request is in flight, in seconds. A link
 #: does not report that it was lost.
 _LINK_CHECK_SECONDS: Final = 0.5
+#: Shortest time between two warnings that a worker lacks the model, in s.
+_WARNING_SECONDS: Final = 60.0
 
 
 class Uplink:
@@ -62,7 +64,8 @@ class Uplink:
         self._link = link
         self.private = rules.private
         self._clock = clock
-        self._has_worker = True  # False once a worker said that no worker has the model
+        self._has_worker = True  # False once a worker said that it does not have the model
+        self._next_warning_at = -math.inf
         self._is_silent = False  # True once the log says that the cloud does not reply
         self._breaker = rules.new_breaker()
         self._token_bucket = rules.new_token_bucket()
@@ -321,11 +324,16 @@ class Uplink:
             _LOG.info("the cloud replies again")
 
     def _log_no_model(self, response: Response) -> None:
-        """Log that no worker has the model; log it again only after a worker has answered."""
-        if response.error == NO_MODEL and self._has_worker:
+        """Log that a worker lacks the model; log it again only after a worker has answered.
+
+        If some workers of the pool have the model and others do not, log it once a minute.
+        """
+        now = self._clock()
+        if response.error == NO_MODEL and self._has_worker and now >= self._next_warning_at:
+            self._next_warning_at = now + _WARNING_SECONDS
             _LOG.warning(
-                "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "
-                "device answers without the cloud",
+                "the worker that responded does not serve %s %s: start all workers with this "
+                "bundle (gatewise cloud BUNDLE); until then its requests become fallbacks",
                 response.model,
                 response.version,
             )

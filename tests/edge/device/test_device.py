@@ -212,7 +212,7 @@ def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog
     # The retry is due after the expected round trip, a quarter of the time before a measurement.
     assert answer.latency_ms == pytest.approx(95 / 4 if n_sent == 2 else 0.0)
     # It is logged once, although the request was refused twice.
-    assert caplog.text.count("no worker serves small 7") == (code == "no-model")
+    assert caplog.text.count("does not serve small 7") == (code == "no-model")
 
 
 def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
@@ -227,7 +227,27 @@ def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplo
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, len(link.sent_payloads)) == ("cloud", 2)
-    assert "no worker serves" not in caplog.text
+    assert "does not serve" not in caplog.text
+
+
+def test_pool_in_which_some_workers_lack_the_model_is_logged_once_a_minute(bundle, clock, caplog):
+    def refuse_every_other_request(payload, receive):
+        request = wire.decode_request(payload)
+        has_model = len(link.sent_payloads) % 3 == 0  # two refusals are for one instance
+        receive(
+            wire.encode_response(
+                answer_to(request) if has_model else wire.Response.refusal(request, "no-model")
+            )
+        )
+
+    link = FakeLink(refuse_every_other_request)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        routes = [answer_in_virtual_time(device, clock).route for _ in range(6)]
+        assert routes == ["fallback", "cloud"] * 3
+        assert caplog.text.count("does not serve small 7") == 1
+        clock.now += 61.0
+        answer_in_virtual_time(device, clock)
+        assert caplog.text.count("does not serve small 7") == 2
 
 
 def test_silent_cloud_is_logged_once_and_so_is_its_return(bundle, clock, caplog):
