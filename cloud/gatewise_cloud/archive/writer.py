@@ -225,7 +225,11 @@ class ArchiveWriter:
             facts = msgspec.structs.replace(shard.facts, stored_chance=shard.store_probability)
             self.folder.add(rows, facts, self._clock())
             outcome = "kept"
-        except Exception:  # a full disk or a damaged shard must not stop the worker
+        except OSError as error:  # a full disk must not stop the worker
+            folder = self.folder.path
+            _LOG.error("%d instances are not archived in %s: %s", len(rows), folder, error)
+            outcome = "lost"
+        except Exception:  # neither must a damaged shard
             _LOG.exception("could not archive %d instances in %s", len(rows), self.folder.path)
             outcome = "lost"
         new_probability = self.folder.read_store_probability()

@@ -22,6 +22,7 @@ from gatewise_export.archive.choice import (
 )
 from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
 from gatewise_export.archive.labels import add_labels, check_labels, read_label_csv
+from gatewise_export.bundle.storage import write_file
 from gatewise_export.commands.options import AsJson
 
 _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -98,7 +99,7 @@ def choose_instances(
         text_of_path[label_studio] = label_studio_tasks(choice)
     try:
         for path, text in text_of_path.items():
-            path.write_text(text, encoding="utf-8")
+            write_file(path, text.encode())
         # 15 digits of milliseconds, so that the names of choices sort by time
         write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
     except BaseException:

@@ -1,5 +1,6 @@
 """Workers that archive instances on a real broker, and the memory limit of the writer."""
 
+import errno
 import sys
 import time
 
@@ -102,6 +103,25 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
     assert abs(rows.weights.sum() - 5000) < three_standard_errors
     assert len(set(rows.stored_chance.tolist())) > 1
     assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1
+
+
+def test_full_disk_is_logged_in_one_line_and_counted(tmp_path, bundle, monkeypatch, caplog):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=np.random.default_rng(0))
+    writer = ArchiveWriter(folder, shard_seconds=60.0, rng=np.random.default_rng(0))
+    probabilities = np.full((50, 3), 1 / 3, np.float32)
+    manifest = Bundle.open(bundle).manifest
+    writer.archive(make_ticket(50), manifest, np.zeros(50, np.int64), probabilities)
+    monkeypatch.setattr(folder, "add", fail)
+    writer.start()
+    writer.close()
+    assert (writer.counters["lost"], writer.counters["kept"]) == (50, 0)
+    (record,) = caplog.records
+    assert "50 instances are not archived" in record.getMessage()
+    assert "No space left on device" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_error_without_pyarrow_names_the_extra(tmp_path, bundle, monkeypatch):
