@@ -104,11 +104,12 @@ def run_until(client: paho.Client, is_done: Callable[[], bool], seconds: float) 
 
 def unreachable_error(endpoint: Endpoint, reason: str) -> LinkError:
     """Make the error for a broker that cannot be reached."""
-    return LinkError(
-        endpoint.url,
-        f"broker {endpoint.url} cannot be reached ({reason}): start one (gatewise broker) or "
-        "correct the URL",
-    )
+    remedy = "start one (gatewise broker) or correct the URL"
+    if "CERTIFICATE" in reason:
+        remedy = (
+            "give the ca.crt of this broker (--ca-file), renew its certificate, or set the clock"
+        )
+    return LinkError(endpoint.url, f"broker {endpoint.url} cannot be reached ({reason}): {remedy}")
 
 
 def refusal_error(endpoint: Endpoint, reason: str) -> LinkError:

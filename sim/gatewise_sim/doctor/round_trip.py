@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Model of a request without a bundle. A worker responds that it does not serve this model.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
+#: Deadline of a device without --deadline-ms.
+_DEFAULT_DEADLINE_MS: Final = 500.0
 #: Largest size of a PUBLISH packet of QoS 1 without its topic and payload (MQTT 3.1.1, section
 #: 3.3): a byte of type, four of length, two of the topic's length, and two of the packet id.
 _HEADER_BYTES: Final = 9
@@ -105,10 +107,23 @@ def _exchange(
         return
     arrival, response = timed_response
     trip_ms = 1000 * (arrival - sent_at) - response.worker_us / 1000
-    # A device retries after two round trips, if a third one ends before the deadline.
-    text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
-    yield ROUND_TRIP.ok(f"{text}; a deadline of {3 * trip_ms:.0f} ms leaves time for a retry")
+    yield _judge_round_trip(topic, trip_ms)
     yield _check_response(response, request, expected_class)
+
+
+def _judge_round_trip(topic: str, trip_ms: float) -> Finding:
+    """Compare the time of a round trip with the deadline of a device."""
+    text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
+    # A device retries after two round trips, if a third one ends before the deadline.
+    retry_ms = 3 * trip_ms
+    if trip_ms < _DEFAULT_DEADLINE_MS:
+        return ROUND_TRIP.ok(f"{text}; a deadline of {retry_ms:.0f} ms leaves time for a retry")
+    return ROUND_TRIP.note(
+        "slow",
+        f"{text}, longer than the default deadline of {_DEFAULT_DEADLINE_MS:.0f} ms, with which "
+        "all requests become fallbacks",
+        f"give the device a longer deadline; --deadline-ms {retry_ms:.0f} leaves time for a retry",
+    )
 
 
 def _await_response(

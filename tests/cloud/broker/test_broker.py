@@ -8,8 +8,10 @@ import pytest
 from gatewise_cloud import shared_subscriptions_work
 from gatewise_cloud.broker import broker as broker_module
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.mqtt_client import unreachable_error
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
+from gatewise_edge.link.broker_url import Endpoint
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port, listens
@@ -127,6 +129,13 @@ def test_an_unreachable_or_refusing_broker_raises_a_link_error(locked_mosquitto)
     assert "secret" not in str(error_info.value)
     with pytest.raises(LinkError, match="refuses this client"):
         shared_subscriptions_work(locked_mosquitto)
+
+
+def test_error_of_a_certificate_recommends_no_other_broker():
+    reason = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate has expired"
+    text = str(unreachable_error(Endpoint("mqtts://broker.example"), reason))
+    assert "renew its certificate, or set the clock" in text
+    assert "start one" not in text
 
 
 def test_support_is_unknown_if_the_round_trip_fails(tmp_path):

@@ -22,8 +22,10 @@ from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
+from gatewise_edge.service.settings import EdgeSettings
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.probe import Probe
+from gatewise_sim.doctor.round_trip import _judge_round_trip
 from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
@@ -444,3 +446,11 @@ def test_missing_library_is_found(tmp_path):
     finding = json.loads(process.stdout)["findings"][1]
     assert (finding["state"], finding["code"]) == ("problem", "package-missing")
     assert "cbor2" in finding["text"]
+
+
+def test_round_trip_longer_than_the_default_deadline_is_noted():
+    default_deadline = EdgeSettings(bundle=Path("bundle")).deadline_ms
+    finding = _judge_round_trip("gw/v1/pi-1/req", default_deadline)
+    assert (finding.state, finding.code) == ("note", "slow")
+    assert f"--deadline-ms {3 * default_deadline:.0f}" in finding.remedy
+    assert _judge_round_trip("gw/v1/pi-1/req", default_deadline - 1).state == "ok"
