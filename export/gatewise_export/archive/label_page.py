@@ -24,9 +24,12 @@ _COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c56
 
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Labels of {title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body {{ font: 16px sans-serif; margin: 2em auto; max-width: 60em; }}
-article {{ border-bottom: 1px solid #ccc; padding: 1em 0; }}
+:root {{ color-scheme: light dark; }}
+body {{ font: 16px sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; }}
+article {{ border-bottom: 1px solid #8888; padding: 1em 0; }}
+select {{ font: inherit; }}
 img {{ image-rendering: pixelated; min-width: 12em; }}
 table {{ font-size: 80%; }}
 </style></head><body>
@@ -35,7 +38,11 @@ table {{ font-size: 80%; }}
 {articles}
 <button onclick="save()">Save labels.csv</button>
 <script>
+let hasUnsavedLabels = false;
+addEventListener('change', () => hasUnsavedLabels = true);
+addEventListener('beforeunload', event => hasUnsavedLabels && event.preventDefault());
 function save() {{
+  hasUnsavedLabels = false;
   const cell = text => '"' + text.replaceAll('"', '""') + '"';
   const lines = [...document.querySelectorAll('select')].filter(s => s.value)
     .map(s => cell(s.name) + ',' + cell(s.value));

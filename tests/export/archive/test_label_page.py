@@ -49,3 +49,10 @@ def test_page_draws_signals_and_shows_rows_as_tables():
     assert "<option>a&lt;b</option>" in page
     (task,) = json.loads(label_studio_tasks(make_choice(X, (12,))))
     assert task["data"]["values"]["<3>"] == 3.0
+
+
+def test_page_fits_a_phone_and_warns_of_labels_that_are_not_saved():
+    page = page_of_choice(make_choice(np.zeros((2, 3)), ()))
+    assert '<meta name="viewport" content="width=device-width' in page
+    assert "color-scheme: light dark" in page
+    assert "addEventListener('beforeunload'" in page
