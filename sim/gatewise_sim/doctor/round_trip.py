@@ -107,11 +107,11 @@ def _exchange(
         return
     arrival, response = timed_response
     trip_ms = 1000 * (arrival - sent_at) - response.worker_us / 1000
-    yield _judge_round_trip(topic, trip_ms)
+    yield _rate_round_trip(topic, trip_ms)
     yield _check_response(response, request, expected_class)
 
 
-def _judge_round_trip(topic: str, trip_ms: float) -> Finding:
+def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
     """Compare the time of a round trip with the deadline of a device."""
     text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
     # A device retries after two round trips, if a third one ends before the deadline.

@@ -25,7 +25,7 @@ from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.probe import Probe
-from gatewise_sim.doctor.round_trip import _judge_round_trip
+from gatewise_sim.doctor.round_trip import _rate_round_trip
 from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
@@ -450,7 +450,7 @@ def test_missing_library_is_found(tmp_path):
 
 def test_round_trip_longer_than_the_default_deadline_is_noted():
     default_deadline = EdgeSettings(bundle=Path("bundle")).deadline_ms
-    finding = _judge_round_trip("gw/v1/pi-1/req", default_deadline)
+    finding = _rate_round_trip("gw/v1/pi-1/req", default_deadline)
     assert (finding.state, finding.code) == ("note", "slow")
     assert f"--deadline-ms {3 * default_deadline:.0f}" in finding.remedy
-    assert _judge_round_trip("gw/v1/pi-1/req", default_deadline - 1).state == "ok"
+    assert _rate_round_trip("gw/v1/pi-1/req", default_deadline - 1).state == "ok"
