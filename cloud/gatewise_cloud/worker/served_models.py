@@ -79,7 +79,8 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
             if key in self._active_models:
                 model.close()
                 raise InputError(
-                    f"{' '.join(key)} is served already: give this bundle another version"
+                    f"{' '.join(key)} is served already: give bundle {bundle.path.name} another "
+                    "name or version"
                 )
             # a retired model of this key may have requests, so it stays until `drop`
             self._active_models = {**self._active_models, key: model}

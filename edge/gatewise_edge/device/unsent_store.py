@@ -101,7 +101,9 @@ class UnsentStore:
             totals = self._database.execute(query).fetchone()
             self._n_requests, self._n_bytes, self._chance = totals
         except (OSError, sqlite3.Error) as error:
-            raise InputError(f"--keep-unsent {path}: {error}") from None
+            # The subclasses stand for a lock, a full disk and the like.
+            remedy = "; move it away" if type(error) is sqlite3.DatabaseError else ""
+            raise InputError(f"--keep-unsent {path}: {error}{remedy}") from None
 
     def __len__(self) -> int:
         return int(self._n_requests)

@@ -54,7 +54,7 @@ class Sensors:
     Raises
     ------
     InputError
-        If a number is negative, or a mapping names an unknown sensor.
+        If a sensor is not a function, a number is negative, or a mapping names an unknown sensor.
 
     Notes
     -----
@@ -97,6 +97,9 @@ class Sensors:
     ) -> None:
         self._features = dict(features or {})
         self._groups = dict(groups or {})
+        for name, read in (self._features | self._groups).items():
+            if not callable(read):
+                raise InputError(f"sensor {name!r} is {read!r}; give a function that reads it")
         names = self._features.keys() | self._groups.keys()
         self._retries = _setting_by_sensor("retries", retries, names)
         self._timeouts = _setting_by_sensor(

@@ -442,7 +442,7 @@ def test_an_invalid_url_is_refused(bundle, url, message):
 def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
-    with pytest.raises(InputError, match="tiny 1 is served already"):
+    with pytest.raises(InputError, match=r"tiny 1 is served already: give bundle .* another name"):
         Worker([bundle, bundle], mosquitto.url)
     with pytest.raises(InputError, match="at least 1"):
         Worker(bundle, mosquitto.url, queue=0)

@@ -352,6 +352,12 @@ def test_settings_are_checked(settings, message):
         Sensors({"age": lambda: 1.0}, **settings)
 
 
+@pytest.mark.parametrize("sensors", [{"features": {"age": 50.0}}, {"groups": {"hair": [1.0]}}])
+def test_sensor_that_is_no_function_is_refused(sensors):
+    with pytest.raises(InputError, match=r"give a function that reads it"):
+        Sensors(**sensors)
+
+
 # -- failures in a device ------------------------------------------------------------------
 
 # In the small bundle stage 0 reads a and b, stage 1 reads c, and the cloud reads a, c and e.
