@@ -384,3 +384,10 @@ def test_a_frozen_model_gets_its_feature_names_and_is_not_refitted(recwarn):
     assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
     with pytest.raises(InputError, match="fitted with 'a' as column 0, the data has 'd'"):
         system.fit(named_table[list("dcba")], y)
+
+
+@pytest.mark.parametrize("goal", [{"budget": 2.0}, {"offload_rate": 0.1}])
+def test_a_loss_of_all_rows_beside_another_goal_is_refused(goal):
+    X, y = make_classification(80, 4, random_state=0)
+    with pytest.raises(InputError, match="has no effect with a budget or an offload_rate"):
+        StagedCascade(max_loss=0.1, **goal).fit(X, y)

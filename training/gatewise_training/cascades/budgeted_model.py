@@ -107,6 +107,16 @@ class BudgetedModel(BaseEstimator, ABC):
             )
         except InvalidParameterError as error:
             raise InputError(str(error)) from None
+        # a loss by class is a bound in addition to another goal, but a loss of all rows is a goal
+        if (
+            self._has_other_goal
+            and not isinstance(self.max_loss, Mapping)
+            and self.max_loss not in (None, MAX_LOSS)
+        ):
+            raise InputError(
+                f"max_loss={self.max_loss:g} has no effect with a budget or an offload_rate: give "
+                "one of them"
+            )
         penalties = getattr(self, "penalties", None)
         if penalties is not None and not all(map(NOT_NEGATIVE.is_satisfied_by, penalties)):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
@@ -188,10 +198,12 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def _split_max_loss(self) -> tuple[float | None, Mapping[Any, float] | None]:
         """Split the `max_loss` of the settings into the loss of all rows and losses by class."""
-        other_goals = (self.budget, getattr(self, "offload_rate", None))
-        return split_loss(
-            self.max_loss, has_other_goal=any(goal is not None for goal in other_goals)
-        )
+        return split_loss(self.max_loss, has_other_goal=self._has_other_goal)
+
+    @property
+    def _has_other_goal(self) -> bool:
+        """Whether the settings have a goal instead of a loss of accuracy."""
+        return any(goal is not None for goal in (self.budget, getattr(self, "offload_rate", None)))
 
     def _choose_by_settings(self) -> OperatingPoint:
         """Pick the operating point of the settings' goal, or the point with the smallest loss."""
