@@ -1,4 +1,7 @@
-"""Locks between processes, and independence of training and simulation from POSIX modules."""
+"""Test locks between processes, and that training and simulation need no POSIX modules.
+
+The second is why locks have a module of their own: Windows has no fcntl.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ sys.stdin.read()
 POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 
 
-def test_a_second_process_waits_or_gets_an_error(tmp_path):
+def test_a_lock_excludes_other_processes_until_its_holder_ends(tmp_path):
     path = tmp_path / "lock"
     command = [sys.executable, "-c", HOLDER_CODE, path]
     with subprocess.Popen(
@@ -33,12 +36,13 @@ def test_a_second_process_waits_or_gets_an_error(tmp_path):
         with path.open("w") as file:
             with pytest.raises(OSError):
                 lock_file(file.fileno(), waits=False)
-            holder.communicate("")  # it ends, and the lock with it
+            holder.communicate("")  # the holder ends, which releases its lock
             lock_file(file.fileno())
 
 
 @pytest.mark.slow
 def test_training_packing_and_simulating_need_no_posix_modules():
+    # the import of a module that is None in sys.modules fails
     code = (
         f"import sys\nfor name in {POSIX_MODULES!r}: sys.modules[name] = None\n"
         "import gatewise as gw\n"

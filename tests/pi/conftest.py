@@ -57,7 +57,7 @@ class Pi:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.site = folder / "root", folder / "site"
-        self._qemu = find_program("qemu-aarch64-static")
+        self._qemu = find_program("qemu-aarch64-static")  # the fixture `pi` skips without it
 
     def make_command(self, *arguments: object) -> list[str]:
         """Make the command that runs Python with these arguments in the emulator."""
@@ -77,7 +77,7 @@ class Pi:
         }
 
     def run(self, *arguments: object, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
-        """Run Python; ten minutes are enough for the slow emulator."""
+        """Run Python in the emulator, which is slow; ten minutes are enough."""
         return subprocess.run(
             self.make_command(*arguments),
             env=self.environment,
@@ -89,15 +89,19 @@ class Pi:
     # -- installation ------------------------------------------------------------------------
 
     def make_root(self) -> None:
-        """Download Debian's packages and unpack them, without running their scripts."""
+        """Download Debian's packages and unpack them.
+
+        Their scripts are not run: qemu runs one program with Debian's files (``-L``) and not a
+        system, and Python needs only the files.
+        """
         done_file = self.root / ".done"
         if done_file.is_file():
             return
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.root.mkdir(parents=True)
         debootstrap = find_program("debootstrap")
         if debootstrap is None or os.geteuid() != 0:
             pytest.skip("to create the emulated machine, install debootstrap and run as root")
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
         command = [
             str(debootstrap),
             "--arch=arm64",
@@ -118,9 +122,9 @@ class Pi:
         run_tool([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(PROJECT)])
         (wheel,) = wheels.glob("gatewise-*.whl")
         shutil.rmtree(self.site, ignore_errors=True)
-        # wheels for the C library of Debian (2.36) and older ones
-        library_versions = ("_2_28", "_2_27", "_2_17", "2014")
-        platforms = [f"--platform=manylinux{version}_aarch64" for version in library_versions]
+        # tags of wheels that run on Debian's glibc 2.36; manylinux2014 is glibc 2.17
+        tag_endings = ("_2_28", "_2_27", "_2_17", "2014")
+        platforms = [f"--platform=manylinux{ending}_aarch64" for ending in tag_endings]
         constraints = ["-c", str(PROJECT / "constraints.txt")]
         run_tool(
             [*pip, "install", "--target", str(self.site), *platforms,
@@ -130,7 +134,7 @@ class Pi:
 
 
 def find_program(name: str) -> str | None:
-    """Find a program, also one for administrators."""
+    """Find a program on PATH or in the folders of programs for administrators."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 
@@ -139,6 +143,7 @@ def run_tool(command: Sequence[str]) -> None:
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
         last_line = (process.stderr or process.stdout).strip().splitlines()[-1:]
+        # words of pip and debootstrap
         if any(word in " ".join(last_line) for word in ("resolve", "Failed getting", "connection")):
             pytest.skip(f"{Path(command[0]).name} cannot reach the network: {last_line}")
         pytest.fail(f"{' '.join(command[:6])} ...: {last_line}")

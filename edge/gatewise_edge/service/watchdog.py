@@ -107,7 +107,7 @@ class Heartbeat:
             and self._latest_failure_at - first_failure_at > self._max_seconds
         ):
             seconds = self._latest_failure_at - first_failure_at
-            return f"no instance could be answered in {seconds:.0f} s: see the errors"
+            return f"no instance could be answered in {seconds:.0f} s: see the log"
         return None
 
     def begin(self, instance_number: int) -> None:

@@ -1,4 +1,8 @@
-"""Notifications to systemd over a real socket, from the code and from a real process."""
+"""Test that the service notifies systemd through a real socket, and how systemd is configured.
+
+The notifications come from a Notifier, from a Heartbeat and from a process. tests/test_deploy.py
+tests the command and the syntax of systemd's units.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,8 @@ UNIT_FILE = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 
 #: Seconds to wait for a notification on a loaded machine.
 TIMEOUT_S = 60
+#: More notifications than a socket queues, which is 10 on Linux.
+MAX_QUEUED = 100
 
 
 class FakeServiceManager:
@@ -40,6 +46,18 @@ class FakeServiceManager:
         while line not in notifications[-1]:
             notifications.append(self.receive())
         return notifications
+
+    def wait_for_silence(self, seconds: float) -> None:
+        """Receive the queued notifications; fail if they do not stop for this time."""
+        self.socket.settimeout(seconds)
+        try:
+            for _ in range(MAX_QUEUED):
+                self.receive()
+        except TimeoutError:
+            return
+        finally:
+            self.socket.settimeout(TIMEOUT_S)
+        pytest.fail("the notifications do not stop")
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -85,7 +103,7 @@ def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, expecte
 
 
 @pytest.mark.slow
-def test_heartbeat_ends_when_the_device_hangs(service_manager):
+def test_heartbeat_pauses_while_an_instance_hangs(service_manager):
     now = [0.0]
     # A notification is due within 0.1 s.
     notifier = Notifier(service_manager.environment | {"WATCHDOG_USEC": "100000"})
@@ -93,7 +111,7 @@ def test_heartbeat_ends_when_the_device_hangs(service_manager):
     with heartbeat:
         assert service_manager.receive() == ["WATCHDOG=1", "STATUS=well"]
         now[0] = 1000.0
-        assert heartbeat.is_alive  # it may wait any time for an instance
+        assert heartbeat.is_alive  # it may wait for an instance for any length of time
         heartbeat.begin(0)
         assert heartbeat.is_alive
         now[0] = 1001.5  # 0.5 s later than `max_seconds` allows
@@ -101,17 +119,13 @@ def test_heartbeat_ends_when_the_device_hangs(service_manager):
         heartbeat.begin(1)  # another instance ends in time
         heartbeat.end(1)
         assert not heartbeat.is_alive
-        service_manager.socket.settimeout(0.5)  # five times as long as between notifications
-        with pytest.raises(TimeoutError):
-            for _ in iter(service_manager.receive, None):  # earlier notifications may be queued
-                pass
+        service_manager.wait_for_silence(0.5)  # ten times as long as between notifications
         heartbeat.end(0)
-        service_manager.socket.settimeout(TIMEOUT_S)
         assert "WATCHDOG=1" in service_manager.receive()
     assert not any(thread.name == "gatewise-watchdog" for thread in threading.enumerate())
 
 
-def test_heartbeat_ends_if_all_instances_fail():
+def test_heartbeat_pauses_while_all_instances_fail():
     now = [0.0]
     heartbeat = Heartbeat(Notifier({}), max_seconds=5.0, clock=lambda: now[0])
     for n_seconds in range(6):
@@ -121,7 +135,7 @@ def test_heartbeat_ends_if_all_instances_fail():
     now[0] = 1000.0
     assert heartbeat.is_alive  # no instance has come since
     heartbeat.note_failure()
-    assert heartbeat.trouble == "no instance could be answered in 1000 s: see the errors"
+    assert heartbeat.trouble == "no instance could be answered in 1000 s: see the log"
     heartbeat.note_answer()
     assert heartbeat.is_alive
 
@@ -142,7 +156,6 @@ def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, service_ma
 
 
 def test_systemd_unit_is_hardened_and_has_a_watchdog():
-    """tests/test_deploy.py tests its command and its syntax."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(UNIT_FILE.read_text())
@@ -150,6 +163,7 @@ def test_systemd_unit_is_hardened_and_has_a_watchdog():
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"
     assert service["Restart"] == "always"
+    # a busy device may notify some seconds late, and must not be restarted for that
     assert float(service["WatchdogSec"]) > 5
     for name in ("DynamicUser", "NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute"):
         assert name in service, name

@@ -1,4 +1,8 @@
-"""Generated C files: names, minimal models, compilers and missing values."""
+"""Test the generated C files.
+
+The tests are about identifiers, models of minimal size, compilers that are refused, missing values,
+and builds without the flags of the Makefile.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +31,14 @@ from tests.support.trees import make_trees
 
 pytestmark = needs_compiler
 
-#: Names that are not C identifiers, two of which give the same one, and a trigraph.
+#: Names that are not C identifiers; two become the same identifier, and one holds a trigraph.
 NAMES = ("temp, °C", "a-b", 'a"b', "??/\\")
 CLASSES = ("ok", "not ok", "not-ok")
 ROW = np.array([[1.5, -2, 0.25, 8]], np.float32)
 
 
 def make_linear_cascade() -> Cascade:
-    """Make a cascade of one linear stage that reads all columns and answers all rows."""
+    """Make a cascade of one linear stage, which reads all columns and answers all rows."""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 4
     linear_model = LinearModel(
         mean=np.zeros(4, "f4"), scale=np.ones(4, "f4"), weights=weights, bias=np.zeros(3, "f4")
@@ -84,7 +88,9 @@ def test_names_of_static_functions_differ_from_public_ones():
     templates = (resources.files("gatewise_export.c99") / "templates").iterdir()
     template_text = "\n".join(file.read_text() for file in templates)
     public_endings = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", template_text))
+    # each template begins a function at the start of a line
     static_names = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", template_text, re.MULTILINE)
+    # names from three templates show that the expression matches the functions
     assert {"acquire_slots", "leaf_number", "fft"} < set(static_names)
     assert not [name for name in static_names if name.endswith(public_endings)]
 
@@ -92,8 +98,8 @@ def test_names_of_static_functions_differ_from_public_ones():
 # -- minimal models ----------------------------------------------------------------------------
 
 
-def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
-    """All rows are offloaded, so that the expected label is -1."""
+def test_the_self_test_passes_if_the_models_of_stages_are_left_out(tmp_path):
+    """A lean source has no models that offload all rows; the expected label is then -1."""
     cascade = replace(make_linear_cascade(), offloads=True, is_lean=True)
     source = write_cascade(cascade, tmp_path, name="m")
     (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
@@ -154,7 +160,8 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
-    (compiled,) = compile_models([(source, [1, 1])], flags=("-O0",))
+    n_outputs = [1, 1]  # of each stage
+    (compiled,) = compile_models([(source, n_outputs)], flags=("-O0",))
     nan, inf = np.nan, np.inf
     rows = np.array(
         [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
@@ -165,28 +172,30 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         answers = device.answer_many(rows)
     routes = ["error" if isinstance(answer, SensorError) else answer.route for answer in answers]
-    # C offloads the last row, and its caller finds that c is missing when it makes the request.
     assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
     c_answers = compiled(rows)
-    # Outcomes in C: 0 stopped, 1 offload, 2 fallback, 3 error.
+    # Outcomes in C: 0 stopped, 1 offload, 2 fallback, 3 error. The C code offloads the last row;
+    # its caller then finds that the feature c is missing when it makes the request.
     assert c_answers.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
-    assert c_answers.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]  # numbers of features
+    # the refused feature, also of rows that are offloaded without it
+    a, b, c = range(3)
+    assert c_answers.refused.tolist() == [b, a, a, b, b, c, b]
 
 
 # -- builds without the flags of the Makefile --------------------------------------------------
 
 
 def _has_fma() -> bool:
-    """Whether the processor has an instruction for fused multiply-add."""
+    """Whether the processor has the x86-64 instructions for fused multiply-add."""
     processor_file = Path("/proc/cpuinfo")
     if not processor_file.is_file():
         return False
     return " fma " in processor_file.read_text().replace("\n", " ")
 
 
-@pytest.mark.skipif(not _has_fma(), reason="this processor has no fused multiply-add of x86-64")
+@pytest.mark.skipif(not _has_fma(), reason="this processor has no x86-64 FMA instructions")
 def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
-    """The sources forbid fused multiply-add, which gcc uses by default."""
+    """The sources forbid fused multiply-add, which gcc uses by default if it is available."""
     rng = np.random.default_rng(0)
     linear_model = LinearModel(
         mean=rng.normal(size=4).astype("f4"), scale=rng.gamma(2.0, size=4).astype("f4"),
