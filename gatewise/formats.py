@@ -32,6 +32,8 @@ _UNITS: Final = {
     "day": DAY,
 }
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
+#: Largest share that a sum of floats may give in place of 0.
+_ROUNDING_ERROR: Final = 1e-12
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
@@ -75,11 +77,15 @@ def percent(share: float | None, digits: int = 1) -> str:
 
     >>> percent(0.98765), percent(1.0), percent(0.98765, 2), percent(0.000216), percent(None)
     ('98.8 %', '100 %', '98.77 %', '0.02 %', 'n/a')
+    >>> percent(8.3e-7), percent(8e-19)  # the latter is a rounding error
+    ('0.00008 %', '0 %')
     """
     if share is None or math.isnan(share):
         return _UNKNOWN
-    if 0 < abs(share) < 0.1 ** (digits + 2):
-        return f"{100 * share:.1g} %"
+    if abs(share) < _ROUNDING_ERROR:
+        return "0 %"
+    if abs(share) < 0.1 ** (digits + 2):
+        return f"{100 * share:.{-math.floor(math.log10(100 * abs(share)))}f} %"
     return f"{100 * share:.{0 if share in (0, 1) else digits}f} %"
 
 
