@@ -327,6 +327,10 @@ class Worker:
 def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
     """Open the folder of ``--keep``; only then is pyarrow imported."""
     if settings.keep is None:
+        defaults = WorkerSettings()
+        for name in ("keep_bytes", "keep_days"):
+            if getattr(settings, name) != getattr(defaults, name):
+                raise InputError(f"{name.replace('_', '-')} needs the folder of --keep")
         return None
     from gatewise_cloud.archive.writer import ArchiveWriter
 

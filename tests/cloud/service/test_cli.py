@@ -81,6 +81,10 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     assert "--max-batch: must be a whole number of at least 1, not 0" in assert_command_refused(
         "cloud", bundle, "--max-batch", "0"
     )
+    for option, value in (("keep-bytes", "1MB"), ("keep-days", "7")):
+        assert f"{option} needs the folder of --keep" in assert_command_refused(
+            "cloud", bundle, f"--{option}", value
+        )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         message = assert_command_refused("broker", "--port", port, "--embedded")
