@@ -95,7 +95,7 @@ def open_signal(
         if recording.n_channels != signal.n_channels:
             raise InputError(
                 f"--signal {source_name} has {recording.n_channels} channels, the bundle takes "
-                f"{signal.n_channels}"
+                f"{signal.n_channels}; give a recording of those (sox remix selects channels)"
             )
         flaws = recording.flaws
         batch_shape = (-1, *signal.shape[1:])

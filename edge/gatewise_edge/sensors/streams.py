@@ -5,6 +5,7 @@ A stream yields batches of consecutive samples, errors, and marks of lost sample
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -21,6 +22,8 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.instance_source import read_chunks, split_lines
 from gatewise_edge.stop_request import StopRequest
 from gatewise_signals.signal_input import SignalInput
+
+_LOG = logging.getLogger(__name__)
 
 #: Largest size of one line of samples in bytes, so that a stream without line ends fills no memory.
 _MAX_LINE_BYTES: Final = 2**16
@@ -188,6 +191,12 @@ class LineReader:
                 [position for position, cell in enumerate(cells) if cell and cell in channel_labels]
             )
         if not any(positions_by_channel):
+            _LOG.warning(
+                "%s: the columns are %s, not the bundle's channels %s; they are read in this order",
+                self._source_name,
+                ", ".join(cells),
+                ", ".join(channel.name for channel in self._channels),
+            )
             return
         ambiguous_names = [
             channel.name

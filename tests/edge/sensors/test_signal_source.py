@@ -242,6 +242,17 @@ def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
     assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
 
 
+def test_header_without_the_names_of_the_channels_is_logged(tmp_path, caplog):
+    path = tmp_path / "r.csv"
+    rows = "".join(f"{x},{y}\n" for x, y in COUNTS)
+    path.write_text("acc_x,acc_y\n" + rows)
+    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+    assert not caplog.text
+    path.write_text("gx,gy\n" + rows)  # a gyroscope's channels, or other names of the same
+    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+    assert caplog.text.count("the columns are gx, gy, not the bundle's channels") == 1
+
+
 def test_cells_may_have_quotes(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text('"acc_x","acc_y"\n' + "".join(f'"{x}","{y}"\n' for x, y in COUNTS))
