@@ -108,7 +108,7 @@ def edge(
         stop_request = stack.enter_context(StopRequest())
         service = _open_service(settings, stop_request, stack)
         # Open the observers of the answers.
-        totals = AnswerTotals()
+        totals = AnswerTotals(settings.deadline_ms)
         notifier = Notifier()
         heartbeat = Heartbeat(
             notifier,

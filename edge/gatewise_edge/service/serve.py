@@ -259,11 +259,16 @@ def _due_instances(
 
 
 class AnswerTotals:
-    """Totals of a run: answers by route, errors, costs and latencies. Thread-safe."""
+    """Totals of a run: answers by route, errors, costs and latencies. Thread-safe.
 
-    def __init__(self) -> None:
+    An answer is late if it took more than `deadline_ms`, for example on a busy machine.
+    """
+
+    def __init__(self, deadline_ms: float) -> None:
         self.routes: Counter[str] = Counter()
         self.n_errors = 0
+        self.n_late = 0
+        self._deadline_ms = deadline_ms
         self._cost = 0.0
         # Only the latest, because a device may run for years; they take a few megabytes.
         self._latencies_ms: deque[float] = deque(maxlen=100_000)
@@ -278,6 +283,7 @@ class AnswerTotals:
             self.routes[outcome.route] += 1
             self._cost += outcome.cost
             self._latencies_ms.append(outcome.latency_ms)
+            self.n_late += outcome.latency_ms > self._deadline_ms
 
     def summary(self) -> dict[str, Any]:
         """Get the counts, the mean cost, and quantiles of the latest latencies in ms."""
@@ -285,6 +291,7 @@ class AnswerTotals:
             n_answers = self.routes.total()
             routes = {route: self.routes[route] for route in ("edge", "cloud", "fallback")}
             n_errors = self.n_errors
+            n_late = self.n_late
             mean_cost = self._cost / n_answers if n_answers else None
             latencies_ms = sorted(self._latencies_ms)
         # The quantile of a level is the smallest latency that this share of them does not exceed.
@@ -294,6 +301,7 @@ class AnswerTotals:
             "instances": n_answers + n_errors,
             "answers": routes,
             "errors": n_errors,
+            "late_answers": n_late,
             "mean_cost": mean_cost,
             "latency_ms": dict(zip(("p50", "p95", "p99"), quantiles, strict=True)),
         }
@@ -309,7 +317,8 @@ class AnswerTotals:
         if summary["mean_cost"] is None:
             return counts_text
         quantiles = summary["latency_ms"]
+        late_text = f"; {self.n_late} answers after the deadline" if self.n_late else ""
         return (
             f"{counts_text}; mean cost {summary['mean_cost']:.4g}; "
-            f"latency p50 {quantiles['p50']:.2f} ms, p95 {quantiles['p95']:.2f} ms"
+            f"latency p50 {quantiles['p50']:.2f} ms, p95 {quantiles['p95']:.2f} ms{late_text}"
         )

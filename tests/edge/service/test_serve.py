@@ -39,7 +39,17 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
 
 
 def test_quantiles_are_observed_latencies():
-    totals = serve.AnswerTotals()
+    totals = serve.AnswerTotals(deadline_ms=10.0)
     for latency_ms in (4.0, 1.0, 3.0, 2.0):
         totals.add(SimpleNamespace(route="edge", cost=1.0, latency_ms=latency_ms))
     assert totals.summary()["latency_ms"] == {"p50": 2.0, "p95": 4.0, "p99": 4.0}
+    assert totals.summary()["late_answers"] == 0
+    assert "after the deadline" not in totals.summary_text()
+
+
+def test_answers_after_the_deadline_are_in_the_summary():
+    totals = serve.AnswerTotals(deadline_ms=2.0)
+    for latency_ms in (2.0, 2.1, 300.0):
+        totals.add(SimpleNamespace(route="fallback", cost=1.0, latency_ms=latency_ms))
+    assert totals.summary()["late_answers"] == 2
+    assert totals.summary_text().endswith("; 2 answers after the deadline")
