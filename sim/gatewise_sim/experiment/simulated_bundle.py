@@ -91,4 +91,5 @@ def frontier_points(bundle: Bundle) -> FrontierPoints:
         hull=tuple(map(to_report_point, frontier.hull().points)),
         active=to_report_point(active),
         reference_accuracy=frontier.reference_accuracy,
+        measured=active.measured,
     )

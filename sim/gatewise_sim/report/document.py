@@ -57,12 +57,17 @@ class FrontierPoint(ReportRecord, frozen=True, kw_only=True):
 
 
 class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
-    """Operating points of the bundle, their convex hull and the active one."""
+    """Operating points of the bundle, their convex hull and the active one.
+
+    If `measured` is "agreement", as in a pair that was fitted without labels, their accuracies are
+    the agreement with the high-cost model.
+    """
 
     points: tuple[FrontierPoint, ...]
     hull: tuple[FrontierPoint, ...]
     active: FrontierPoint
     reference_accuracy: float | None = None
+    measured: Literal["accuracy", "agreement"] = "accuracy"
 
 
 class StageResult(ReportRecord, frozen=True, kw_only=True):

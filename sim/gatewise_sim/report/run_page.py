@@ -129,6 +129,11 @@ def _accuracy_section(report: Report) -> Section:
     if limits is not None and (n_below := sum(point.accuracy < limits[1][0] for point in points)):
         introduction += f" ({n_below} of {len(points)} are below the plot)"
     introduction += ". The ring is the active one, and the dashed line the high-cost model."
+    if report.frontier.measured == "agreement":
+        introduction += (
+            " They are shares of answers that agree with the high-cost model, because the bundle "
+            "was made without labels, and are no accuracies."
+        )
     if report.has_labels:
         level = percent(report.confidence_level, 0)
         introduction += f" The marks are the policies on your rows, with {level} intervals."

@@ -111,6 +111,14 @@ def test_operating_points_are_in_the_plot_or_counted():
     )
 
 
+def test_agreement_of_operating_points_is_not_called_accuracy():
+    report = make_report()
+    assert "agree with the high-cost model" not in render_page(report)
+    agreement = replace(report.frontier, measured="agreement")
+    html = render_page(replace(report, frontier=agreement))
+    assert "They are shares of answers that agree with the high-cost model" in html
+
+
 def test_timeline_without_answers_is_drawn():
     no_routes = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
     no_figures = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))

@@ -75,7 +75,8 @@ def frontier_plot(report: Report) -> Markup:
                 label = mark.policy.name
                 draw_error_bars(axes, mark.cost, mark.accuracy, key, label=label, size=sizes[key])
         set_percent_ticks(axes.yaxis)
-        title_y_axis(axes, "accuracy")
+        has_agreement = frontier.measured == "agreement"
+        title_y_axis(axes, "accuracy; of the line, agreement" if has_agreement else "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
         legend = figure.legend(loc="outside lower left", ncols=8)
         for artist in legend.findobj(Line2D):
