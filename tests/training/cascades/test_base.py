@@ -353,7 +353,7 @@ def test_trees_accept_missing_values_if_allowed(method):
     X, X_test, y, y_test = load_table()
     X.iloc[::4, 2] = X_test.iloc[::4, 2] = np.nan
     method_with_prices = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0)
-    with pytest.raises(InputError, match="set allow_missing"):
+    with pytest.raises(InputError, match="fill it in, or fit with allow_missing"):
         method_with_prices.fit(X, y)
     system = method_with_prices.set_params(allow_missing=True).fit(X, y)
     assert system.missing_ == {"stages": "allowed", "cloud": "allowed"}

@@ -177,3 +177,12 @@ def test_codes_in_two_forms_are_categories_and_rare_words_are_failures(cells, op
     with pytest.raises(InputError) as error_info:
         TableEncoder(impute=True).fit(pd.DataFrame({"a": cells}))
     assert f"({option} or " in str(error_info.value)
+
+
+def test_a_constant_text_is_dropped_first_unless_it_has_gaps():
+    frame = pd.DataFrame({"unit": ["kg"] * 40, "alarm": ["on fire", None] * 20})
+    with pytest.raises(InputError) as error_info:
+        TableEncoder(impute=True).fit(frame)
+    message = str(error_info.value)
+    assert "'unit' has the text 'kg' in all rows (columns={'unit': 'drop'} or" in message
+    assert "(columns={'alarm': 'category'} or" in message

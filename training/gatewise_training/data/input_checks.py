@@ -131,7 +131,7 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
     has_nan = np.isnan(x).any(axis=0) & (not estimator.allow_missing), "NaN"
     for (is_bad_column, bad_content), advice in (
         (has_infinity, "drop or clip it"),
-        (has_nan, "set allow_missing=True"),
+        (has_nan, "fill it in, or fit with allow_missing=True"),
     ):
         if is_bad_column.any():
             name = feature_names(estimator)[int(is_bad_column.argmax())]

@@ -334,6 +334,8 @@ def _check_undeclared(
             *((_make_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
             drop_remedy,
         )
+    if facts.n_distinct == 1 and not facts.n_missing:
+        return f"has the text {facts.example!r} in all rows", (drop_remedy, category_remedy)
     reason = f"is not numbers: {facts.n_distinct:,} different texts (as {facts.example!r})"
     if facts.n_distinct > MAX_LEARNED_CATEGORIES:
         return reason, (drop_remedy,)
