@@ -80,6 +80,7 @@ class LateRequests:
         self._unwritten_instances: deque[_AnsweredInstance] = deque()
         self._condition = threading.Condition()
         self._counts = dict.fromkeys(("late_sent", "late_refused", "late_lost"), 0)
+        self._write_problem = ""  # problem of the latest write, which is in the log
         self._is_closed = False
         self._thread: threading.Thread | None = None
         #: Labels of each version that this process has answered with, for corrections.
@@ -183,9 +184,13 @@ class LateRequests:
             )
             self._store.add(encode_request(request), answered_instance.answered_at)
         except (SensorError, WireError, sqlite3.Error) as error:
-            _LOG.warning("an instance cannot be stored for a late request: %s", error)
             self._counts["late_lost"] += 1
+            problem = str(error)
+            if problem != self._write_problem:  # a full disk may refuse each instance
+                _LOG.warning("an instance cannot be stored for a late request: %s", problem)
+            self._write_problem = problem
             return
+        self._write_problem = ""
         self._classes_by_version[manifest.name, manifest.version] = manifest.classes
 
     def _send_next(self, uplink: Uplink, last_number: int) -> int:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
@@ -24,6 +24,9 @@ from gatewise_edge.stop_request import StopInterrupt, StopRequest
 from gatewise_signals.filters import parse_filter
 
 _LOG = logging.getLogger(__name__)
+
+#: Largest number of different unexpected errors that are logged; each takes some 20 lines.
+_MAX_LOGGED_FAILURES: Final = 100
 
 Observer = Callable[[Answer | Exception], None]
 Output = Callable[[dict[str, Any]], None]
@@ -147,11 +150,12 @@ def run_loop(
     answers. If an observer or the writer raises an exception, the loop ends once the running
     instances have been answered.
     """
+    logged_failures: set[str] = set()
 
     def answer_one(row_number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
         heartbeat.begin(row_number)
         try:
-            outcome = _answer_or_error(classify, instance)
+            outcome = _answer_or_error(classify, instance, logged_failures)
             if isinstance(outcome, Answer):
                 heartbeat.note_answer()
             elif not isinstance(outcome, InputError):  # a restart cannot help an invalid instance
@@ -189,7 +193,14 @@ def run_loop(
         raise failures[0]
 
 
-def _answer_or_error(classify: Callable[[Any], Answer], instance: Instance) -> Answer | Exception:
+def _answer_or_error(
+    classify: Callable[[Any], Answer], instance: Instance, logged_failures: set[str]
+) -> Answer | Exception:
+    """Answer an instance, or return its error; log an unexpected one with its traceback once.
+
+    `logged_failures` are the texts of the logged ones. A policy may fail on every instance, and its
+    text is in the line of each.
+    """
     if isinstance(instance, InputError):
         return instance
     try:
@@ -198,7 +209,10 @@ def _answer_or_error(classify: Callable[[Any], Answer], instance: Instance) -> A
         return error
     except Exception as error:
         # The device continues with the next instance; a release on trial counts the error.
-        _LOG.exception("an instance failed unexpectedly")
+        text = f"{type(error).__name__}: {error}"
+        if text not in logged_failures and len(logged_failures) < _MAX_LOGGED_FAILURES:
+            logged_failures.add(text)
+            _LOG.exception("an instance failed unexpectedly")
         return error
 
 

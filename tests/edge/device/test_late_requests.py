@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 
 import numpy as np
 import pytest
@@ -163,6 +164,24 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
         assert device.finish(live_instance).route == "cloud"
         wait_until(lambda: device.counters["sent"] == 2, "the late request")
         assert wire.decode_request(silent_link.sent_payloads[1]).late_s >= 1
+
+
+def test_full_disk_is_logged_once(bundle, tmp_path, monkeypatch, caplog):
+    def fail(payload: bytes, answered_at: float) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    link = FakeLink()
+    link.ready = False
+    store = UnsentStore(tmp_path / "unsent", max_bytes=10**6, max_age_s=60)
+    with Device(bundle, link=link, late_requests=LateRequests(store)) as device:
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(store, "add", fail)
+            for _ in range(3):
+                device.answer(HARD_ROW)
+            wait_until(lambda: device.counters["late_lost"] == 3, "the losses")
+        device.answer(HARD_ROW)
+        wait_until(lambda: device.counters["late_kept"] == 1, "a stored request")
+    assert caplog.text.count("cannot be stored for a late request: database or disk is full") == 1
 
 
 def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, tmp_path):

@@ -38,6 +38,20 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
     assert start_times == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
 
 
+def test_traceback_of_an_unexpected_error_is_logged_once(caplog):
+    def fail(instance: str) -> None:
+        raise KeyError(instance)
+
+    logged_failures: set[str] = set()
+    for instance in "aabab":
+        error = serve._answer_or_error(fail, instance, logged_failures)
+        assert (type(error), error.args) == (KeyError, (instance,))
+    assert caplog.text.count("Traceback") == 2
+    for number in range(1000):
+        serve._answer_or_error(fail, str(number), logged_failures)
+    assert caplog.text.count("Traceback") == 100
+
+
 def test_quantiles_are_observed_latencies():
     totals = serve.AnswerTotals(deadline_ms=10.0)
     for latency_ms in (4.0, 1.0, 3.0, 2.0):
