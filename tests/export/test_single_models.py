@@ -1,4 +1,7 @@
-"""Single budgeted classifiers, regressors and rankers in bundles and on devices."""
+"""Test that a model without a cloud gives the same answers and costs in a bundle and on a device.
+
+The models are classifiers, regressors and a ranker. The answers of the last two are numbers.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,17 @@ from gatewise_training import (
 )
 from tests.support.prices import make_grouped_prices
 
-pytestmark = pytest.mark.slow  # fits of several seconds
+pytestmark = pytest.mark.slow  # the fits take several seconds
 
-X, TARGETS = load_diabetes(return_X_y=True)
-X = X.astype(np.float32)
+DIABETES_ROWS, DIABETES_TARGETS = load_diabetes(return_X_y=True)
+DIABETES_ROWS = DIABETES_ROWS.astype(np.float32)
 WINE_ROWS, CULTIVARS = load_wine(return_X_y=True)
 WINE_ROWS = WINE_ROWS.astype(np.float32)
 COSTS = make_grouped_prices(10)
 #: Queries of ten rows each, for a ranker.
-QUERIES = np.arange(len(TARGETS)) // 10
+QUERIES = np.arange(len(DIABETES_TARGETS)) // 10
+#: Rows with a target above this, about the mean, are relevant to a query.
+MIN_RELEVANT_TARGET = 150
 SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSIFIERS: dict[str, Any] = {
     "cost-aware": BudgetForest(
@@ -41,11 +46,16 @@ CLASSIFIERS: dict[str, Any] = {
     "lazy-classes": CEGBClassifier(make_grouped_prices(13), penalties=(0.02, 0.1), **SETTINGS),
     "greedy-miser": GreedyMiser(make_grouped_prices(13), budget=8.0, **SETTINGS),
 }
+#: Models that answer with a number.
 VALUE_MODELS: dict[str, Any] = {
-    "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **SETTINGS),
-    "coupled": CEGBRegressor(COSTS, accounting="coupled", penalties=(0.1, 0.01), **SETTINGS),
-    "missing": CEGBRegressor(COSTS, penalties=(0.02,), allow_missing=True, **SETTINGS),
-    "rank": CEGBRanker(COSTS, penalties=(0.02,), **SETTINGS),
+    "lazy-regressor": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **SETTINGS),
+    "coupled-regressor": CEGBRegressor(
+        COSTS, accounting="coupled", penalties=(0.1, 0.01), **SETTINGS
+    ),
+    "regressor-of-missing-values": CEGBRegressor(
+        COSTS, penalties=(0.02,), allow_missing=True, **SETTINGS
+    ),
+    "ranker": CEGBRanker(COSTS, penalties=(0.02,), **SETTINGS),
 }
 
 
@@ -53,13 +63,14 @@ def fit_model(name: str) -> tuple[Any, Any]:
     """Fit a model; return it and its rows."""
     if name in CLASSIFIERS:
         return clone(CLASSIFIERS[name]).fit(WINE_ROWS, CULTIVARS), WINE_ROWS
-    model, rows = clone(VALUE_MODELS[name]), X.copy()
-    if name == "missing":
+    model = clone(VALUE_MODELS[name])
+    rows = DIABETES_ROWS.copy()
+    if model.allow_missing:
         rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.nan
-    if name == "rank":
-        # Rows above 150, about the mean, are relevant.
-        return model.fit(rows, (TARGETS > 150).astype(int), qid=QUERIES), rows
-    return model.fit(rows, TARGETS), rows
+    if isinstance(model, CEGBRanker):
+        is_relevant = DIABETES_TARGETS > MIN_RELEVANT_TARGET
+        return model.fit(rows, is_relevant.astype(int), qid=QUERIES), rows
+    return model.fit(rows, DIABETES_TARGETS), rows
 
 
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *VALUE_MODELS])
@@ -71,47 +82,66 @@ def test_a_device_gives_the_answers_and_costs_of_the_estimator(name, tmp_path):
     assert manifest.reference_accuracy == model.frontier_.reference_accuracy
     for report in (verify(model, bundle, rows), verify_graphs(bundle, rows), self_test(bundle)):
         assert report.agrees
+        # the graphs give the margins of the flat arrays bit by bit
         assert report.max_margin_difference == 0
     with Device(bundle) as device:
         answers = [device.answer(row) for row in rows]
     assert [answer.label for answer in answers] == model.predict(rows).tolist()
     assert [answer.cost for answer in answers] == model.cost(rows).tolist()
+    # the single stage answers all instances
     assert {(answer.route, answer.stage) for answer in answers} == {("edge", 0)}
     assert model.cost(rows).mean() < model.feature_costs_.total
     assert manifest.answers_values == (name in VALUE_MODELS)
-    if manifest.answers_values:
-        assert manifest.task == ("rank" if name == "rank" else "regress")
-        assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
-        assert {type(answer.label) for answer in answers} == {float}
-        assert {(answer.class_index, len(answer.probabilities)) for answer in answers} == {(-1, 0)}
 
 
-@pytest.mark.parametrize("name", ["coupled", "rank"])
-def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
+@pytest.mark.parametrize(("name", "task"), [("coupled-regressor", "regress"), ("ranker", "rank")])
+def test_a_bundle_of_a_model_with_numbers_has_no_classes(name, task, tmp_path):
+    model, rows = fit_model(name)
+    bundle = pack(model, tmp_path / "bundle.gwb", sample=rows[:32])
+    manifest = bundle.manifest
+    assert manifest.task == task
+    assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
+    with Device(bundle) as device:
+        answer = device.answer(rows[0])
+    # the label is the number; there is no class and no probability
+    assert type(answer.label) is float
+    assert (answer.class_index, len(answer.probabilities)) == (-1, 0)
+
+
+@pytest.mark.parametrize(("name", "score_name"), [("coupled-regressor", "R²"), ("ranker", "AP@5")])
+def test_commands_print_r2_or_average_precision_instead_of_accuracy(
+    name, score_name, tmp_path, capsys
+):
     model, rows = fit_model(name)
     path = tmp_path / "bundle"
-    bundle = pack(model, path, sample=rows[:32])
-    columns = [*bundle.manifest.feature_names, "target"]
-    table_file = tmp_path / "table.csv"
-    lines = [",".join(columns)]
-    for row, target in zip(rows, TARGETS, strict=True):
-        lines.append(",".join(map(repr, [*map(float, row), float(target)])))
-    table_file.write_text("\n".join(lines) + "\n")
-    score_name = {"coupled": "R²", "rank": "AP@5"}[name]
-    for command in (["inspect", str(path)], ["frontier", str(path)]):
-        assert main(command) == 0
+    pack(model, path, sample=rows[:32])
+    for command in ("inspect", "frontier"):
+        assert main([command, str(path)]) == 0
         output = capsys.readouterr().out
         assert score_name in output
         assert "accuracy" not in output
+
+
+@pytest.mark.parametrize("name", ["coupled-regressor", "ranker"])
+def test_verify_measures_a_table_with_targets(name, tmp_path, capsys):
+    model, rows = fit_model(name)
+    path = tmp_path / "bundle"
+    bundle = pack(model, path, sample=rows[:32])
+    lines = [",".join([*bundle.manifest.feature_names, "target"])]
+    for row, target in zip(rows, DIABETES_TARGETS, strict=True):
+        lines.append(",".join(map(repr, [*map(float, row), float(target)])))
+    table_file = tmp_path / "table.csv"
+    table_file.write_text("\n".join(lines) + "\n")
     command = ["verify", str(path), "--data", str(table_file), "--target", "target", "--json"]
     assert main(command) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["agrees"]
     assert document["task"] == bundle.manifest.task
-    assert document["data"]["rows"] == len(rows)
-    if name == "coupled":
-        assert document["data"]["r2"] == pytest.approx(model.score(rows, TARGETS), abs=1e-9)
+    measured = document["data"]
+    assert measured["rows"] == len(rows)
+    assert measured["cost"] == pytest.approx(model.cost(rows).mean())
+    assert "accuracy" not in measured
+    if bundle.manifest.task == "regress":
+        assert measured["r2"] == pytest.approx(model.score(rows, DIABETES_TARGETS), abs=1e-9)
     else:
-        assert "r2" not in document["data"]
-    assert "accuracy" not in document["data"]
-    assert document["data"]["cost"] == pytest.approx(model.cost(rows).mean())
+        assert "r2" not in measured  # a ranking has no R²

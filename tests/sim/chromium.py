@@ -183,7 +183,7 @@ class Page:
         return [node for node in nodes if not node.get("ignored")]
 
     @property
-    def troubles(self) -> list[str]:
+    def console_messages(self) -> list[str]:
         """Messages of the page's console, exceptions and log entries."""
         event_kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
         self.evaluate("1")  # earlier events arrive before its reply

@@ -1,4 +1,4 @@
-"""Tests of ``gatewise simulate``."""
+"""Test the command ``gatewise simulate``: its files, repetitions, refusals and interruptions."""
 
 import json
 import shlex
@@ -8,12 +8,13 @@ import signal
 import pytest
 
 from gatewise import cli
+from gatewise_export.bundle.repacking import repack
 from gatewise_sim.report.output import SIMULATION
 from tests.support.processes import find_descendants_named, interrupt, run_gatewise, run_in_process
 
-pytestmark = pytest.mark.slow  # processes start
+pytestmark = pytest.mark.slow  # starts processes
 
-#: Command with the bundle and the rows in `folder`.
+#: Start of the command, with the bundle and the rows in `folder`.
 SIMULATE = ("simulate", "digits.gwb", "--data", "rows.csv")
 #: Simulation of ten minutes of ten devices, which takes little time.
 QUICK_COMMAND = (*SIMULATE, "--devices", "10", "--time", "10min")
@@ -25,8 +26,6 @@ def folder(digits, tmp_path_factory):
 
     The tests of this file share it, so each writes to its own ``--out``.
     """
-    from gatewise_export.bundle.repacking import repack
-
     folder = tmp_path_factory.mktemp("user")
     repack(digits.bundle.path, folder / "digits.gwb")
     shutil.copy(digits.table, folder)
@@ -61,8 +60,8 @@ def test_command_of_a_report_repeats_it_exactly(folder):
     assert process.returncode == 0, process.stderr
     report_bytes = (folder / "out-1" / "report.json").read_bytes()
     report = json.loads(report_bytes)
-    # the command names the file of timings, so that the models are not timed again; the order of
-    # sets must not matter either, which depends on PYTHONHASHSEED
+    # The command names the file of timings, so that the models are not timed again. Another
+    # PYTHONHASHSEED changes the order of sets, which must not matter.
     arguments = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
     repeated_process = run_gatewise(*arguments, folder=folder, PYTHONHASHSEED="2")
     assert repeated_process.returncode == 0, repeated_process.stderr
@@ -88,26 +87,25 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "--data", "rows.csv"], "nowhere"),
-        (["digits.gwb", "--data", "nothing.csv"], "nothing.csv does not exist"),
-        (["--target", "x"], "rows.csv has no column 'x'"),
-        (["digits.gwb", "--data", "iris"], "iris has no column 'x0', which the bundle needs"),
-        (["--time", "5"], "time: '5' is not a span of time"),
-        (["--budget", "0.001"], "no operating point costs"),
-        (["--prices", "no.toml"], "price file no.toml"),
-        (["--device-energy", "no.toml"], "device file no"),
-        (["--settings", "no.toml"], "no.toml"),
-        (["--sweep", "devices"], "write it as devices=10,100,1000"),
-        (["--engine", "live", "--broker", "http://x"], "the broker's URL must begin with mqtt://"),
-        (["--out", "."], "contains other files"),
-        (["--out", "rows.csv"], "is a file, not a folder"),
+        (["simulate", "nowhere", "--data", "rows.csv"], "nowhere"),
+        (["simulate", "digits.gwb", "--data", "nothing.csv"], "nothing.csv does not exist"),
+        (["simulate", "digits.gwb", "--data", "iris"], "iris has no column 'x0', which the bundle"),
+        ([*SIMULATE, "--target", "x"], "rows.csv has no column 'x'"),
+        ([*SIMULATE, "--time", "5"], "time: '5' is not a span of time"),
+        ([*SIMULATE, "--budget", "0.001"], "no operating point costs"),
+        ([*SIMULATE, "--prices", "no.toml"], "price file no.toml"),
+        ([*SIMULATE, "--device-energy", "no.toml"], "device file no"),
+        ([*SIMULATE, "--settings", "no.toml"], "no.toml"),
+        ([*SIMULATE, "--sweep", "devices"], "write it as devices=10,100,1000"),
+        ([*SIMULATE, "--engine", "live", "--broker", "http://x"], "URL must begin with mqtt://"),
+        ([*SIMULATE, "--out", "."], "contains other files"),
+        ([*SIMULATE, "--out", "rows.csv"], "is a file, not a folder"),
     ],
 )
 def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
     names_before = {path.name for path in folder.iterdir()}
-    has_bundle = not arguments[0].startswith("-")
-    assert cli.main([*(("simulate",) if has_bundle else SIMULATE), *arguments]) == 2
+    assert cli.main(arguments) == 2
     output, error_output = capsys.readouterr()
     last_line = error_output.strip().splitlines()[-1]  # progress may come before
     assert message in last_line

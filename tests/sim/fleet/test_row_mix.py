@@ -1,4 +1,4 @@
-"""Tests of the rows that a class mix draws."""
+"""Test class mixes, which draw rows so that the shares of the classes change over time."""
 
 import math
 
@@ -10,26 +10,44 @@ from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.fleet.workload import Poisson, draw_arrivals
 from tests.support.refused import assert_refused
 
+#: Class of each row: 50 rows of class 0, then 5 of class 1 and 20 of class 2.
+LABELS = np.repeat([0, 1, 2], [50, 5, 20])
 
-def test_classes_drift_linearly_or_in_steps():
-    labels = np.repeat([0, 1, 2], [50, 5, 20])
-    mix = RowMix.parse("linear,0s=1/0/1,1000s=0/1/1", labels)
-    times, _, rows = draw_arrivals(Poisson(2.0), 50, 1000.0, n_rows=75, mix=mix)
-    row_labels = labels[rows]
+
+@pytest.fixture(scope="module")
+def linear_arrivals():
+    """Arrivals in 1,000 s, in which class 1 replaces class 0 and class 2 keeps its half."""
+    mix = RowMix.parse("linear,0s=1/0/1,1000s=0/1/1", LABELS)
+    return draw_arrivals(Poisson(2.0), n_devices=50, seconds=1000.0, n_rows=len(LABELS), mix=mix)
+
+
+def test_shares_of_classes_change_linearly(linear_arrivals):
+    times, _, rows = linear_arrivals
+    row_labels = LABELS[rows]
     for begin in range(0, 1000, 200):
         in_window = (times >= begin) & (times < begin + 200)
         n_arrivals = in_window.sum()
         elapsed_share = (begin + 100) / 1000  # at the middle of the window
         for class_index, share in enumerate(((1 - elapsed_share) / 2, elapsed_share / 2, 0.5)):
             deviation = (row_labels[in_window] == class_index).sum() - n_arrivals * share
-            # four standard deviations of a binomial number
+            # four standard deviations of a binomial count
             assert abs(deviation) < 4 * math.sqrt(n_arrivals * share * (1 - share))
-    # the rows of a class are equally likely; a correct draw fails one seed in a thousand
-    row_counts = np.bincount(rows[row_labels == 1] - 50, minlength=5)
+
+
+def test_rows_of_a_class_are_equally_likely(linear_arrivals):
+    _, _, rows = linear_arrivals
+    row_counts = [(rows == row).sum() for row in np.flatnonzero(LABELS == 1)]
+    # a correct draw fails with one seed in a thousand
     assert stats.chisquare(row_counts).pvalue > 1e-3
-    step_mix = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)
-    times, _, rows = draw_arrivals(Poisson(1.0), 10, 40.0, n_rows=75, mix=step_mix)
-    assert (labels[rows] % 2 == (times >= 20)).all()
+
+
+def test_shares_of_classes_change_in_steps():
+    labels = LABELS % 2
+    mix = RowMix.parse("steps,10s=1/0,20s=0/1", labels)
+    times, _, rows = draw_arrivals(
+        Poisson(1.0), n_devices=10, seconds=40.0, n_rows=len(labels), mix=mix
+    )
+    assert (labels[rows] == (times >= 20)).all()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""Tests of the HTML pages of runs in a browser: layout, accessibility and colours."""
+"""Test the HTML pages of runs in a browser: layout, accessibility and colours.
 
-import re
+The CSS classes and variables in this file are those of gatewise_sim/report/page.css.
+"""
+
 from itertools import pairwise
 
 import pytest
@@ -15,9 +17,9 @@ pytestmark = pytest.mark.slow  # starts a browser
 #: Widths (CSS pixels) of a phone, of both sides of a change of the layout, and of a large window.
 WIDTHS = (360, 700, 800, 1400)
 
-#: Pairs of overlapping texts of a plot, and texts that extend beyond their plot. Boxes of texts
-#: include room around the letters, so the tolerances are a few pixels; on the right there is a
-#: margin of the page. Boxes of neighbouring lines may overlap by the room above and below letters.
+#: Pairs of overlapping texts of a plot, and texts that extend beyond their plot. The box of a text
+#: is a few pixels larger than its letters, so small overlaps are allowed: 4 px on the left, 14 px
+#: on the right, where the page has a margin, and 4 px between lines.
 OVERLAPS = """
 (() => {
   const faults = [];
@@ -42,17 +44,22 @@ OVERLAPS = """
 })()
 """
 
-#: Colours of the page by the name of their CSS variable.
+#: Colours of the page by the name of their CSS variable, of all variables of :root.
 COLOURS = """
 (() => {
   const style = getComputedStyle(document.documentElement);
+  const names = [...document.styleSheets].flatMap(sheet => [...sheet.cssRules])
+    .filter(rule => rule.selectorText === ":root")
+    .flatMap(rule => [...rule.style])
+    .filter(name => name.startsWith("--"));
   return Object.fromEntries(
-    ["paper", "panel", "ink", "muted", "system", "edge", "cloud", "network", "feature", "waiting",
-     "idle", "confidence", "random", "oracle"]
-    .map(name => [name, style.getPropertyValue("--" + name).trim()])
+    names.map(name => [name.slice(2), style.getPropertyValue(name).trim()])
   );
 })()
 """
+#: Variables of the colours behind texts, and of the colour of lines, which no text has.
+BACKGROUNDS = ("paper", "panel")
+LINES = "line"
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +120,13 @@ def test_page_is_complete_at_every_width(browser, pages, name):
         assert page.evaluate(OVERLAPS) == []
     assert len(plot_counts) == 1  # the same plots are shown at every width
     assert plot_counts.pop() >= 2  # a page without labels has one less than others
-    assert page.troubles == []
+    assert page.console_messages == []
     assert page.requests == []
     page.close()
 
 
 def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
-    page = browser.open_page(pages["stages"], 500)  # pixels: too few for the tables
+    page = browser.open_page(pages["stages"], 500)  # a width in pixels, too small for the tables
     table = "document.querySelector('.stacked')"
     assert page.evaluate(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
     cell = f"{table}.querySelector('td.long').getBoundingClientRect()"
@@ -141,7 +148,8 @@ def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     assert len(images) == len(page.evaluate(PLOT_BOXES))
     assert all(len(name) > 40 for name in images)  # title and description
     assert all(names_by_role["region"])
-    assert len(names_by_role["heading"]) >= 9  # the title, four sections, parts of each
+    # the headings of the page are the title, four sections, and at least one part of each
+    assert len(names_by_role["heading"]) >= 9
     assert {"columnheader", "rowheader", "table"} <= set(names_by_role)
     levels = page.evaluate(
         "[...document.querySelectorAll('h1,h2,h3')].map(heading => +heading.tagName[1])"
@@ -152,34 +160,54 @@ def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     page.close()
 
 
-@pytest.mark.parametrize("is_dark", [False, True])
-def test_colours_have_enough_contrast(browser, pages, is_dark):
-    page = browser.open_page(pages["full"], is_dark=is_dark)
+def write_rgb(colour: str) -> str:
+    """Write a colour as a browser does in a computed style."""
+    return "rgb({}, {}, {})".format(*(int(colour[offset : offset + 2], 16) for offset in (1, 3, 5)))
+
+
+@pytest.fixture(params=[False, True], ids=["light", "dark"])
+def coloured_page(request, browser, pages):
+    """A page in a browser that prefers light or dark colours, and whether it prefers dark ones."""
+    page = browser.open_page(pages["full"], is_dark=request.param)
+    yield page, request.param
+    page.close()
+
+
+def test_background_is_dark_if_the_browser_prefers_it(coloured_page):
+    page, is_dark = coloured_page
+    paper = page.evaluate(COLOURS)["paper"]
+    assert (compute_luminance(paper) < 0.1) is is_dark
+    body_colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert body_colour == write_rgb(paper)
+
+
+def test_colours_have_enough_contrast(coloured_page):
+    page, _ = coloured_page
     colours = page.evaluate(COLOURS)
-    backgrounds = [colours.pop("paper"), colours.pop("panel")]
-    assert (compute_luminance(backgrounds[0]) < 0.1) is is_dark
+    backgrounds = [colours.pop(name) for name in BACKGROUNDS]
+    del colours[LINES]
+    assert {"ink", "muted", "oracle"} <= colours.keys()
     for name, colour in colours.items():
         for background in backgrounds:
             # WCAG 2.2 AA, for text of any size
             assert compute_contrast(colour, background) >= 4.5, (name, colour, background)
-    body_colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    red, green, blue = map(int, re.findall(r"\d+", body_colour)[:3])
-    assert f"#{red:02x}{green:02x}{blue:02x}" == backgrounds[0]
-    # every text has one of these colours
+
+
+def test_texts_have_no_other_colours(coloured_page):
+    page, _ = coloured_page
     text_colours = page.evaluate("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
       .filter(element => element.offsetHeight)
       .map(element => getComputedStyle(element).color))]""")
-    css_colours = {
-        "rgb({}, {}, {})".format(*(int(colour[offset : offset + 2], 16) for offset in (1, 3, 5)))
-        for colour in colours.values()
-    }
-    assert set(text_colours) <= css_colours
-    page.close()
+    colours = page.evaluate(COLOURS)
+    for name in (*BACKGROUNDS, LINES):
+        del colours[name]
+    assert set(text_colours) <= set(map(write_rgb, colours.values()))
 
 
 def test_printed_page_is_light(browser, pages):
-    page = browser.open_page(pages["full"], is_dark=True, media="print")
+    width = 1200  # pixels
+    page = browser.open_page(pages["full"], width, is_dark=True, media="print")
     assert compute_luminance(page.evaluate(COLOURS)["paper"]) > 0.9
     assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF
-    assert page.evaluate("document.documentElement.scrollWidth") == 1200  # the window's width
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     page.close()

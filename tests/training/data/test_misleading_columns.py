@@ -24,6 +24,7 @@ def draw_ordinary_table(n: int = 400) -> pd.DataFrame:
 
 
 def draw_labels(frame: pd.DataFrame) -> np.ndarray:
+    """Draw labels that depend on two columns and on chance."""
     rng = np.random.default_rng(1)
     return np.where(frame.mass + 0.05 * frame.age + rng.normal(size=len(frame)) > 2.4, "yes", "no")
 
@@ -32,14 +33,14 @@ def draw_rows_of_persons(n_persons: int = 200) -> pd.DataFrame:
     """Draw several rows per person; the label depends on the person alone."""
     rng = np.random.default_rng(2)
     person = np.repeat(rng.permutation(n_persons), rng.integers(2, 8, n_persons))
-    frame = draw_ordinary_table(len(person)).assign(who=person)
+    frame = draw_ordinary_table(len(person)).assign(person_id=person)
     return frame.assign(label=np.where(rng.normal(size=n_persons)[person] > 0, "yes", "no"))
 
 
-def find_troubles(
+def find_columns_by_trouble(
     frame: pd.DataFrame, y: np.ndarray, dropped_columns: tuple[str, ...] = ()
 ) -> dict[str, tuple]:
-    """Find the columns of each remark by the kind of trouble."""
+    """Map the trouble of each remark to the columns that the remark names."""
     remarks = table_remarks(frame, np.asarray(y), table_facts(frame), dropped_columns)
     return {remark.trouble: remark.columns for remark in remarks}
 
@@ -58,6 +59,7 @@ def find_troubles(
         ),
         ({"month": np.repeat(np.arange(8), 50)}, "time", "--time-split month"),
         ({"level": np.sort(np.random.default_rng(4).normal(size=400))}, "order", "--time-split"),
+        # three rows for each of 130 patients, and a fourth for the first ten
         ({"my patient": np.arange(400) % 130}, "entities", "--groups 'my patient'"),
     ],
 )
@@ -74,29 +76,41 @@ def test_remarks_name_numeric_and_text_copies_of_the_label():
     score = (y == "yes") + np.random.default_rng(5).normal(size=400) * 0.01
     paid = np.where(y == "yes", "paid", "open")
     paid[3] = "paid"  # one cell differs from the label
-    assert find_troubles(frame.assign(score=score, paid=paid), y) == {"copy": ("score", "paid")}
+    assert find_columns_by_trouble(frame.assign(score=score, paid=paid), y) == {
+        "copy": ("score", "paid")
+    }
 
 
 def test_remarks_name_columns_that_identify_entities():
     frame = draw_rows_of_persons()
     y = frame.pop("label")
-    assert find_troubles(frame, y) == {"entities": ("who",)}
-    # a trait that is constant within each entity reveals the entities for any labels
-    trait = np.random.default_rng(6).normal(size=200).round(3)[frame.who]
-    assert "who" in find_troubles(frame.assign(trait=trait), draw_labels(frame))["entities"]
-    # a dropped column is also named because a split would still separate rows of an entity
-    assert find_troubles(frame, y, dropped_columns=("who",)) == {"entities": ("who",)}
+    assert find_columns_by_trouble(frame, y) == {"entities": ("person_id",)}
+
+
+def test_traits_that_are_constant_within_entities_reveal_them_for_any_labels():
+    frame = draw_rows_of_persons().drop(columns="label")
+    trait = np.random.default_rng(6).normal(size=200).round(3)[frame.person_id]
+    columns = find_columns_by_trouble(frame.assign(trait=trait), draw_labels(frame))
+    assert "person_id" in columns["entities"]
+
+
+def test_dropped_columns_of_entities_are_named_too():
+    """A random split would still put rows of one entity in both parts."""
+    frame = draw_rows_of_persons()
+    y = frame.pop("label")
+    columns = find_columns_by_trouble(frame, y, dropped_columns=("person_id",))
+    assert columns == {"entities": ("person_id",)}
 
 
 def test_ordinary_tables_have_no_remark():
     frame = draw_ordinary_table()
-    assert find_troubles(frame, draw_labels(frame)) == {}
+    assert find_columns_by_trouble(frame, draw_labels(frame)) == {}
     for load_table in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
         table = load_table(as_frame=True)
-        assert find_troubles(table.data, table.target) == {}
+        assert find_columns_by_trouble(table.data, table.target) == {}
 
 
-def test_columns_of_too_many_categories_are_dropped():
+def test_columns_with_too_many_categories_are_dropped():
     frame = draw_ordinary_table(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
     facts = table_facts(frame)
     reasons = {name: drop_reason(name, column, []) for name, column in facts.items()}

@@ -34,8 +34,9 @@ TIMES = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1
 )
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
 
-#: Strategy for the cells of a column, its numpy or pandas dtype and the kinds it may have. Numbers
-#: with a different text in each source, such as 7 and 7.0, are tested as categories.
+#: Strategy for the cells of a column, its numpy or pandas dtype, and the kinds that are tested.
+#: Each column is also tested as categories, because the text of a cell, such as 7 or 7.0, may
+#: differ between sources.
 CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
     "whole numbers": (INTEGERS, "int64", ("number", "category", "ordinal")),
     "whole numbers with gaps": (INTEGERS | st.none(), "Int64", ("number", "category")),
@@ -51,27 +52,30 @@ CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]]
     "dates": (DAYS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
     "dates and times": (TIMES.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
     "decimals": (st.decimals(-9999, 9999, places=2), "object", ("number", "category")),
-    "shades": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
+    "pandas categories": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
 }  # fmt: skip
 
 
-def make_table_from_source(source: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
-    """Convert the frame to a table of a library, or write it to a file and read it."""
+def pass_through_source(source: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+    """Convert the frame to a table of a library, or write it to a file and read it.
+
+    `kind` is the kind of the column "cell".
+    """
     if source == "pandas":
         return frame
     if source == "polars":
-        cells = frame["v"].astype(object).where(frame["v"].notna(), None).to_list()
+        cells = frame["cell"].astype(object).where(frame["cell"].notna(), None).to_list()
         is_decimal = any(isinstance(cell, Decimal) for cell in cells)
-        dtype = pl.Float32 if str(frame["v"].dtype) == "float32" else None
-        column = pl.Series("v", cells, dtype=pl.Decimal(12, 2) if is_decimal else dtype)
-        return pl.DataFrame({"v": column, "z": frame["z"].to_list()})
+        dtype = pl.Float32 if str(frame["cell"].dtype) == "float32" else None
+        column = pl.Series("cell", cells, dtype=pl.Decimal(12, 2) if is_decimal else dtype)
+        return pl.DataFrame({"cell": column, "number": frame["number"].to_list()})
     path = folder / f"t.{source}"
     if source == "csv":
         frame.to_csv(path, index=False)
     else:
         frame.to_parquet(path)
-    options = ColumnOptions(kinds={"v": kind})
-    return read_frame(path, options, lambda columns: None)[0]
+    options = ColumnOptions(kinds={"cell": kind})
+    return read_frame(path, options, lambda columns: None)[0]  # without a check of the columns
 
 
 def convert_to_json(cell: Any) -> Any:
@@ -83,48 +87,77 @@ def convert_to_json(cell: Any) -> Any:
     if isinstance(cell, datetime.date):
         return cell.isoformat()
     if isinstance(cell, np.floating):
-        return float(str(cell))  # a float32 as the number that CSV files hold
+        return float(str(cell))  # the decimal number that a CSV file has for this float32
     return cell.item() if hasattr(cell, "item") else cell
 
 
 TABLE_SOURCES = (
     ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", "csv", "parquet")
 )
-"""Without polars, tests/training/data/test_frames.py reports skipped tests."""
+"""Sources of tables. Skipped tests of test_frames.py show if polars is missing."""
+
+
+@st.composite
+def draw_frames(draw: st.DrawFn, column_name: str) -> tuple[pd.DataFrame, str]:
+    """Draw a table with the column "cell" and a column of numbers, and the kind of "cell"."""
+    strategy, dtype, kinds = CELLS_OF_COLUMNS[column_name]
+    kind = draw(st.sampled_from(kinds))
+    cells = draw(st.lists(strategy, min_size=4, max_size=8))
+    assume(not all(map(is_missing, cells)))
+    columns = {"cell": pd.Series(cells).astype(dtype), "number": np.arange(len(cells)) / 2}
+    return pd.DataFrame(columns), kind
+
+
+def fit_encoder(table: Any, kind: str) -> TableEncoder:
+    """Fit an encoder; with more than four categories a column is not one-hot."""
+    return TableEncoder(columns={"cell": kind}, impute=True, max_one_hot=4).fit(table)
+
+
+#: Decorator of tests that compare the sources of a few drawn tables. The examples of a test share
+#: `tmp_path`, and each overwrites the files of the one before.
+compare_sources = settings(
+    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
-@settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@compare_sources
+@given(data=st.data())
+def test_encoders_of_every_source_are_equal(column_name: str, tmp_path: Path, data: Any) -> None:
+    frame, kind = data.draw(draw_frames(column_name))
+    encoder = fit_encoder(frame, kind).encoder_
+    for source in TABLE_SOURCES:
+        table = pass_through_source(source, frame, tmp_path, kind)
+        assert fit_encoder(table, kind).encoder_ == encoder, source
+
+
+@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
+@compare_sources
 @given(data=st.data())
 def test_cells_are_encoded_equally_from_every_source(
     column_name: str, tmp_path: Path, data: Any
 ) -> None:
-    strategy, dtype, kinds = CELLS_OF_COLUMNS[column_name]
-    kind = data.draw(st.sampled_from(kinds))
-    cells = data.draw(st.lists(strategy, min_size=4, max_size=8))
-    assume(not all(map(is_missing, cells)))
-    frame = pd.DataFrame({"v": pd.Series(cells).astype(dtype), "z": np.arange(len(cells)) / 2})
-    encoders = {}
+    frame, kind = data.draw(draw_frames(column_name))
+    encoder = fit_encoder(frame, kind)
+    expected_rows = encoder.transform(frame).to_numpy()
     for source in TABLE_SOURCES:
-        encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
-        encoders[source] = encoder.fit(make_table_from_source(source, frame, tmp_path, kind))
-    pandas_encoder = encoders["pandas"]
-    for source, encoder in encoders.items():
-        assert encoder.encoder_ == pandas_encoder.encoder_, source
-    expected_rows = pandas_encoder.transform(frame).to_numpy()
-    for source in TABLE_SOURCES[1:]:
-        table = make_table_from_source(source, frame, tmp_path, kind)
-        np.testing.assert_array_equal(
-            pandas_encoder.transform(table).to_numpy(), expected_rows, source
-        )
+        table = pass_through_source(source, frame, tmp_path, kind)
+        np.testing.assert_array_equal(encoder.transform(table).to_numpy(), expected_rows, source)
+    # devices and simulations read files row by row
     for suffix in ("csv", "parquet"):
-        rows, _ = read_rows(tmp_path / f"t.{suffix}", ("v", "z"), pandas_encoder.encoder_)
+        rows, _ = read_rows(tmp_path / f"t.{suffix}", tuple(frame.columns), encoder.encoder_)
         np.testing.assert_array_equal(rows, expected_rows, suffix)
+
+
+@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
+@compare_sources
+@given(data=st.data())
+def test_cells_are_encoded_equally_from_json(column_name: str, data: Any) -> None:
+    frame, kind = data.draw(draw_frames(column_name))
+    encoder = fit_encoder(frame, kind)
     json_lines = [
-        json.dumps({"v": convert_to_json(cell), "z": z})
-        for cell, z in zip(cells_of(frame.v), frame.z, strict=True)
+        json.dumps({"cell": convert_to_json(cell), "number": number})
+        for cell, number in zip(cells_of(frame.cell), frame.number, strict=True)
     ]
-    rows = pandas_encoder.encoder_.rows([json.loads(line) for line in json_lines])
-    np.testing.assert_array_equal(rows, expected_rows, "json")
+    rows = encoder.encoder_.rows([json.loads(line) for line in json_lines])
+    np.testing.assert_array_equal(rows, encoder.transform(frame).to_numpy())

@@ -1,4 +1,10 @@
-"""The search for the best minimax boundary, compared with all boundaries of a column."""
+"""Test find_crossing, which finds the split with the lowest impurity of the worse child.
+
+A boundary separates two neighbouring codes of the column: codes up to `below` go left, and codes
+from `above` on go right. As it moves to the right, the left impurity rises and the right impurity
+falls. The search counts the rows in coarse bins of codes, and then, in further rounds, only those
+of the bin with the crossing. Classes with at most `alpha` rows do not count in an impurity.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +35,7 @@ def make_column_rows(codes, y, weights, n_classes):
 
 
 def find_best_boundary(codes, y, weights=None, n_classes=2, alpha=0.0):
-    """Find the boundary of a column, as Python numbers."""
+    """Find the boundary of a column with find_crossing: its impurity, `below` and `above`."""
     weights = np.ones(len(codes), np.int32) if weights is None else weights
     rows, counts = make_column_rows(codes, y, weights, n_classes)
     impurity = threshold_pairs(counts, alpha)
@@ -39,8 +45,8 @@ def find_best_boundary(codes, y, weights=None, n_classes=2, alpha=0.0):
     return float(boundary.score), int(boundary.below), int(boundary.above)
 
 
-def list_boundaries(codes, y, weights, n_classes, alpha):
-    """List the larger impurity of the children by the codes on both sides of each boundary."""
+def compute_impurity_of_each_boundary(codes, y, weights, n_classes, alpha):
+    """Map `below` and `above` of each boundary to the larger impurity of its children."""
     impurity_of_boundary = {}
     for below, above in pairwise(np.unique(codes)):
         is_left = codes <= below
@@ -53,14 +59,12 @@ def list_boundaries(codes, y, weights, n_classes, alpha):
     return impurity_of_boundary
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
-def test_crossing_finds_the_best_of_all_boundaries(alpha):
-    """Columns have few and many codes, close to and far from each other, also with ties.
+def draw_columns(alpha):
+    """Draw columns of impure nodes; yield the codes, classes and weights, and `n_classes`.
 
-    The search over counted codes finds the same boundary.
+    A column has few or many codes, with small or large distances.
     """
     rng = np.random.default_rng(int(alpha))
-    n_ties = 0
     for _ in range(400):
         n = int(rng.integers(2, 25))
         n_classes = int(rng.integers(2, 4))
@@ -68,25 +72,38 @@ def test_crossing_finds_the_best_of_all_boundaries(alpha):
         y = rng.integers(0, n_classes, n).astype(np.int32)
         weights = rng.integers(1, 3, n).astype(np.int32)
         _, counts = make_column_rows(codes, y, weights, n_classes)
+        if threshold_pairs(counts, alpha) > 0.0 and len(np.unique(codes)) >= 2:
+            yield codes, y, weights, n_classes
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
+def test_crossing_finds_the_best_of_all_boundaries(alpha):
+    n_ties = 0
+    for codes, y, weights, n_classes in draw_columns(alpha):
+        impurity, below, above = find_best_boundary(codes, y, weights, n_classes, alpha)
+        impurities = compute_impurity_of_each_boundary(codes, y, weights, n_classes, alpha)
+        assert impurity == min(impurities.values()) == impurities[below, above]
+        n_ties += list(impurities.values()).count(impurity) > 1
+    assert n_ties > 10  # the draws include ties
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
+def test_minimax_pairs_finds_the_same_boundary_in_counts_by_code(alpha):
+    for codes, y, weights, n_classes in draw_columns(alpha):
+        _, counts = make_column_rows(codes, y, weights, n_classes)
         impurity = threshold_pairs(counts, alpha)
+        node = NodeRows(np.arange(len(codes)), y, weights, counts, int(counts.sum()), impurity)
         distinct_codes = np.unique(codes)
-        if impurity == 0.0 or len(distinct_codes) < 2:
-            continue
-        node = NodeRows(np.arange(n), y, weights, counts, int(counts.sum()), impurity)
         counts_by_code = np.zeros((len(distinct_codes), n_classes), np.int32)
         np.add.at(counts_by_code, (np.searchsorted(distinct_codes, codes), y), weights)
-        working_arrays = crossing_arrays(n, n_classes)
-        is_allowed = np.zeros(0, bool)
+        working_arrays = crossing_arrays(len(codes), n_classes)
+        is_allowed = np.zeros(0, bool)  # all boundaries are allowed
         best_impurity, boundary_index = minimax_pairs(
             counts_by_code, len(distinct_codes), node, alpha, is_allowed, working_arrays
         )
-        boundary = find_best_boundary(codes, y, weights, n_classes, alpha)
         below, above = distinct_codes[[boundary_index, boundary_index + 1]]
+        boundary = find_best_boundary(codes, y, weights, n_classes, alpha)
         assert boundary == (best_impurity, below, above)
-        impurity_of_boundary = list_boundaries(codes, y, weights, n_classes, alpha)
-        assert best_impurity == min(impurity_of_boundary.values())
-        n_ties += list(impurity_of_boundary.values()).count(best_impurity) > 1
-    assert n_ties > 10  # the draws include ties
 
 
 def test_two_codes_have_one_boundary():
@@ -100,7 +117,8 @@ def test_two_codes_have_one_boundary():
 def test_boundary_is_on_the_better_side_of_the_crossing_code():
     # codes 10, 20, 30: left impurities 0, 2, 6 and right impurities 8, 4, 0
     assert find_best_boundary([10, 20, 30, 30, 40], [0, 1, 0, 0, 1]) == (4.0, 20, 30)
-    # the crossing code goes left if the left impurity with it is below the right impurity without
+    # with the crossing code in the left child, the worse child has a lower impurity than with the
+    # code in the right child
     assert find_best_boundary([10, 20, 30, 40], [0, 0, 0, 1]) == (0.0, 30, 40)
     assert find_best_boundary([10, 20, 30, 40], [0, 1, 1, 1]) == (0.0, 10, 20)
 
@@ -111,12 +129,12 @@ def test_boundary_before_the_crossing_is_chosen_in_a_tie():
 
 
 def test_boundary_is_after_the_crossing_code_if_no_code_is_below():
-    # class 2 is below the threshold, so the left child is as impure as the node
+    # class 2 has only `alpha` rows and does not count, so the left child is as impure as the node
     assert find_best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
 
 
-def test_neighbours_of_the_crossing_code_are_found_in_any_round():
-    """The codes are far apart, so the crossing code is alone in its bin."""
+def test_neighbours_of_the_crossing_code_are_found_in_other_bins():
+    """The codes are far apart, so the crossing code is alone in its bin in each round."""
     spacing = 1 << 15
     codes = np.arange(6) * spacing + np.array([7, 0, 3, 1, 0, 2])
     y = np.array([0, 0, 0, 1, 1, 1])
@@ -140,7 +158,7 @@ def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     codes = rng.integers(0, 50_000, n).astype(np.int32)
     y = ((codes > 31_000) ^ (rng.random(n) < 0.1)).astype(np.int32)
     weights = rng.integers(1, 4, n).astype(np.int32)
-    impurity_of_boundary = list_boundaries(codes, y, weights, 2, alpha)
+    impurity_of_boundary = compute_impurity_of_each_boundary(codes, y, weights, 2, alpha)
     score, below, above = find_best_boundary(codes, y, weights, 2, alpha)
     assert score == min(impurity_of_boundary.values()) == impurity_of_boundary[below, above]
 
