@@ -125,6 +125,7 @@ def open_signal(
         hop=options.hop,
         resampler=resampler,
         flaws=flaws,
+        time_unit=options.time_unit,
     )
 
 

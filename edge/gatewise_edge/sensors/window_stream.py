@@ -36,12 +36,14 @@ class WindowStream(InstanceSource):
         hop: int | None,
         resampler: WindowResampler | None,
         flaws: list[str],
+        time_unit: str = "s",
     ) -> None:
         self._source_name = source_name
         self._length = signal.shape[0]
         self._conversion = conversion
         self._resampler = resampler
         self._flaws = flaws
+        self._time_unit = time_unit
         self._n_marked_gaps = 0  # gaps from a line "gap" or an unreadable sample
         self._n_errors = 0
         length = self._length
@@ -137,14 +139,15 @@ class WindowStream(InstanceSource):
         if abs(1 / ratio - 1) <= CLOCK_ERROR:
             return ""
         # A ratio such as 1e-3 shows that the times have another unit.
+        unit_seconds = ratio * TIME_UNITS[self._time_unit]
         units = [
-            unit for unit, seconds in TIME_UNITS.items() if abs(ratio / seconds - 1) <= CLOCK_ERROR
+            unit
+            for unit, seconds in TIME_UNITS.items()
+            if abs(unit_seconds / seconds - 1) <= CLOCK_ERROR
         ]
         advice = "set rate_hz to their rate, and convert = true to resample them"
         if units:
             advice = f'if the times are in {units[0]}, set time_unit = "{units[0]}"'
-        elif any(abs(ratio * seconds - 1) <= CLOCK_ERROR for seconds in TIME_UNITS.values()):
-            advice = "if the times are in a larger unit, correct time_unit"
         return (
             f"by their times there are {measured_hz:.6g} samples per second, but the bundle's "
             f"blocks are for {rate_hz:g}: {advice}"

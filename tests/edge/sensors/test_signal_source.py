@@ -184,19 +184,24 @@ def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("times", "advice"),
+    ("times", "time_unit", "advice"),
     [
-        (TIMES * 1000, 'if the times are in ms, set time_unit = "ms"'),
-        (TIMES / 1000, "if the times are in a larger unit, correct time_unit"),
-        (TIMES / 2, "200 samples per second, but the bundle's blocks are for 100: set rate_hz"),
-        (TIMES[::-1], "the times of the samples do not advance"),
-        (TIMES * 0, "the times of the samples do not advance"),
+        (TIMES * 1000, "s", 'if the times are in ms, set time_unit = "ms"'),
+        (TIMES, "us", 'if the times are in s, set time_unit = "s"'),
+        (TIMES * 1e6, "ms", 'if the times are in us, set time_unit = "us"'),
+        (
+            TIMES / 2,
+            "s",
+            "200 samples per second, but the bundle's blocks are for 100: set rate_hz",
+        ),
+        (TIMES[::-1], "s", "the times of the samples do not advance"),
+        (TIMES * 0, "s", "the times of the samples do not advance"),
     ],
 )
-def test_error_describes_times_of_another_rate(times, advice, tmp_path):
+def test_error_describes_times_of_another_rate(times, time_unit, advice, tmp_path):
     path = tmp_path / "r.csv"
     path.write_text(csv_lines(times))
-    (error,), _ = read_instances(path)
+    (error,), _ = read_instances(path, time_unit=time_unit)
     assert advice in str(error)
 
 
