@@ -216,7 +216,7 @@ def roll_out(
     limits: AbortLimits,
     *,
     announce: Callable[[OfferedRelease], None],
-    read_report: Callable[[OfferedRelease], RolloutReport],
+    read_report: Callable[[OfferedRelease], RolloutReport | None],
     wait: Callable[[], None],
     show_progress: Callable[[OfferedRelease, RolloutReport], None],
     baseline: RolloutReport | None = None,
@@ -224,7 +224,8 @@ def roll_out(
     """Offer a release to growing shares of the devices, and withdraw it if it exceeds a limit.
 
     Before each report on a step, `wait` waits for devices to update and to answer instances.
-    `read_report` reads their statuses. A step ends with evidence. After ten reports without
+    `read_report` reads their statuses, and returns None if the broker does not respond, which is no
+    evidence. A step ends with evidence. After ten reports without
     evidence the release is withdrawn. A comparison that is not expected to end stops the rollout
     below half of the devices, unless `limits` accept that. :func:`planned_shares` adds the steps
     that comparisons need.
@@ -320,7 +321,7 @@ class _StepWatcher:
         self,
         limits: AbortLimits,
         *,
-        read_report: Callable[[OfferedRelease], RolloutReport],
+        read_report: Callable[[OfferedRelease], RolloutReport | None],
         wait: Callable[[], None],
         show_progress: Callable[[OfferedRelease, RolloutReport], None],
         latest_report: RolloutReport,
@@ -348,7 +349,12 @@ class _StepWatcher:
             # read a report, and check the limits
             self._wait()
             self.n_reports += 1
-            self.latest_report = latest_report = self._read_report(offer)
+            latest_report = self._read_report(offer)
+            if latest_report is None:
+                self.has_evidence = False
+                n_without_evidence += 1
+                continue
+            self.latest_report = latest_report
             self._show_progress(offer, latest_report)
             n_silent = len(self._devices_that_ran & latest_report.offline_devices)
             withdrawal_reason = self._limits.reason_to_abort(latest_report, n_silent)

@@ -17,6 +17,7 @@ from gatewise.settings import Settings, with_options
 from gatewise_cloud.broker.comparison import EFFECT
 from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
+from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
@@ -232,8 +233,8 @@ class _WatchedRollout(NamedTuple):
             release,
             shares,
             self.limits,
-            announce=lambda offer: announce(repository, [offer], self.endpoint),
-            read_report=self._read_report,
+            announce=self._announce,
+            read_report=self._try_to_read_report,
             wait=lambda: time.sleep(check_interval_s),
             show_progress=lambda offer, report: note(
                 f"{offer} at {_share_text(offer)}: {_report_text(report)}"
@@ -259,6 +260,21 @@ class _WatchedRollout(NamedTuple):
         _print_outcome(as_json, document, text)
         if rollout_end.outcome != "done":
             raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
+
+    def _announce(self, offer: OfferedRelease) -> None:
+        """Announce an offer; if the broker is down, devices notice it at their next check."""
+        try:
+            announce(self.repository, [offer], self.endpoint)
+        except LinkError as error:
+            note(f"gatewise: {offer} at {_share_text(offer)} is not announced: {error}")
+
+    def _try_to_read_report(self, offer: OfferedRelease) -> RolloutReport | None:
+        """Read a report, or return None if the broker is down, so that its restart ends nothing."""
+        try:
+            return self._read_report(offer)
+        except LinkError as error:
+            note(f"gatewise: {offer} at {_share_text(offer)}: no report: {error}")
+            return None
 
     def _note_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
         """Print and return how many answers detect EFFECT above --worse-by, by metric."""

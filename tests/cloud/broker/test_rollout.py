@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -207,6 +208,44 @@ def test_a_rollout_ignores_devices_that_were_offline_before(repository, n_device
 def test_a_fleet_without_reports_gives_no_evidence(repository, fleet):
     end, _ = roll_out_to(repository, fleet, lambda offer: f"online {offer}", has_baseline=True)
     assert end.outcome == "no-evidence"
+
+
+def test_rollout_continues_after_the_broker_was_down(repository):
+    reports = iter([None, None, make_report(10), None, make_report(200)])
+    end, shares = roll_out_shares(
+        repository, [0.05, 1.0], lambda share: next(reports), AbortLimits(failed=0.05)
+    )
+    assert (end.outcome, shares) == ("done", [0.05, 1.0])
+    assert next(reports, "none left") == "none left"
+
+
+def test_release_is_withdrawn_if_the_broker_stays_down(repository):
+    reports = iter([make_report(10), *[None] * 10])
+    end, shares = roll_out_shares(
+        repository, [0.05, 1.0], lambda share: next(reports), AbortLimits(failed=0.05)
+    )
+    assert (end.outcome, shares) == ("no-evidence", [0.05, 1.0, 0.0])
+
+
+def test_publish_reports_a_broker_that_stops_and_goes_on(repository, tmp_path, capsys, monkeypatch):
+    """The command watches on, and withdraws the release without evidence."""
+    waits = []
+
+    def wait_and_kill_broker(seconds):
+        waits.append(seconds)
+        if len(waits) == 1:
+            broker.kill()
+
+    with Mosquitto(tmp_path) as broker:
+        monkeypatch.setattr(time, "sleep", wait_and_kill_broker)
+        arguments = ["--rollout", "100%", "--every", "1", "--above", "5%", "--broker", broker.url]
+        status = main(["repo", "publish", str(repository.folder), "small/8", *arguments])
+    assert status == 3
+    output = capsys.readouterr()
+    assert output.err.count("no report: broker") == 10
+    assert "small/8 at 0% is not announced" in output.err
+    assert "small/8 is withdrawn: no evidence in 10 reports" in output.out
+    assert repository.find("small/8").rollout == 0
 
 
 def test_publishing_another_release_ends_the_rollout(repository, tmp_path):
