@@ -3,7 +3,7 @@
 Code is not counted. The search under `max_bytes` needs the sizes of many stages before there is a
 bundle, so it counts them without writing the C. The sums here must follow the tables that
 :mod:`gatewise_export.c99` writes; `tests/export/test_packed_size.py` compares them with generated
-tables.
+tables. Names in backquotes in this file, such as `edge`, are those of the tables in C.
 """
 
 from __future__ import annotations
@@ -113,17 +113,17 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
     rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < max_tests_of_feature <= limit]
     for threshold_bytes in (FLOAT_BYTES, *rank_bytes):
         has_ranks = threshold_bytes != FLOAT_BYTES
-        # the column of a feature and its place in the stage's list, a flag whether the cloud needs
-        # it, and with ranks the start of its thresholds in 4 bytes
+        # for each feature: its column in `columns`, its number in `inputs`, a flag in `required`,
+        # and with ranks the start of its thresholds in `edge_start`
         feature_bytes = 2 * column_width + 1 + (4 if has_ranks else 0)
         stage_bytes = [
             _count_table_bytes(stage, threshold_bytes, *node_widths)
             + n_leaf_bytes
             + feature_bytes * max(len(stage.features), 1)  # C has no empty arrays
-            + 6  # number of its margins in 2 bytes, and end of all thresholds in 4
+            + 6  # 2 bytes in `margins`, and 4 for the end of all thresholds in `edge_start`
             for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
         ]
-        # with ranks, the thresholds are in a table of all stages; with floats, in the nodes
+        # with ranks, the thresholds are in `edge`, which all stages share; with floats, in `key`
         shared_tests = all_tests if has_ranks else all_tests[:0]
         is_test_of_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
         # the shape is given for the case that there are no stages
@@ -134,8 +134,8 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
 def _compute_node_widths(stages: Sequence[Stage], n_columns: int) -> tuple[int, int, int]:
     """Compute the bytes of three numbers that have equal widths in all stages in C.
 
-    They are the number of a node's test, the offset of a right child, and the number of a tree's
-    first node. The stages read `n_columns` columns.
+    They are the test of a node (`slot`), the offset of a right child (`skip`), and the number of
+    the first node of a tree (`start`). The stages read `n_columns` columns.
     """
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
@@ -175,7 +175,7 @@ def tree_bytes(
     return (
         n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + unsigned_bytes(n_inner))
         + value_bytes * n_leaves * n_values
-        + 5  # start of the tree in up to 4 bytes, and number of its output
+        + 5  # up to 4 bytes in `start`, and 1 in `output`
     )
 
 
@@ -222,7 +222,7 @@ def _sort_distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _count_table_bytes(
-    stage: Stage, threshold_bytes: int, test_bytes: int, offset_bytes: int, start_bytes: int
+    stage: Stage, threshold_bytes: int, slot_bytes: int, skip_bytes: int, start_bytes: int
 ) -> int:
     """Compute the bytes of a stage's model without its leaves."""
     model = stage.model
@@ -231,7 +231,7 @@ def _count_table_bytes(
     if isinstance(model, TreeEnsemble):
         n_inner = max(int((model.feature >= 0).sum()), 1)  # C has no empty arrays
         tree_starts = (model.n_trees + 1) * start_bytes
-        nodes = n_inner * (threshold_bytes + test_bytes + offset_bytes)
+        nodes = n_inner * (threshold_bytes + slot_bytes + skip_bytes)
         tree_outputs = model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0
         base_margins = FLOAT_BYTES * model.n_outputs
         return tree_starts + nodes + tree_outputs + base_margins
