@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,7 @@ from gatewise.columns.cells import ISO
 from gatewise.columns.kinds import DROP, KINDS
 from gatewise.console import emit, note
 from gatewise.errors import InputError
-from gatewise.formats import plural
+from gatewise.formats import listed, plural
 from gatewise_export.commands.options import AsJson, Target
 
 if TYPE_CHECKING:
@@ -103,8 +103,11 @@ def init(
         )
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
+    remark_texts = [
+        *(remark.text for remark in remarks),
+        *_remarks_on_choices(facts_of_column, drop_reasons, remarks),
+    ]
     if as_json:
-        remark_texts = [remark.text for remark in remarks]
         emit(
             {"prices": str(out), "kinds": kind_of_column, "train": command, "remarks": remark_texts}
         )
@@ -113,8 +116,8 @@ def init(
         f"wrote {out} for the label {table.target!r}: set the prices, check the kinds, then run\n"
         f"    {command}"
     )
-    for remark in remarks:
-        note(f"note: {remark.text}")
+    for text in remark_texts:
+        note(f"note: {text}")
 
 
 commands: dict[str, Callable[..., None]] = {"init": init}
@@ -145,6 +148,30 @@ request = 0.0
 byte = 0.0
 evaluation = 0.0
 """
+
+
+def _remarks_on_choices(
+    columns: Mapping[str, ColumnFacts],
+    drop_reasons: Mapping[str, str | None],
+    remarks: Sequence[TableRemark],
+) -> list[str]:
+    """Write which columns the file drops without a remark, and which dates are ambiguous."""
+    named_columns = {name for remark in remarks for name in remark.columns}
+    names_of_reason: dict[str, list[str]] = {}
+    for name, reason in drop_reasons.items():
+        if reason is not None and name not in named_columns:
+            is_empty = columns[name].kind == "empty"
+            names_of_reason.setdefault("empty" if is_empty else reason, []).append(name)
+    texts = [
+        f"{listed([repr(name) for name in names])}: {reason}; dropped in the file"
+        for reason, names in names_of_reason.items()
+    ]
+    return texts + [
+        f"{name!r}: its dates, such as {facts.example!r}, fit "
+        f"{' and '.join(facts.date_formats)}; the file has the first format"
+        for name, facts in columns.items()
+        if len(facts.date_formats) > 1 and drop_reasons[name] is None
+    ]
 
 
 def _split_options(remarks: Sequence[TableRemark]) -> list[str]:
