@@ -36,15 +36,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import closure_rows, incidence, minimise_shares
-from gatewise_training.prune.tree_recursion import (
-    PricedTrees,
-    best_level_set,
-    even_shares,
-    merge_columns,
-    repair,
-)
+from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
 
 
 def solve(

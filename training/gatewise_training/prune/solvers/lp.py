@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from gatewise_training.prune.primal_heuristics import best_level_set
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import closure_rows, incidence, minimise_shares
-from gatewise_training.prune.tree_recursion import PricedTrees, best_level_set, merge_columns
+from gatewise_training.prune.tree_recursion import PricedTrees, merge_columns
 
 
 def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None) -> Solution:
