@@ -77,8 +77,9 @@ class Mosquitto:
     def reload(self) -> None:
         """Let the process read its configuration, certificates and revocation list again."""
         assert self._child is not None
+        n_reloads = self.log.count("Reloading config")
         os.kill(self._child.pid, signal.SIGHUP)
-        self.wait_for_line("Reloading config")
+        wait_until(lambda: self.log.count("Reloading config") > n_reloads, "the reload")
 
     def pause(self) -> None:
         """Stop the process without closing its connections."""

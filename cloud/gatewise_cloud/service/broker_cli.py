@@ -189,8 +189,9 @@ def revoke(
 ) -> None:
     """Revoke clients of a running broker.
 
-    The broker ends their connections and refuses new ones. Without the plugin, or with --free-ids,
-    the broker needs a restart to read the revocation list.
+    The broker ends their connections and takes their rights. They can connect again, without
+    rights, until the broker has read ca.crl again (SIGHUP, or systemctl reload mosquitto). Without
+    the plugin, or with --free-ids, it needs a restart.
 
     Example:
 

@@ -85,6 +85,29 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     restored_link.close()
 
 
+def test_revoked_client_has_no_rights_and_after_a_reload_no_connection(broker, capsys, tmp_path):
+    run_broker_command(broker, capsys, "add", "pi-6")
+    files = broker.broker_folder.client_arguments("pi-6")
+    for key in ("cert_file", "key_file"):
+        files[key] = shutil.copy(files[key], tmp_path)
+    run_broker_command(broker, capsys, "revoke", "pi-6")
+    worker = MqttClient(
+        broker.url, REQUEST_TOPICS, files=broker.broker_folder.client_arguments("w-1")
+    )
+    revoked_client = MqttClient(broker.url, files=files)
+    revoked_client.publish("gw/v1/pi-6/req", b"a request of a revoked client")
+    device = MqttClient(broker.url, files=broker.broker_folder.client_arguments("pi-2"))
+    device.publish("gw/v1/pi-2/req", b"a request")
+    assert worker.get() == ("gw/v1/pi-2/req", b"a request")
+    for client in (worker, revoked_client, device):
+        client.close()
+    broker.reload()
+    link = MqttLink(broker.url, device="pi-6", **files)
+    with pytest.raises(LinkError, match="closed the connection"):
+        link.connect(10)
+    link.close()
+
+
 def test_revocation_is_repeated_after_the_broker_was_out_of_reach(broker, capsys):
     run_broker_command(broker, capsys, "add", "pi-4")
     folder = str(broker.broker_folder.folder)
