@@ -45,8 +45,10 @@ class SensorError(GatewiseError):
     sensor : str
         Name of the feature or of the feature group.
     cause : {"sensor", "sensor-late", "missing", "infinite"}
-        Cause: the sensor failed, it did not return in time, its value is NaN and the model does not
-        allow missing values, or its value is infinite or beyond float32.
+        - ``sensor``: the sensor failed.
+        - ``sensor-late``: the sensor did not return in time.
+        - ``missing``: its value is NaN, and the model does not accept missing values.
+        - ``infinite``: its value is infinite or beyond float32.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class SensorError(GatewiseError):
 
 
 class SelfTestError(GatewiseError):
-    """A bundle that computes other outputs on this machine than where it was packed.
+    """A bundle with outputs on this machine that differ from those recorded when it was packed.
 
     `differences` maps the name of each array of ``sample.npz`` that differs to the number of rows.
     """
@@ -73,7 +75,10 @@ class SelfTestError(GatewiseError):
 
 
 class LinkError(GatewiseError):
-    """A broker or a server that cannot be reached, or refuses; `url` has no user and password."""
+    """A broker or a server that cannot be reached or refuses the connection.
+
+    `url` contains no user name and no password.
+    """
 
     def __init__(self, url: str, message: str) -> None:
         super().__init__(message)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link import wire
+from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.messages import AuditMark
-from gatewise_edge.link.mqtt import Endpoint, make_client
 
 TIMEOUT_S = 30.0
 

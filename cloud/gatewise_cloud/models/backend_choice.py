@@ -1,4 +1,4 @@
-"""Choice of the backend from the URL that an operator gives on the command line."""
+"""Choose the backend by the URL that an operator gives on the command line."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def backend_factory(
 ) -> Callable[[Manifest], Backend]:
     """Make a function that creates the backend for a bundle's manifest.
 
+    A wrong URL is thereby refused at the start of a worker, which loads its bundles later.
+
     Parameters
     ----------
     url : str
@@ -26,9 +28,9 @@ def backend_factory(
         the Open Inference Protocol. ``{name}`` and ``{version}`` are replaced by the bundle's name
         and version.
     timeout : float, default 5.0
-        Timeout of an HTTP call in seconds.
+        Timeout of an HTTP call in seconds; without effect for ``python:``.
     is_binary : bool, default False
-        Whether to send numbers in binary form over HTTP.
+        Whether to send numbers in binary form over HTTP; without effect for ``python:``.
 
     Raises
     ------

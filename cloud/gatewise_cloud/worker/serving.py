@@ -1,8 +1,8 @@
-"""Serving of requests in a worker: decode, check, queue, run in batches and respond.
+"""Serve requests in a worker: decode, check, queue, run in batches and respond.
 
-The thread that reads messages responds to requests that need no model. It also runs a fast model if
-a request is the only one. Serving threads take the other requests from the queue, so that a slow
-model never stops the reading.
+The thread that reads messages responds to requests that need no model. It also runs the model
+itself if the model is fast and no other request waits. Serving threads take the other requests from
+the queue, so that a slow model never stops the reading.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,11 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
 from gatewise_edge.link.messages import Request
 
-#: Longest run that the reading thread does itself while it is idle. Passing the request to another
-#: thread and back takes about a third of that time.
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+
+#: Longest expected run that the reading thread does itself, in seconds. Passing the request to
+#: another thread and back takes about a third of that time.
 _MAX_INLINE_SECONDS: Final = 0.0003
 #: Shortest time between two log lines about failed requests, in seconds, because a broken model
 #: fails on every request.
@@ -43,8 +46,11 @@ _LOG = logging.getLogger("gatewise_cloud")
 class BatchServer:
     """Server that queues requests and answers them with their models; thread-safe.
 
-    The batcher's `parallel` is the number of batches that run at the same time. More than one helps
-    if another machine runs the model. An `archive` stores the answered instances.
+    The batcher's `n_parallel` is the number of batches that run at the same time. More than one
+    helps if another machine runs the model. An `archive` stores the answered instances.
+
+    The reading thread and the serving threads respond, count, audit and archive without the lock,
+    because the counters, the session, the audits and the archive are thread-safe.
     """
 
     def __init__(
@@ -169,7 +175,6 @@ class BatchServer:
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
-        # queue the request, answer it from memory, or refuse it because the queue is full
         admission = self._queue_request(ticket, model)
         if admission is None:
             self._refuse_unknown_model(ticket)
@@ -194,7 +199,7 @@ class BatchServer:
                 return None
             admission = self._batcher.admit(ticket, ticket.arrived_at)
             if admission.is_queued:
-                if model.is_local and self._runs_inline(ticket):
+                if model.is_local and self._can_run_inline(ticket):
                     batch = self._take_batch(ticket.arrived_at)
                 else:
                     self._condition.notify()
@@ -202,8 +207,8 @@ class BatchServer:
             self._answer_batch(batch)
         return admission
 
-    def _runs_inline(self, ticket: Ticket) -> bool:
-        """Whether the reading thread should run a queued request; called with the lock held."""
+    def _can_run_inline(self, ticket: Ticket) -> bool:
+        """Whether the reading thread should run a queued request; needs the lock."""
         batcher = self._batcher
         is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.has_unread
         seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))
@@ -212,19 +217,18 @@ class BatchServer:
 
     # -- responses ---------------------------------------------------------------------------
 
-    def _reply(
+    def _respond_with_answer(
         self,
         ticket: Ticket,
         labels: NDArray[np.int64],
         probabilities: NDArray[np.float32],
         run_start: float,
-    ) -> None:
+    ) -> bool:
         """Answer a request, and remember the answer.
 
         `run_start` is the time on the monotonic clock at which the run began. If the answer cannot
-        be encoded, the response is an error.
+        be encoded, the response is an error; returns whether it is the answer.
         """
-        # encode and send the response
         name, version = ticket.model
         now = time.monotonic()
         try:
@@ -239,9 +243,8 @@ class BatchServer:
             payload = ticket.form.encode_response(response)
         except WireError as error:  # such as a probability that is not finite
             self._fail(ticket, str(error))
-            return
-        # a retired model can be dropped as soon as its last request is finished
-        manifest = self.models.find(ticket.model).manifest
+            return False
+        # finish first, so that a repetition of the request is answered from memory from now on
         with self._condition:
             self._batcher.finish(ticket, payload, now)
         self._counters.add_answer(
@@ -251,7 +254,16 @@ class BatchServer:
             latency_seconds=now - ticket.arrived_at,
         )
         self._session.send(ticket.device, payload, ticket.form)
-        # audit the device's answer, and archive the instances
+        return True
+
+    def _record_answer(
+        self,
+        ticket: Ticket,
+        manifest: Manifest,
+        labels: NDArray[np.int64],
+        probabilities: NDArray[np.float32],
+    ) -> None:
+        """Compare an audited answer with the device's, and archive the instances."""
         # a late request is no evidence, because the audit's sampler did not choose it
         if ticket.audit is not None and len(labels) == 1 and not ticket.late_s:
             bound = disagreement_bound(manifest)
@@ -260,7 +272,7 @@ class BatchServer:
             self._archive.archive(ticket, manifest, labels, probabilities)
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
-        """Respond to a request with an error; the device may send it again."""
+        """Forget a queued request, so that the device may send it again; respond with an error."""
         now = time.monotonic()
         with self._condition:
             self._batcher.forget(ticket)
@@ -276,6 +288,7 @@ class BatchServer:
         self._refuse(ticket, wire.NO_MODEL, detail)
 
     def _refuse(self, ticket: Ticket, code: str, detail: str, *, wait_ms: int = 0) -> None:
+        """Respond to a request with an error."""
         name, version = ticket.model
         refusal = wire.Response(
             id=ticket.id, model=name, version=version, error=code, detail=detail, wait_ms=wait_ms
@@ -311,6 +324,7 @@ class BatchServer:
         return batch
 
     def _answer_batch(self, batch: Batch) -> None:
+        """Run a batch, and respond with an error to the tickets that an exception leaves."""
         unanswered_tickets = [*batch.tickets]
         try:
             self._run_batch(batch, unanswered_tickets)
@@ -323,11 +337,11 @@ class BatchServer:
                 self._n_runs -= 1
 
     def _run_batch(self, batch: Batch, unanswered_tickets: list[Ticket]) -> None:
-        """Run a batch and answer its tickets, and remove these from `unanswered_tickets`."""
-        # run the model
+        """Run a batch and respond to its tickets; remove these from `unanswered_tickets`."""
         run_start = time.monotonic()
+        model = self.models.find(batch.model)
         try:
-            answer = self.models.find(batch.model).run(batch.rows)
+            answer = model.run(batch.rows)
         except ModelError as error:
             if len(batch.tickets) == 1:
                 code = wire.BUSY if isinstance(error, BackendBusy) else wire.FAILED
@@ -338,20 +352,26 @@ class BatchServer:
                 for ticket in batch.tickets:
                     self._run_batch(Batch(batch.model, (ticket,)), unanswered_tickets)
             return
-        # answer the tickets
         n_rows = len(answer.labels)
         seconds = time.monotonic() - run_start
         self._counters.add_run(n_rows, seconds)
+        # The model may be dropped once its last ticket is finished.
+        manifest = model.manifest
+        answered: list[tuple[Ticket, NDArray[np.int64], NDArray[np.float32]]] = []
         start = 0
         for ticket in batch.tickets:
             row_slice = slice(start, start + len(ticket.rows))
             start = row_slice.stop
-            self._reply(
-                ticket, answer.labels[row_slice], answer.probabilities[row_slice], run_start
-            )
+            labels = answer.labels[row_slice]
+            probabilities = answer.probabilities[row_slice]
+            if self._respond_with_answer(ticket, labels, probabilities, run_start):
+                answered.append((ticket, labels, probabilities))
             unanswered_tickets.remove(ticket)
         with self._condition:
             self._batcher.observe_run(batch.model, n_rows, seconds)
+        # An error from here on is logged; it must not lead to a second response.
+        for ticket, labels, probabilities in answered:
+            self._record_answer(ticket, manifest, labels, probabilities)
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:

@@ -3,7 +3,8 @@
 A broker ends a client's connection when another client connects with the same id (MQTT 3.1.1,
 section 3.1.4). The first client then reconnects and ends the other's connection, so that each loses
 half of its answers. To detect this, each process publishes a retained random mark on its session
-topic. A process that has read its own mark there, and then reads another one, shares its id.
+topic after each reconnect, and clears the topic when it ends. A process that has read its own mark
+there, and then reads another one, shares its id.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class DeviceIdentity:
         self.takeovers = 0
         self._device = device
         self._clock = clock
-        self._is_on_topic = False
+        self._mark_was_read = False
         self._last_takeover = 0.0
         self._lock = threading.Lock()
 
@@ -49,29 +50,29 @@ class DeviceIdentity:
         """Read a message of the session topic, in the order in which the messages arrive."""
         with self._lock:
             if payload == self.mark:
-                self._is_on_topic = True
+                self._mark_was_read = True
                 return
-            if not self._is_on_topic or not payload:  # an older process, or a process that ended
+            if not self._mark_was_read or not payload:  # an older process, or a process that ended
                 return
-            self._is_on_topic = False
+            self._mark_was_read = False
             self.takeovers += 1
             self._last_takeover = self._clock()
             n_takeovers = self.takeovers
         # Takeovers may come every second: log only the 2nd, 4th, 8th and so on.
         if n_takeovers >= _MIN_TAKEOVERS and n_takeovers & (n_takeovers - 1) == 0:
-            _LOG.error("%s (%d takeovers of the connection)", self._description(), n_takeovers)
+            _LOG.error("%s (%d takeovers of the connection)", self._warning_text(), n_takeovers)
 
     @property
     def trouble(self) -> str | None:
         """Warning that another device uses this id; None if no takeover is recent."""
-        if (
-            self.takeovers < _MIN_TAKEOVERS
-            or self._clock() - self._last_takeover > _WARNING_SECONDS
-        ):
+        with self._lock:
+            n_takeovers = self.takeovers
+            last_takeover = self._last_takeover
+        if n_takeovers < _MIN_TAKEOVERS or self._clock() - last_takeover > _WARNING_SECONDS:
             return None
-        return self._description()
+        return self._warning_text()
 
-    def _description(self) -> str:
+    def _warning_text(self) -> str:
         return (
             f"another device uses the id {self._device}, so that each ends the other's connection: "
             "give each device its own id (--device)"

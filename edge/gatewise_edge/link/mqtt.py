@@ -3,6 +3,10 @@
 Without a connection the link refuses requests at once. When the connection breaks, it drops the
 requests that it has not sent, because they would be stale later. The connection itself is in
 :mod:`gatewise_edge.link.connection`.
+
+The network thread writes the state of the link, and other threads read it without a lock: each
+attribute is replaced as a whole, and a reader of an old value behaves as if it had read before the
+event. The handlers do not change while the link is open.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_device
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.connection import BrokerConnection
 from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import PayloadHandler
@@ -32,8 +36,6 @@ from gatewise_edge.link.topics import (
     session_topic,
     status_topic,
 )
-
-__all__ = ["Endpoint", "MqttLink", "make_client"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class MqttLink:
     url : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``
     device : str, optional
-        The device's id, one topic level, unique in the fleet; by default random.
+        Id of the device: a single topic level that is unique in the fleet. The default is random.
     max_inflight : int, default 64
         Largest number of requests that the broker has not acknowledged. The link refuses more.
     ca_file, cert_file, key_file : str or Path, optional
@@ -184,7 +186,7 @@ class MqttLink:
         return self._endpoint.certificate_expires
 
     def check_answers_topic(self, topic: str) -> None:
-        """Raise InputError if `topic` is malformed or reserved, so that no answers may go there."""
+        """Raise InputError unless answers may be published on `topic`."""
         n_bytes = len(topic.encode("utf-8", "replace"))
         if not 0 < n_bytes <= _MAX_TOPIC_BYTES or any(character in topic for character in "+#\0"):
             raise InputError(
@@ -203,7 +205,7 @@ class MqttLink:
         retain: bool = False,
         on_ack: Callable[[], None] | None = None,
     ) -> bool:
-        """Publish `payload` on `topic` at QoS 1, if the link is ready; return whether it was.
+        """Publish `payload` on `topic` at QoS 1 if the link is ready; return whether it was ready.
 
         With `retain` the broker also sends the message to later subscribers. `on_ack` is called on
         the network thread once the broker has acknowledged the message. It is not called if the
@@ -236,11 +238,12 @@ class MqttLink:
             return
         self._is_open = False
         self._receive = _ignore_payload
+        # after a takeover, the mark on the topic may be another device's
         if not self._identity.takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
-        is_acknowledged = threading.Event()
-        if self._publish_status("offline", is_acknowledged.set):
-            is_acknowledged.wait(_OFFLINE_ACK_SECONDS)
+        acknowledged = threading.Event()
+        if self._publish_status("offline", acknowledged.set):
+            acknowledged.wait(_OFFLINE_ACK_SECONDS)
         self._broker.close()
         self._is_ready = False
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gatewise_edge.update.store import Store
 
 #: Longest time between two reports, in seconds, so that an operator sees within an hour how each
-#: device does, and a large fleet sends few messages.
+#: device performs, and a large fleet sends few messages.
 _MAX_PAUSE_SECONDS: Final = 3600.0
 #: Counts of a device that sum to its number of instances.
 _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
@@ -24,9 +24,13 @@ _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
 class ReleaseStatus:
     """Publish the running release with its counts, and the last release that failed.
 
-    The first report comes after `first_pause_s` seconds. Each further pause is twice as long as the
-    one before, up to an hour. `due_at` is the time of the next report on `clock`. Without a link
-    nothing is published. docs/wire.md defines the text.
+    :meth:`begin` publishes the first report. The second one follows after `first_pause_s` seconds,
+    and each further pause is twice as long as the one before, up to an hour. `due_at` is the time
+    of the next report on `clock`. Without a link nothing is published.
+
+    A report is the release and, as far as there are such counts, ``refused DIGEST``,
+    ``seen=INSTANCES,ERRORS,FALLBACKS`` and ``audited=INSTANCES,DISAGREEMENTS``, separated by
+    spaces; see docs/wire.md.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class ReleaseStatus:
         if self._link is None:
             return
         self._device = device
-        self._counts_at_adoption = device.counters
+        self._counts_at_adoption = device.counters  # a copy, which does not change
         self._pause_s = self._first_pause_s
         self.due_at = self._clock() + self._pause_s
         self.publish()
@@ -67,7 +71,8 @@ class ReleaseStatus:
         refused_digests = self._store.state.refused
         status_words = [manifest.release]
         if refused_digests:
-            # The first digits are enough to tell the releases of a model apart.
+            # The store appends digests, so the last one is the newest. Its first digits are enough
+            # to tell the releases of a model apart.
             status_words += ["refused", refused_digests[-1][:12]]
         counters = self._device.counters
         gauges = self._device.gauges
@@ -80,6 +85,6 @@ class ReleaseStatus:
             )
         if gauges.get("audit_instances"):
             n_instances = gauges["audit_instances"]
-            n_disagreements = gauges["audit_weighted"]
-            status_words.append(f"audited={n_instances:.0f},{n_disagreements:.1f}")
+            weighted_disagreements = gauges["audit_weighted"]
+            status_words.append(f"audited={n_instances:.0f},{weighted_disagreements:.1f}")
         self._link.set_status(" ".join(status_words))

@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout import AbortLimits, _may_become_decided, planned_shares, roll_out
 from gatewise_cloud.broker.rollout_report import RolloutReport, read_statuses
-from gatewise_edge.link.mqtt import Endpoint
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.release import FULL_ROLLOUT
 from gatewise_export.repository.repository import Repository

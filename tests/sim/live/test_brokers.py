@@ -7,7 +7,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_cloud.broker.mqtt_client import close_client, open_client
-from gatewise_edge.link.mqtt import Endpoint, make_client
+from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
 
