@@ -1,8 +1,8 @@
 """Public data sets: their files, licences and citations, read from sources.toml.
 
-Each file has an address and a SHA-256. The arrays that are made from the files have another
-SHA-256, so that everybody works on the same rows. The features of HAPT, the patches of CIFAR-10 and
-the signal sets are missing, because their raw files have no address with a known hash.
+Each file has a URL and a SHA-256. The arrays that are made from the files have a SHA-256, too, so
+that everybody works on the same rows. The features of HAPT, the patches of CIFAR-10 and the signal
+sets are not listed, because their raw files have no address with a known hash.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class Source(NamedTuple):
 
 
 def hash_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 of names, types, shapes and values, independent of the compression of a file."""
+    """SHA-256 of names, types, shapes and values, independent of the compression of a file.
+
+    sources.toml records these hashes, so that a change of the format makes all of them invalid.
+    """
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -50,6 +53,7 @@ def hash_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _read_sources() -> dict[str, Source]:
+    """Read sources.toml; the function ``prepare_NAME`` must exist for each section ``[NAME]``."""
     document = tomllib.loads((Path(__file__).parent / "sources.toml").read_text())
     sources = {}
     for name, table in document.items():

@@ -1,4 +1,7 @@
-"""Figures 2 and 3b of the CEGB paper, with points chosen on validation rows."""
+"""Reproduce figures 2 and 3b of the paper on cost-efficient gradient boosting (CEGB).
+
+Both plot the error against the cost. Points are chosen on validation rows.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.trees.curves import BUDGETS
 from gatewise.console import note
+from gatewise.costs import FeatureCosts
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 
@@ -22,26 +26,54 @@ METHODS = {
     "lazy-16-best": "CEGB, lazy, best-first, 16 leaves, all rounds",
     "lazy-16-breadth": "CEGB, lazy, breadth-first to depth 4, all rounds",
 }
-"""Figure 2 has the first three methods. Figure 3b has the last two with equal leaves and trees."""
+"""Titles of the methods. Figure 2 has the first three. Figure 3b compares the last two, with equal
+numbers of leaves and trees."""
 
 MISER_RATES = (0.1, 1.0)
-"""Learning rates of GreedyMiser; its paper and the CEGB paper search them also."""
+"""Learning rates of GreedyMiser; both papers also search these rates."""
+
+MISER_ROUNDS_FACTOR = 10
+"""GreedyMiser has this many times the rounds of CEGB, because both papers give it 1,000 trees."""
+
+COST_ROUNDING = 1e-9
+"""Rounding error of a mean cost, which may exceed an equal budget by as much."""
 
 
 def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -> dict[str, Any]:
     """Fit every method on one problem.
 
-    Figure 3b has exactly `n_rounds` rounds, figure 2 at most that number. GreedyMiser has ten times
-    the rounds, because its paper and the CEGB paper use 1,000 trees. Validation rows choose among
-    the points of both of its learning rates.
+    Methods of figure 3b have exactly `n_rounds` rounds, those of figure 2 at most that number,
+    except GreedyMiser. The CPU time of a method includes the evaluation of its points.
     """
     problem = problems.get(name)
-    common_settings: dict[str, Any] = {
-        "feature_costs": problem.costs,
+    systems_by_method = _make_systems(problem.costs, n_rounds, n_penalties)
+    curves: dict[str, list[dict[str, float] | None]] = {}
+    cpu_seconds: dict[str, float] = {}
+    for method in METHODS:
+        points: list[Point] = []
+        start_time = time.process_time()
+        for system in systems_by_method[method]:
+            system.fit(*fold.train, validation=fold.validation)
+            points += system_points(system, fold)
+        cpu_seconds[method] = round(time.process_time() - start_time, 2)
+        curves[method] = [_result_at_budget(points, budget) for budget in BUDGETS[name]]
+        note(f"cegb: {name}, {method}: {cpu_seconds[method]} CPU s")
+    return {
+        "data": problem.source,
+        "note": problem.note,
         "n_rounds": n_rounds,
-        "random_state": 0,
+        "n_penalties": n_penalties,
+        "miser_rounds": MISER_ROUNDS_FACTOR * n_rounds,
+        "budgets": list(BUDGETS[name]),
+        "fit_cpu": cpu_seconds,
+        "curves": curves,
     }
-    sweep_settings = common_settings | {"n_penalties": n_penalties}
+
+
+def _make_systems(costs: FeatureCosts, n_rounds: int, n_penalties: int) -> dict[str, list[Any]]:
+    """Make the systems of each method, whose points are put together."""
+    common_settings: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
+    sweep_settings = common_settings | {"n_rounds": n_rounds, "n_penalties": n_penalties}
     fixed_tree_settings = sweep_settings | {"patience": None, "num_leaves": 16}
     misers = [
         GreedyMiser(
@@ -49,51 +81,37 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
             newton=False,
             max_depth=4,
             learning_rate=learning_rate,
-            **common_settings | {"n_rounds": 10 * n_rounds},
+            n_rounds=MISER_ROUNDS_FACTOR * n_rounds,
+            **common_settings,
         )
         for learning_rate in MISER_RATES
     ]
-    systems = {
+    return {
         "lazy": [CEGBClassifier(accounting="lazy", **sweep_settings)],
         "coupled": [CEGBClassifier(accounting="coupled", **sweep_settings)],
         "miser": misers,
         "lazy-16-best": [CEGBClassifier(growth="best-first", **fixed_tree_settings)],
         "lazy-16-breadth": [CEGBClassifier(growth="breadth-first", **fixed_tree_settings)],
     }
-    curves: dict[str, list[dict[str, float] | None]] = {}
-    fit_seconds: dict[str, float] = {}
-    for method, variants in systems.items():
-        points: list[Point] = []
-        start_time = time.process_time()
-        for system in variants:
-            system.fit(*fold.train, validation=fold.validation)
-            points += system_points(system, fold)
-        fit_seconds[method] = round(time.process_time() - start_time, 2)
-        curves[method] = [_figures_at_budget(points, budget) for budget in BUDGETS[name]]
-        note(f"cegb: {name}, {method}: {fit_seconds[method]} CPU s")
-    return {
-        "data": problem.source,
-        "note": problem.note,
-        "n_rounds": n_rounds,
-        "n_penalties": n_penalties,
-        "miser_rounds": 10 * n_rounds,
-        "budgets": list(BUDGETS[name]),
-        "fit_cpu": fit_seconds,
-        "curves": curves,
-    }
 
 
 def miser_penalties(n_penalties: int) -> list[float]:
-    """Penalties of GreedyMiser on a log scale, from few features to no effect."""
+    """Penalties of GreedyMiser on a log scale.
+
+    At the highest one it acquires few features, and the lowest one has no effect.
+    """
     highest = 0.1
     lowest = 1e-5
     n_steps = max(n_penalties - 1, 1)
     return [highest * (lowest / highest) ** (i / n_steps) for i in range(n_penalties)]
 
 
-def _figures_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
-    """Figures of the most accurate point within a budget on validation rows, or None."""
-    affordable_points = [point for point in points if point.val_cost <= budget + 1e-9]
+def _result_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
+    """Costs and errors of the point that is most accurate on validation rows within a budget.
+
+    None if no point is within the budget.
+    """
+    affordable_points = [point for point in points if point.val_cost <= budget + COST_ROUNDING]
     if not affordable_points:
         return None
     best_point = max(affordable_points, key=lambda point: (point.val_accuracy, -point.val_cost))

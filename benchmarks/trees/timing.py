@@ -1,7 +1,9 @@
-"""CPU seconds of exact pruning: the whole frontier, single prices, and other solvers.
+"""Measure the CPU time of exact pruning: for all prices, for single ones, and of other solvers.
 
-Everything runs alternately in one process with one thread. Figures are medians over the turns. The
-objectives of all solvers are compared, so that no time belongs to a wrong solution.
+A price is the weight of the feature cost in the objective. The frontier has the optimum for every
+price. Everything runs in one process with one thread. The cut and OR-tools alternate. The times of
+the frontier and of the cuts are medians of repetitions; other times are of one run. The results
+contain the differences of the objectives, which must be near zero.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks.data.folds import Fold
@@ -26,12 +29,14 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
-N_TURNS = 3
+N_REPETITIONS = 3
 """Repetitions whose median is reported."""
 N_SOLVES = 50
-"""Prices of the separate solves, which a user would try without the frontier."""
+"""Number of prices that a user without the frontier would solve separately."""
 SHARES = (0.9, 0.5, 0.2)
 """Single prices keep about these shares of the cost of the unpruned forest."""
+SOLVERS_SHARE = 0.5
+"""The same share for the comparison with general solvers."""
 SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
 """Numbers of trees and instances of the problems for general solvers, in ascending order."""
 HIGHS_LIMIT_SECONDS = 150.0
@@ -48,30 +53,22 @@ def measure_timings(
     Training rows grow the forest, validation rows are the instances.
     """
     assert fold.validation is not None
-    n_turns, instances = 1 if quick else N_TURNS, fold.validation[0]
-    # build the problem of a forest and the instances that pay for features
+    n_repetitions, instances = 1 if quick else N_REPETITIONS, fold.validation[0]
     _compile_kernels(costs)
     model, growth_seconds = _call_timed(lambda: sklearn_forest(fold, n_trees))
     forest = Forest.from_sklearn(model)
     bytes_before = memory(peak=False)
     reset_memory_peak()
     problem, build_seconds = _call_timed(lambda: build_problem(forest, instances, costs))
-    # the frontier for all prices
-    frontier_seconds: list[float] = []
-    for _ in range(n_turns):
-        prune_prices, seconds = _call_timed(lambda: breakpoints(problem))
-        frontier_seconds.append(seconds)
+    node_prices, frontier_times = _time_frontier(problem, n_repetitions)
     peak_bytes = memory(peak=True)
-    note(f"timing: the whole frontier took {median(frontier_seconds):.1f} CPU s")
-    path = PruningPath(forest, problem, prune_prices)
-    # single prices, whose objectives must equal those of the frontier
-    levels = prune_prices[(prune_prices > 0) & np.isfinite(prune_prices)]
-    lams = np.geomspace(levels.min(), levels.max(), 5 if quick else N_SOLVES)
-    solutions, single_seconds = _call_timed(lambda: [mincut.solve(problem, lam) for lam in lams])
-    note(f"timing: {len(lams)} single solves took {single_seconds:.1f} CPU s")
-    largest_difference = max(
-        abs(solution.objective - path.at(lam=solution.lam).objective) for solution in solutions
-    )
+    frontier_seconds = median(frontier_times)
+    note(f"timing: the whole frontier took {frontier_seconds:.1f} CPU s")
+    path = PruningPath(forest, problem, node_prices)
+    positive_prices = node_prices[(node_prices > 0) & np.isfinite(node_prices)]
+    lams = np.geomspace(
+        positive_prices.min(), positive_prices.max(), 5 if quick else N_SOLVES
+    ).tolist()
     closure, _ = reduce_problem(problem)
     return {
         "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(growth_seconds)},
@@ -85,36 +82,64 @@ def measure_timings(
             "build_cpu": _round(build_seconds),
         },
         "frontier": {
-            "cpu": _round(median(frontier_seconds)),
-            "runs": [_round(turn_seconds) for turn_seconds in frontier_seconds],
-            "breakpoints": len(np.unique(levels)),
+            "cpu": _round(frontier_seconds),
+            "runs": [_round(seconds) for seconds in frontier_times],
+            "breakpoints": len(np.unique(positive_prices)),
             "peak_gb": _round(peak_bytes / 1e9),
             "before_gb": _round(bytes_before / 1e9),
         },
-        "single": {
-            "solves": len(lams),
-            "cpu": _round(single_seconds),
-            "ratio": _round(single_seconds / median(frontier_seconds)),
-            "largest_difference": largest_difference,
-        },
-        "cuts": _time_cuts(path, n_turns),
-        "solvers": measure_solvers(fold, costs, SIZES[:1] if quick else SIZES, n_turns),
+        "single": _time_single_solves(path, lams, frontier_seconds),
+        "cuts": _time_cuts(path, n_repetitions),
+        "solvers": measure_solvers(fold, costs, SIZES[:1] if quick else SIZES, n_repetitions),
     }
 
 
-def _time_cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
+def _time_frontier(
+    problem: PruneProblem, n_repetitions: int
+) -> tuple[NDArray[np.float64], list[float]]:
+    """Compute the price at which each node is pruned; also return the CPU seconds of each run."""
+    times = []
+    for _ in range(n_repetitions):
+        node_prices, seconds = _call_timed(lambda: breakpoints(problem))
+        times.append(seconds)
+    return node_prices, times
+
+
+def _time_single_solves(
+    path: PruningPath, lams: list[float], frontier_seconds: float
+) -> dict[str, Any]:
+    """Time a cut for each price, and compare the objectives with those of the frontier."""
+    solutions, seconds = _call_timed(lambda: [mincut.solve(path.problem, lam) for lam in lams])
+    note(f"timing: {len(lams)} single solves took {seconds:.1f} CPU s")
+    return {
+        "solves": len(lams),
+        "cpu": _round(seconds),
+        "ratio": _round(seconds / frontier_seconds),
+        "largest_difference": max(
+            abs(solution.objective - path.at(lam=solution.lam).objective) for solution in solutions
+        ),
+    }
+
+
+def _price_of_share(path: PruningPath, share: float) -> float:
+    """Price that keeps about this share of the unpruned cost.
+
+    It is just above a breakpoint, where the optimum is unique.
+    """
+    return path.at(budget=share * float(path.sequence.costs[0])).lam * (1 + 1e-6)
+
+
+def _time_cuts(path: PruningPath, n_repetitions: int) -> list[dict[str, Any]]:
     """Time this project's cut and OR-tools alternately on the same reduced problems."""
     if not maxflow.available():
         note(maxflow.MISSING)
     closure, _ = reduce_problem(path.problem)
-    full_cost = float(path.sequence.costs[0])
     rows = []
     for share in SHARES:
-        lam = path.at(budget=share * full_cost).lam
-        lam *= 1 + 1e-6  # near the breakpoint, where the optimum is unique
+        lam = _price_of_share(path, share)
         cut_seconds: list[float] = []
         ortools_cuts: list[dict[str, Any]] = []
-        for _ in range(n_turns):
+        for _ in range(n_repetitions):
             (_, flow, _), seconds = _call_timed(lambda: mincut.best_closure(closure, lam))  # noqa: B023
             cut_seconds.append(seconds)
             if maxflow.available():
@@ -136,7 +161,7 @@ def _time_cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
 
 
 def measure_solvers(
-    fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], n_turns: int
+    fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], n_repetitions: int
 ) -> list[dict[str, Any]]:
     """Time all solvers for one price on larger and larger problems, until HiGHS exceeds its limit.
 
@@ -144,48 +169,17 @@ def measure_solvers(
     that primal-dual proves. None marks a solver that is skipped because it was too slow before.
     """
     assert fold.validation is not None
-    methods: dict[str, Callable[[PruneProblem, float], Any]] = {
-        "highs": lambda problem, lam: lp.solve(problem, lam, time_limit=HIGHS_LIMIT_SECONDS),
-        "dantzig_wolfe": dantzig_wolfe.solve,
-        "primal_dual": primal_dual.solve,
-    }
     slow_methods: set[str] = set()
     rows: list[dict[str, Any]] = []
     models: dict[int, Forest] = {}
     for n_trees, n_instances in sizes:
-        # make one problem and price for all solvers
         if n_trees not in models:
             models = {n_trees: Forest.from_sklearn(sklearn_forest(fold, n_trees))}
-        problem = build_problem(models[n_trees], fold.validation[0][:n_instances], costs)
+        instances = fold.validation[0][:n_instances]
+        problem = build_problem(models[n_trees], instances, costs)
         path = PruningPath(models[n_trees], problem, breakpoints(problem))
-        lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
-        cut_solution, cut_seconds = _call_repeatedly(lambda: mincut.solve(problem, lam), n_turns)  # noqa: B023
-        row: dict[str, Any] = {
-            "trees": n_trees,
-            "instances": len(fold.validation[0][:n_instances]),
-            "lam": lam,
-            "uses": len(problem.column_nodes),
-            "cut_cpu": round(cut_seconds, 6),
-        }
-        # time the other solvers that were not too slow before
-        for name, method in methods.items():
-            if name in slow_methods:
-                row[name] = None
-                continue
-            try:
-                solution, method_seconds = _call_timed(lambda: method(problem, lam))  # noqa: B023
-            except RuntimeError as error:
-                slow_methods.add(name)
-                row[name] = {"stopped": str(error)[:120]}
-                continue
-            if method_seconds > MAX_METHOD_SECONDS and name != "highs":
-                slow_methods.add(name)
-            row[name] = {
-                "cpu": _round(method_seconds),
-                "above": solution.objective - cut_solution.objective,
-                "gap": solution.objective - solution.bound,
-                "ratio": round(method_seconds / cut_seconds, 1),
-            }
+        size = {"trees": n_trees, "instances": len(instances)}
+        row = size | _time_solvers(path, slow_methods, n_repetitions)
         note(f"timing: {row}")
         rows.append(row)
         if "highs" in slow_methods:
@@ -193,8 +187,44 @@ def measure_solvers(
     return rows
 
 
+def _time_solvers(path: PruningPath, slow_methods: set[str], n_repetitions: int) -> dict[str, Any]:
+    """Time the cut and the solvers that are not in `slow_methods`; add those that are too slow."""
+    methods: dict[str, Callable[[PruneProblem, float], Any]] = {
+        "highs": lambda problem, lam: lp.solve(problem, lam, time_limit=HIGHS_LIMIT_SECONDS),
+        "dantzig_wolfe": dantzig_wolfe.solve,
+        "primal_dual": primal_dual.solve,
+    }
+    problem = path.problem
+    lam = _price_of_share(path, SOLVERS_SHARE)
+    cut_solution, cut_seconds = _call_repeatedly(lambda: mincut.solve(problem, lam), n_repetitions)
+    row: dict[str, Any] = {
+        "lam": lam,
+        "uses": len(problem.column_nodes),
+        "cut_cpu": round(cut_seconds, 6),
+    }
+    for name, method in methods.items():
+        if name in slow_methods:
+            row[name] = None
+            continue
+        try:
+            solution, method_seconds = _call_timed(lambda: method(problem, lam))  # noqa: B023
+        except RuntimeError as error:  # HiGHS reached its time limit
+            slow_methods.add(name)
+            row[name] = {"stopped": str(error)[:120]}
+            continue
+        if method_seconds > MAX_METHOD_SECONDS and name != "highs":
+            slow_methods.add(name)
+        row[name] = {
+            "cpu": _round(method_seconds),
+            "above": solution.objective - cut_solution.objective,
+            "gap": solution.objective - solution.bound,
+            "ratio": round(method_seconds / cut_seconds, 1),
+        }
+    return row
+
+
 def _compile_kernels(costs: FeatureCosts) -> None:
-    """Compile the kernels before the timings."""
+    """Run each solver once, so that just-in-time compilation is not timed."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(80, costs.n_features)).astype(np.float32)
     classes = (rows[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
@@ -211,10 +241,10 @@ def _call_timed(function: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.process_time() - start_time
 
 
-def _call_repeatedly(function: Callable[[], Any], n_turns: int) -> tuple[Any, float]:
-    solutions_and_seconds = [_call_timed(function) for _ in range(n_turns)]
+def _call_repeatedly(function: Callable[[], Any], n_repetitions: int) -> tuple[Any, float]:
+    solutions_and_seconds = [_call_timed(function) for _ in range(n_repetitions)]
     return solutions_and_seconds[0][0], median(seconds for _, seconds in solutions_and_seconds)
 
 
-def _round(seconds: float) -> float:
-    return round(seconds, 4)
+def _round(value: float) -> float:
+    return round(value, 4)
