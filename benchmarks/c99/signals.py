@@ -1,16 +1,16 @@
-"""Size of signal blocks as C99 on three machines, and comparison of features with Python.
+"""Measure the size of C code for signal features, and compare the features with Python's.
 
     python -m benchmarks.c99.signals [--quick] [--only movement,sound] [--out FOLDER]
 
-Each set of :mod:`benchmarks.data.signal_sets` has its standard blocks and two stages of LightGBM
-trees. The first stage uses the first half of the blocks and answers half of the rows. The second
-stage uses all blocks. The C runs on this machine, and on aarch64 and a Cortex-M4 (arm-none-eabi) in
-qemu, with windows that no tree was trained on.
+Each set of :mod:`benchmarks.data.signal_sets` has its standard blocks, which compute features of
+windows, and two stages of LightGBM trees. The first stage uses the first half of the blocks and
+answers half of the rows. The second stage uses all blocks. The C code runs on this machine, and on
+aarch64 and a Cortex-M4 (arm-none-eabi) in qemu, with windows that no tree was trained on.
 
 All features must equal those of Python within the bound of the self-test. A value that is near a
-threshold may then change a decision; such windows are counted. Machines without a compiler or
-emulator are skipped with a message. The result is c_signals.json. The exit status is 1 if a feature
-exceeds the bound.
+threshold may then change a decision; such windows are counted. Without a compiler a machine is
+skipped, and without an emulator only the sizes are measured; a message says so. The result is
+c_signals.json. The exit status is 1 if a feature exceeds the bound.
 """
 
 from __future__ import annotations
@@ -52,7 +52,12 @@ from gatewise_signals.signal_input import SignalInput
 #: Windows that each machine answers, and with ``--quick``.
 N_WINDOWS = 400
 N_QUICK_WINDOWS = 60
+#: Training windows of the trees, which are small: more windows would not change their size in C.
+N_TRAINING_WINDOWS = 1500
+#: Rows of the self-test, which are in the code.
+N_SAMPLE_ROWS = 32
 PACKAGES = ("numpy", "lightgbm")
+#: Writes exit, label and features of each window as floats; :func:`_read_answers` reads them.
 PROGRAM = """\
 #include "m.h"
 #include "m_signals.h"
@@ -99,17 +104,17 @@ def main(arguments: list[str] | None = None) -> int:
         out = harness.out_folder(options, is_partial=set(names) != set(SIGNAL_SETS))
         write_whole(out / "c_signals.json", json.dumps(figures, indent=1) + "\n")
         print(f"written: {out / 'c_signals.json'}")
-        return int(any(_has_wrong_feature(set_figures) for set_figures in sets.values()))
+        return int(any(_exceeds_bound(set_figures) for set_figures in sets.values()))
 
     return harness.run_command(run)
 
 
-def _has_wrong_feature(set_figures: dict[str, Any]) -> bool:
+def _exceeds_bound(set_figures: dict[str, Any]) -> bool:
     return any(target.get("wrong") for target in set_figures["targets"].values())
 
 
 def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
-    """Measure a cascade of two stages on a set as C on every machine."""
+    """Fit a cascade of two stages to a set, and measure its C code on every machine."""
     cascade, windows = _fit_cascade(signal_set, max_windows)
     with tempfile.TemporaryDirectory() as folder:
         source = write_cascade(cascade, Path(folder), name="m", coded=8)
@@ -132,14 +137,18 @@ def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
 
 
 def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:
+    """Fit the cascade on the training windows of the first split; also return its test windows."""
     graph = SignalGraph(signal_set.blocks)
     signal = SignalInput(graph, signal_set.windows.shape[1:], signal_set.windows.dtype.name)
     train, test = signal_set.splits(1)[0]
     rng = np.random.default_rng(0)
-    # the trees are small, and more windows would not change their size in C
-    train, test = rng.permutation(train)[:1500], np.sort(rng.permutation(test)[:max_windows])
-    train_rows, windows = signal.features(signal_set.windows[train]), signal_set.windows[test]
-    rows, stages, thresholds = signal.features(windows), [], []
+    train = rng.permutation(train)[:N_TRAINING_WINDOWS]
+    test = np.sort(rng.permutation(test)[:max_windows])
+    train_rows = signal.features(signal_set.windows[train])
+    windows = signal_set.windows[test]
+    rows = signal.features(windows)
+    stages = []
+    thresholds = []
     n_first_features = graph.columns(len(graph.blocks) // 2).start
     for stage_features in (np.arange(n_first_features), np.arange(len(graph.feature_names))):
         model = LGBMClassifier(n_estimators=30, num_leaves=8, n_jobs=1, verbose=-1)
@@ -152,14 +161,14 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
         title=signal_set.name,
         stages=tuple(stages),
         thresholds=tuple(thresholds),
-        rows=rows[:32],
+        rows=rows[:N_SAMPLE_ROWS],
         feature_names=graph.feature_names,
         classes=tuple(np.unique(signal_set.y).tolist()),
         takes_missing=True,
         offloads=True,
         cloud_takes_missing=True,
         signal=signal,
-        windows=windows[:32],
+        windows=windows[:N_SAMPLE_ROWS],
     )
     return cascade, windows
 
@@ -167,19 +176,14 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
 def _compile_and_run(
     target: Target, source: CSource, cascade: Cascade, windows: NDArray[Any]
 ) -> dict[str, Any]:
-    """Compile the C; return section sizes, stack and, if it runs, the differences of answers."""
+    """Compile the C code; return its sizes and, if it runs, the differences of answers."""
     folder = source.folder
     command = [target.compiler, *STRICT_FLAGS, *target.flags]
+    sizes = _measure_sizes(target, folder, command)
     link_flags, emulator = ["-lm"], list(target.emulator)
     if not target.has_system:
         link_flags, emulator = [*CORTEX_M4_LINK_FLAGS, "vectors.c", "-lm"], list(CORTEX_M4_EMULATOR)
         (folder / "vectors.c").write_text(VECTOR_TABLE)
-    run_tool(folder, *command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
-    text, data, bss = section_sizes(target.compiler, folder / "blocks.o")
-    call_graph_file = next(folder.glob("*.ci"))
-    stack = max_stack_bytes(call_graph_file.read_text())
-    sizes = {"text": text, "data": data, "bss": bss, "stack": stack}
-    call_graph_file.unlink()
     if emulator and shutil.which(emulator[0]) is None:
         print(f"skipped: {target.name} does not run: {emulator[0]} is not installed")
         return sizes
@@ -195,38 +199,67 @@ def _compile_and_run(
     run_tool(folder, *command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link_flags)
     (folder / "windows.bin").write_bytes(windows.tobytes())
     run_tool(folder, *emulator, "./answers")
-    answers = np.fromfile(folder / "answers.bin", np.float32)
-    return sizes | _differences(cascade, windows, answers.reshape(len(windows), 2 + n_features))
+    return sizes | _compare(cascade, windows, *_read_answers(folder / "answers.bin", n_features))
 
 
-def _differences(
-    cascade: Cascade, windows: NDArray[Any], answers: NDArray[np.float32]
+def _measure_sizes(target: Target, folder: Path, command: list[str]) -> dict[str, int]:
+    """Compile the blocks alone; return their section sizes and stack."""
+    run_tool(folder, *command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
+    text, data, bss = section_sizes(target.compiler, folder / "blocks.o")
+    call_graph_file = next(folder.glob("*.ci"))
+    stack = max_stack_bytes(call_graph_file.read_text())
+    call_graph_file.unlink()  # the next target writes its own
+    return {"text": text, "data": data, "bss": bss, "stack": stack}
+
+
+def _read_answers(
+    path: Path, n_features: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Read the exits, labels and features that PROGRAM has written."""
+    answers = np.fromfile(path, np.float32).reshape(-1, 2 + n_features)
+    return answers[:, 0], answers[:, 1], answers[:, 2:]
+
+
+def _compare(
+    cascade: Cascade,
+    windows: NDArray[Any],
+    exits: NDArray[np.float32],
+    labels: NDArray[np.float32],
+    features: NDArray[np.float32],
 ) -> dict[str, Any]:
     """Compare features and decisions with Python; count the windows that differ."""
     assert cascade.signal is not None
     expected_features = cascade.signal.features(windows)
     expected = cascade.expected_answers(expected_features)
-    # |C - Python| / largest |Python| of the feature, which is 0 for equal or equally missing values
-    # and infinite if only one is missing; 1e-30 keeps a feature that is always 0 from 0 / 0
-    scales = np.max(
-        np.abs(expected_features), axis=0, initial=0, where=np.isfinite(expected_features)
-    )
-    features = answers[:, 2:]
-    with np.errstate(invalid="ignore"):
-        relative_gaps = np.abs(features - expected_features) / np.maximum(scales, np.float32(1e-30))
-    relative_gaps[
-        (features == expected_features) | (np.isnan(features) & np.isnan(expected_features))
-    ] = 0
-    relative_gaps[np.isnan(relative_gaps)] = np.inf
-    exceeds_bound = (relative_gaps > MAX_RELATIVE_ERROR).any(axis=1)
-    is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
+    relative_errors = _relative_errors(features, expected_features)
+    exceeds_bound = (relative_errors > MAX_RELATIVE_ERROR).any(axis=1)
+    has_other_decision = (exits != expected.exits) | (labels != expected.labels)
     return {
         "windows": len(windows),
         "wrong": int(exceeds_bound.sum()),
-        "decided_otherwise": int((is_different & ~exceeds_bound).sum()),
-        "farthest": float(f"{relative_gaps.max():.2g}"),
-        "same_bits": round(float((relative_gaps == 0).mean()), 3),
+        "decided_otherwise": int((has_other_decision & ~exceeds_bound).sum()),
+        "farthest": float(f"{relative_errors.max():.2g}"),
+        "same_bits": round(float((relative_errors == 0).mean()), 3),
     }
+
+
+def _relative_errors(
+    features: NDArray[np.float32], expected_features: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Errors relative to the largest absolute value that Python computes for the feature.
+
+    They are 0 for equal or equally missing values, and infinite if only one value is missing.
+    """
+    scales = np.max(
+        np.abs(expected_features), axis=0, initial=0, where=np.isfinite(expected_features)
+    )
+    with np.errstate(invalid="ignore"):
+        # 1e-30 avoids 0 / 0 for a feature that is always 0
+        errors = np.abs(features - expected_features) / np.maximum(scales, np.float32(1e-30))
+    is_equal = features == expected_features
+    errors[is_equal | (np.isnan(features) & np.isnan(expected_features))] = 0
+    errors[np.isnan(errors)] = np.inf
+    return errors
 
 
 if __name__ == "__main__":
