@@ -5,13 +5,14 @@
 
 Set ``signal_format = "csv"`` and ``rate_hz = 50.0`` in ``s.toml``. If the bundle was made for the
 counts of another sensor, also set ``scale`` and ``offset`` to the driver's ``in_accel_scale`` and
-``in_accel_offset``. Each line has the time in seconds and the channels' raw counts, so that no
-window contains a late sample. Reading a file takes about 0.1 ms per channel. For more than a few
-hundred samples per second use the sensor's buffer, which needs no script:
+``in_accel_offset``. Each line begins with the time in seconds, so that ``gatewise edge`` sees a
+skipped sample as a gap, which no window contains. The channels' raw counts follow. For more than a
+few hundred samples per second use the sensor's buffer, which needs no script, and set
+``signal_format = "int16"``:
 
     iio_readdev -u local: -b 64 adxl345 | gatewise edge bundle --signal - --settings s.toml
 
-with ``signal_format = "int16"``. An ALSA device gives such a stream as well:
+An ALSA device gives a stream of the same format:
 
     arecord -q -t raw -f S16_LE -c 1 -r 16000 | gatewise edge bundle --signal - --settings s.toml
 """
@@ -20,26 +21,40 @@ import argparse
 import time
 from pathlib import Path
 
-parser = argparse.ArgumentParser(description="Print a line per sample of an IIO sensor.")
-parser.add_argument("device", type=Path, help="folder of the sensor, below /sys/bus/iio/devices")
-parser.add_argument(
-    "channels", nargs="+", help="such as in_accel_x, which is read from in_accel_x_raw"
-)
-parser.add_argument("--rate-hz", type=float, required=True, help="samples per second")
-parser.add_argument(
-    "--samples", type=int, default=0, help="number of samples; by default unlimited"
-)
-options = parser.parse_args()
 
-files = [options.device / f"{name}_raw" for name in options.channels]
-start_s = time.monotonic()
-sample_number = n_printed = 0
-while not options.samples or n_printed < options.samples:
-    time.sleep(max(0.0, start_s + sample_number / options.rate_hz - time.monotonic()))
-    cells = [file.read_text().strip() for file in files]  # each read makes a measurement
-    late_s = time.monotonic() - start_s - sample_number / options.rate_hz
-    if late_s * options.rate_hz > 1:  # skip the samples that were missed
-        sample_number += int(late_s * options.rate_hz)
-    print(f"{sample_number / options.rate_hz:.6f},{','.join(cells)}", flush=True)
-    sample_number += 1
-    n_printed += 1
+def main() -> None:
+    """Read and print samples at their times."""
+    options = read_options()
+    files = [options.device / f"{name}_raw" for name in options.channels]
+    start_s = time.monotonic()
+    sample_number = 0
+    n_printed = 0
+    while not options.samples or n_printed < options.samples:
+        time.sleep(max(0.0, start_s + sample_number / options.rate_hz - time.monotonic()))
+        cells = [file.read_text().strip() for file in files]  # each read makes a measurement
+        # A delay of a whole sample or more belongs to a later sample; those before are skipped.
+        n_elapsed = int((time.monotonic() - start_s) * options.rate_hz)
+        sample_number = max(sample_number, n_elapsed)
+        print(f"{sample_number / options.rate_hz:.6f},{','.join(cells)}", flush=True)
+        sample_number += 1
+        n_printed += 1
+
+
+def read_options() -> argparse.Namespace:
+    """Read the options of the command line."""
+    parser = argparse.ArgumentParser(description="Print a line per sample of an IIO sensor.")
+    parser.add_argument(
+        "device", type=Path, help="folder of the sensor, below /sys/bus/iio/devices"
+    )
+    parser.add_argument(
+        "channels", nargs="+", help="such as in_accel_x, which is read from in_accel_x_raw"
+    )
+    parser.add_argument("--rate-hz", type=float, required=True, help="samples per second")
+    parser.add_argument(
+        "--samples", type=int, default=0, help="number of samples; by default unlimited"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

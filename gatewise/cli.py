@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gatewise.errors import GatewiseError, interruption, not_installed
+from gatewise.errors import GatewiseError, find_interruption, not_installed
 
 #: End of ``gatewise --help``; \\b keeps the lines of the paragraph after it.
 EXAMPLES = """\
@@ -241,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         exit_status = INTERRUPTED_STATUS
     except Exception as error:
-        if not isinstance(interruption(error), KeyboardInterrupt):
+        if not isinstance(find_interruption(error), KeyboardInterrupt):
             if shows_traceback:
                 raise
             return _print_error(error, words)

@@ -63,7 +63,7 @@ class GroupsWarning(UserWarning):
     """Neighbouring training rows that are nearly equal, without groups or times."""
 
 
-def interruption(error: BaseException | None) -> BaseException | None:
+def find_interruption(error: BaseException | None) -> BaseException | None:
     """Find a KeyboardInterrupt or SystemExit among the causes of an error.
 
     An interrupt during compiled code appears as the cause of a SystemError.

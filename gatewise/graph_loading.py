@@ -2,13 +2,13 @@
 
 A small graph may need a minute and gigabytes, because onnxruntime computes constants while it
 loads a graph. A child process, which runs this module as a program, therefore loads the graph and
-runs it once before the parent process loads it.
+runs it once before the parent process loads it. The input of the child is a task as a line of JSON,
+the graph, and the rows. If it exits with status 1, its output is the error.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -20,20 +20,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.documents import Amount, Record
+from gatewise.documents import Amount, Record, decode_json, encode_json
 from gatewise.errors import InputError, one_line
 from gatewise.imports import load_onnxruntime, open_session
 from gatewise.models.booster_files import BoosterFile, Library
 
 try:
     import resource
-except ImportError:  # only on Unix
+except ImportError:  # Windows can import this module, but has no signals to check a graph
     resource = None  # type: ignore[assignment]
 
 _PROCESS_STATUS: Final = Path("/proc/self/status")
-#: Limits for a bundle that states no limits, and their growth per byte of the graph.
-_DEFAULT_BYTES: Final = 1 << 30  # 1 GiB
-_BYTES_PER_BYTE: Final = 8
+#: If a bundle states no limits: limits for an empty graph, and their growth per byte of the graph.
+_DEFAULT_MEMORY_BYTES: Final = 1 << 30  # 1 GiB
+_MEMORY_BYTES_PER_GRAPH_BYTE: Final = 8
 _DEFAULT_SECONDS: Final = 10.0
 _SECONDS_PER_BYTE: Final = 1e-6
 #: Additional seconds after which the parent kills the child if the child's own timer fails.
@@ -55,7 +55,21 @@ _checked_digests: set[bytes] = set()
 
 
 class GraphLoadError(InputError):
-    """Graph that does not load and run within its limits."""
+    """A graph that does not load and run within its limits."""
+
+
+class _LoadTask(Record, frozen=True):
+    """Task of the child: sizes of the graph and of the rows that follow, and the limits.
+
+    `library` is None for an ONNX graph.
+    """
+
+    n_graph_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    library: Library | None
+    n_classes: int
+    limits: LoadLimits
 
 
 def check_loads(
@@ -74,10 +88,8 @@ def check_loads(
     limits. Memory is limited on Linux only.
     """
     limits = _choose_limits(len(graph), stated_limits, max_limits)
-    task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
-    task |= {"library": library, "n_classes": n_classes}
-    header = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
-    content = b"\n".join([header, graph]) + x.tobytes()
+    task = _LoadTask(len(graph), x.shape, str(x.dtype), library, n_classes, limits)
+    content = b"\n".join([encode_json(task), graph]) + x.tobytes()
     digest = hashlib.sha256(content).digest()
     if digest in _checked_digests:
         return
@@ -111,7 +123,9 @@ def _choose_limits(
 ) -> LoadLimits:
     if stated_limits is None:
         return LoadLimits(
-            bytes=min(_DEFAULT_BYTES + _BYTES_PER_BYTE * n_bytes, max_limits.bytes),
+            bytes=min(
+                _DEFAULT_MEMORY_BYTES + _MEMORY_BYTES_PER_GRAPH_BYTE * n_bytes, max_limits.bytes
+            ),
             seconds=min(_DEFAULT_SECONDS + _SECONDS_PER_BYTE * n_bytes, max_limits.seconds),
         )
     for name in ("bytes", "seconds"):
@@ -129,23 +143,23 @@ def _choose_limits(
 
 
 def _main() -> None:
-    header, _, content = sys.stdin.buffer.read().partition(b"\n")
-    task = json.loads(header)
-    n_bytes = task["size"]
-    x = np.frombuffer(content[n_bytes:], task["dtype"]).reshape(task["shape"])
-    library = task["library"]
+    """Load a graph and run it once, within the limits of the task."""
+    task_line, _, content = sys.stdin.buffer.read().partition(b"\n")
+    task = decode_json(task_line, _LoadTask, "task")
+    graph = content[: task.n_graph_bytes]
+    x = np.frombuffer(content[task.n_graph_bytes :], task.dtype).reshape(task.shape)
     # load the library before the limits apply
-    if library is None:
+    if task.library is None:
         load_onnxruntime()
     else:
-        import_module(library)
-    _limit_process(int(task["bytes"]), task["seconds"])
+        import_module(task.library)
+    _limit_process(int(task.limits.bytes), task.limits.seconds)
     try:
-        if library is None:
-            session = open_session(content[:n_bytes])
+        if task.library is None:
+            session = open_session(graph)
             session.run(None, {session.get_inputs()[0].name: x})
         else:
-            BoosterFile(library, content[:n_bytes], task["n_classes"]).predict_proba(x)
+            BoosterFile(task.library, graph, task.n_classes).predict_proba(x)
     except Exception as error:  # errors of the libraries have no common base class
         print(one_line(error))
         sys.exit(1)

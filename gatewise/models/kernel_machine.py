@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
-#: Number of squarings of the kernel; the exponent is 2**6.
+#: Number of squarings of the kernel; the exponent is 2**6. Fitted weights, the rates of packed
+#: models, and the kernels in compiled code, ONNX and C depend on it.
 SQUARINGS = 6
 
 
@@ -30,7 +31,7 @@ class KernelModel:
     mean: NDArray[np.float32]  # (n_features,)
     scale: NDArray[np.float32]  # (n_features,)
     landmarks: NDArray[np.float32]  # (n_landmarks, n_features), scaled
-    rate: np.float32  # gamma / 64
+    rate: np.float32  # gamma / 2**SQUARINGS
     weights: NDArray[np.float32]  # (n_landmarks, n_outputs)
     bias: NDArray[np.float32]  # (n_outputs,)
 
@@ -55,7 +56,7 @@ class KernelModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the flat arrays."""
+        """Bytes of the flat arrays, to which the number `rate` does not belong."""
         arrays = (self.mean, self.scale, self.landmarks, self.weights, self.bias)
         return sum(array.nbytes for array in arrays)
 
@@ -87,9 +88,11 @@ class KernelModel:
         margins = np.empty((len(x), self.n_outputs), np.float32)
         one = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
-        with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
+        # sums may overflow; margins that are not finite make the stop score NaN, which never stops
+        with np.errstate(all="ignore"):
             for rows in row_blocks(len(x), row_size):
-                # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
+                # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings; running_sum adds
+                # features, and then landmarks, in order, so that compiled code gives the same bits
                 scaled_x = (x[rows] - self.mean) * self.scale
                 differences = scaled_x[:, :, np.newaxis] - self.landmarks.T
                 power = one / (running_sum(differences * differences) * self.rate + one)

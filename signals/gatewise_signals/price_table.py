@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from gatewise.documents import Amount, DocumentError, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import InputError
@@ -11,8 +11,11 @@ from gatewise.errors import InputError
 PriceUnit: TypeAlias = Literal["us", "uj"]
 """Unit of prices: microseconds or microjoules."""
 
-Label = Annotated[str, Meta(min_length=1, max_length=1024)]
-Side = Annotated[int, Meta(ge=1, le=1 << 20)]
+MAX_WATTS: Final = 1e6
+"""The power of the processor must be below this."""
+
+StepLabel = Annotated[str, Meta(min_length=1, max_length=1024)]
+SideLength = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 class PriceTable(Record, frozen=True):
@@ -29,20 +32,20 @@ class PriceTable(Record, frozen=True):
     windows : int
         Number of windows in the measurement.
     watts : float or None
-        Power of the busy processor; None if it is not known.
+        Power of the busy processor in watts; None if it is not known.
     unit : {"us", "uj"}
         Unit of the prices, microseconds or microjoules.
     """
 
-    microseconds: dict[Label, Amount]
-    shape: Annotated[tuple[Side, ...], Meta(min_length=1, max_length=8)]
+    microseconds: dict[StepLabel, Amount]
+    shape: Annotated[tuple[SideLength, ...], Meta(min_length=1, max_length=8)]
     machine: Text
     windows: Annotated[int, Meta(ge=1)]
-    watts: Annotated[float, Meta(gt=0, lt=1e6)] | None = None
+    watts: Annotated[float, Meta(gt=0, lt=MAX_WATTS)] | None = None
     unit: PriceUnit = "us"
 
     def __post_init__(self) -> None:
-        if self.watts is not None and not 0 < self.watts < 1e6:  # only decoding checks Meta
+        if self.watts is not None and not 0 < self.watts < MAX_WATTS:  # only decoding checks Meta
             raise InputError(f"watts is {self.watts}; give the power of the busy processor")
         if self.unit == "uj" and self.watts is None:
             raise InputError(
@@ -56,8 +59,8 @@ class PriceTable(Record, frozen=True):
 
         Raises
         ------
-        InputError
-            If the file is missing or malformed.
+        DocumentError
+            If the file is missing or malformed; a subclass of InputError.
         """
         try:
             content = Path(path).read_bytes()
@@ -70,7 +73,7 @@ class PriceTable(Record, frozen=True):
         Path(path).write_bytes(encode_json(self, indent=1))
 
     def price(self, label: str) -> float:
-        """Compute the price of the step `label` in the table's unit."""
+        """Compute the price of the step `label` in the table's unit; KeyError if it has no time."""
         if self.unit == "us":
             return self.microseconds[label]
         assert self.watts is not None  # __post_init__ refuses such a table

@@ -1,4 +1,4 @@
-"""Conversion of termination signals into SystemExit, so that child processes are ended."""
+"""Convert the termination signals of POSIX to SystemExit, so that child processes are ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from gatewise.errors import interruption
+from gatewise.errors import find_interruption
 
 
 @contextmanager
 def exit_on_termination() -> Iterator[None]:
     """Raise SystemExit on SIGTERM and on SIGHUP, which a closed terminal sends.
 
-    It applies only in the main thread, where Python runs signal handlers, and only to signals
+    It works only in the main thread, where Python runs signal handlers, and only to signals
     without another handler. Therefore a nested block does nothing.
     """
 
@@ -29,11 +29,11 @@ def exit_on_termination() -> Iterator[None]:
                 previous_handlers[signal_number] = signal.signal(signal_number, raise_exit)
     try:
         yield
-    except Exception as error:
-        exit_error = interruption(error)
+    except Exception as error:  # SystemExit itself is no Exception and passes
+        exit_error = find_interruption(error)
         if exit_error is None:
             raise
-        # A library may wrap the exit in an error of its own. Raise the exit.
+        # a library has wrapped the exit in an error of its own
         raise exit_error from None
     finally:
         for signal_number, handler in previous_handlers.items():

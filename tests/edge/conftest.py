@@ -1,4 +1,4 @@
-"""Fixtures: the small bundle, a real broker, and an MQTT client that answers like a worker."""
+"""Fixtures: the small bundle, a real broker, simulated workers, and commands as processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.support import processes, small_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import SimulatedWorker
 
+# pytest finds fixtures of other modules by their names here
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
 command = processes.command
@@ -25,16 +26,16 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 @pytest.fixture
 def make_peer(broker: Mosquitto) -> Iterator[Callable[..., SimulatedWorker]]:
-    """Connect a client that answers like a worker; `respond_to` replaces its answers."""
-    peers: list[SimulatedWorker] = []
+    """Function that connects a simulated worker; `respond_to` replaces its answers."""
+    workers: list[SimulatedWorker] = []
 
-    def make_peer(
+    def connect_worker(
         respond_to: Callable[[wire.Request], list[wire.Response]] | None = None,
     ) -> SimulatedWorker:
         respond_to = respond_to or (lambda request: [small_bundle.answer_to(request)])
-        peers.append(SimulatedWorker(broker.url, respond_to))
-        return peers[-1]
+        workers.append(SimulatedWorker(broker.url, respond_to))
+        return workers[-1]
 
-    yield make_peer
-    for peer in peers:
-        peer.close()
+    yield connect_worker
+    for worker in workers:
+        worker.close()

@@ -25,7 +25,8 @@ from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_
 #: Default bounds of a file, far above any sample: number of arrays, and their bytes in memory.
 MAX_ARRAYS = 2048
 MAX_BYTES = 64 << 20
-#: Largest size of an array's entry in the zip file's list, in bytes.
+#: Largest size of an array's entry in the zip file's list, in bytes: 46, and a name, which is much
+#: shorter than the rest.
 MAX_ENTRY_BYTES = 512
 #: Bytes before an npy header's text: magic string, version and length of the text.
 NPY_PREFIX_BYTES = 10
@@ -33,7 +34,8 @@ NPY_PREFIX_BYTES = 10
 MAX_HEADER_BYTES = 1 << 16
 #: Bytes per read, so that an entry that expands beyond its limit stops early.
 CHUNK_BYTES = 1 << 20
-#: Header of an npy file exactly as numpy writes it (numpy.lib.format).
+#: Header of an npy file exactly as numpy writes it (numpy.lib.format). A length of up to 18 digits
+#: fits in 64 bits.
 _NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf][1248])', "
     rb"'fortran_order': (?P<by_column>False|True), "
@@ -41,7 +43,8 @@ _NPY_HEADER = re.compile(
     re.DOTALL,
 )
 
-#: Errors that zipfile and numpy raise for damaged or hostile files.
+#: Errors that zipfile and numpy raise for damaged or hostile files; a filter of warnings may turn
+#: their warnings into errors.
 _READING_ERRORS = (
     ValueError,
     TypeError,

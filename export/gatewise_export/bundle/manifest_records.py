@@ -1,6 +1,8 @@
-"""Records of ``manifest.json``, with types that bound its values.
+"""Records of ``manifest.json``, the description of a bundle.
 
-:mod:`.manifest_reader` checks the rules between their fields.
+The types bound the values, because manifests are untrusted. :mod:`.manifest_reader` checks the
+rules between their fields. tests/export/bundle compares docs/manifest.schema.json with these
+records, and its hostile bundles with the reader.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, Count, OperatingPoint
 from gatewise_signals.document import SignalRecord
 
-#: Names of a bundle's files.
+#: Name of the file with a bundle's manifest.
 MANIFEST: Final = "manifest.json"
-#: Rows with expected outputs, for the self-test.
+#: Name of the file with rows and expected outputs, for the self-test.
 SAMPLE: Final = "sample.npz"
-#: Optional file with the ranges of the training rows.
+#: Name of the optional file with the ranges of the training rows.
 RANGES: Final = "ranges.npz"
 #: Feature or input name that stands for all values of an array.
 INSTANCE: Final = "instance"
 
-#: Bounds on the lists of a manifest, which is untrusted; they are far above the needs of systems.
+#: Bounds on the lists of a manifest, which is untrusted; they are far above those of real bundles.
 MAX_FEATURES: Final = 65535
 MAX_CLASSES: Final = 65535
 MAX_STAGES: Final = 1024
@@ -161,7 +163,7 @@ class CloudSpec(Record, frozen=True):
     kind : {"margins", "classifier", "lightgbm", "xgboost", "catboost"}
         A graph of kind ``margins`` outputs margins, which `link` turns into probabilities. A graph
         of kind ``classifier`` outputs the class index, int64 (n,), and the probabilities, float32
-        (n, n_classes). Otherwise the library that reads the file.
+        (n, n_classes). Any other kind is the name of the library that reads the file.
     link : {"identity", "sigmoid", "softmax"}
     backend : str or None
         Import path of the model, ``python:module:attribute``, if `file` is not a graph. It is only
@@ -194,7 +196,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     Attributes
     ----------
     schema_version : int
-        Version of the document's format.
+        Version of the document's format. Readers refuse other versions.
     name, version : str
         Name and version of the bundle, which are levels of MQTT topics.
     created : str
@@ -221,7 +223,8 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     missing : MissingSpec
         Whether the models accept NaN.
     every_stage : tuple of StageSpec
-        Stages of all chains.
+        Stages of all chains, ``stages`` in the document; the stages of a :class:`.Manifest` are
+        those of its active chain.
     chains : tuple of tuple of int
         Candidate cascades as indices of stages.
     cloud : CloudSpec or None
@@ -233,8 +236,10 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     operating_points : tuple of OperatingPoint
     active : int
         Index of the active operating point.
-    reference_accuracy, reference_weighted_accuracy, reference_recall : float, float, tuple or None
-        Accuracies and recalls by class of the high-cost model on validation rows.
+    reference_accuracy, reference_weighted_accuracy : float or None
+        Accuracy of the high-cost model on validation rows, and its accuracy with their weights.
+    reference_recall : tuple or None
+        Recalls of the high-cost model by class.
     class_rows : tuple of int or None
         Validation rows of each class.
     min_recall, min_precision : tuple or None

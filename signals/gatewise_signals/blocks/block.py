@@ -1,6 +1,7 @@
 """Base classes of blocks, and blocks that run a Python function or a part of a network.
 
-A block is a step that computes features.
+A block is a step that computes features. Its label is its name in errors and prices. The names of
+its features consist of the label and a suffix, or are given by the user.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise.imports import import_object, object_path, open_session
+from gatewise.imports import object_path, open_session
 from gatewise_signals.blocks.network_part import cut_network
 from gatewise_signals.steps import Signal, Step, Values, names_per_channel, scale_counts
 
@@ -98,6 +99,7 @@ class Block(Step):
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
         model, shape = cut_network(content, output, str(path))
+        # run it once to count its values
         n_values = _run_network(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
         name = name or Path(path).stem
         features = tuple(names or (f"{name}.{output}.{k}" for k in range(n_values)))
@@ -131,7 +133,7 @@ class SignalBlock(Block):
     @property
     @abstractmethod
     def feature_words(self) -> tuple[str, ...]:
-        """Short names of the features of one channel."""
+        """Short names of the features of one channel, such as ``rms``."""
 
     @abstractmethod
     def values(self, x: Values) -> Values:
@@ -148,7 +150,10 @@ class SignalBlock(Block):
 
 @dataclass(frozen=True, repr=False)
 class _NamedFeatures(Block):
-    """Block that reads the window itself, with feature names that the user gives."""
+    """Block that reads the window itself, with feature names that the user gives.
+
+    `_check`, which :class:`.Step` calls, checks the fields.
+    """
 
     name: str
     features: tuple[str, ...]
@@ -164,7 +169,9 @@ class _NamedFeatures(Block):
     def _check(self) -> None:
         names = (self.name, *self.features)
         if not all(isinstance(name, str) and name and name.isprintable() for name in names):
-            raise InputError(f"block {self.name!r}: names must be printable words, not {names}")
+            raise InputError(
+                f"block {self.name!r}: names must be printable and not empty, but are {names}"
+            )
         if not self.features or len(set(self.features)) < len(self.features):
             raise InputError(f"block {self.name!r}: names are {self.features}; each must be unique")
 
@@ -173,13 +180,13 @@ class _NamedFeatures(Block):
         try:
             values = np.ascontiguousarray(output, np.float32)
         except (TypeError, ValueError) as error:
-            raise InputError(f"{self.label} gave no numbers: {one_line(error)}") from error
+            raise InputError(f"{self.label} did not return numbers: {one_line(error)}") from error
         if values.shape == (n_windows,) and len(self.features) == 1:
             return values[:, np.newaxis]
         if values.shape != (n_windows, len(self.features)):
             raise InputError(
-                f"{self.label} gave shape {values.shape} for {n_windows} windows; with its "
-                f"{len(self.features)} names it must give ({n_windows}, {len(self.features)})"
+                f"{self.label} returned shape {values.shape} for {n_windows} windows; with its "
+                f"{len(self.features)} names it must return ({n_windows}, {len(self.features)})"
             )
         return values
 
@@ -243,8 +250,8 @@ class OnnxBlock(_NamedFeatures):
 
     The features are the flattened values of `output`, which may be any value of the graph.
     onnxruntime runs windows one by one, so that the bits of a window do not depend on the other
-    windows. A window has the shape of the graph's input, with or without axes of length 1, or it is
-    one row with the same number of values. An image of shape (height, width, channels) is
+    windows. A window has the shape of the graph's input, with or without axes of length 1, or is a
+    flat row with as many values. An image of shape (height, width, channels) is
     transposed if the graph reads the channels first. The block cannot be written as C99.
 
     Parameters
@@ -310,11 +317,14 @@ class OnnxBlock(_NamedFeatures):
             windows = np.moveaxis(windows, -1, 1)
         elif window_axes != graph_axes and not is_row:
             raise InputError(
-                f"{self.label}: windows of shape {window_shape}; it reads {self.shape}"
+                f"{self.label}: got windows of shape {window_shape}, but the network reads "
+                f"{self.shape}"
             )
+        # only convert to float32, because the network was trained on unscaled values
         return scale_counts(windows, 1.0).reshape(len(windows), math.prod(self.shape))
 
 
+# more than the networks of a bundle, so that each is opened once
 @lru_cache(maxsize=16)
 def _open_session(model: bytes) -> Any:
     return open_session(model)
@@ -328,15 +338,3 @@ def _run_network(model: bytes, row: Values, label: str) -> Values:
         raise InputError(f"{label} does not run: {one_line(error)}") from error
     values: Values = output.ravel()
     return values
-
-
-def load_block_functions(options: Iterable[str]) -> dict[str, Function]:
-    """Import the functions of the options ``--block NAME=module:function``, by name."""
-    functions = {}
-    for option in options:
-        name, _, path = option.rpartition("=")
-        function = import_object(f"--block {option}", path)
-        if not name or not callable(function):
-            raise InputError(f"--block {option}: give NAME=module:function")
-        functions[name] = function
-    return functions

@@ -15,7 +15,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
-from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
+from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, BrokerProbe
 from gatewise_sim.doctor.settings import DeviceSettings
 
 #: Time after the TLS handshake in which a broker may refuse this client's certificate: a round trip
@@ -200,7 +200,7 @@ def _explain_failed_handshake(
 
 def _check_login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
-    probe = Probe(endpoint, settings.timeout)
+    probe = BrokerProbe(endpoint, settings.timeout)
     try:
         with probe:
             yield BROKER.ok("the broker accepts this client")
@@ -227,17 +227,19 @@ def _check_login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
         yield BROKER.problem("no-greeting", text, remedy)
 
 
-def _check_status_topic(probe: Probe, device: str) -> Finding:
+def _check_status_topic(probe: BrokerProbe, device: str) -> Finding:
     """Check that the device may write its status topic, and leave the status unchanged."""
     topic = wire.status_topic(device)
     probe.subscribe(topic)
     # A broker sends a retained message right after the SUBACK (MQTT 3.1.1, section 3.3.1.3).
-    retained_message = probe.wait(lambda name, _, is_retained: name == topic and is_retained, 0.5)
+    retained_message = probe.wait_for_message(
+        lambda name, _, is_retained: name == topic and is_retained, 0.5
+    )
     payload = b"offline" if retained_message is None else retained_message[1]
     reason_code = probe.publish(topic, payload, retain=True)
     own_message = None
     if reason_code != DENIED:
-        own_message = probe.wait(
+        own_message = probe.wait_for_message(
             lambda name, received_payload, _: (name, received_payload) == (topic, payload), 1.0
         )
         if retained_message is None:  # delete the status that this check published
@@ -252,11 +254,13 @@ def _check_status_topic(probe: Probe, device: str) -> Finding:
     return BROKER.ok(f"this client may write {topic}; its value is {status_text}")
 
 
-def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
+def _check_response_rights(probe: BrokerProbe, endpoint: Endpoint) -> Finding:
     """Check that this client may not write responses, which only workers may."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     reason_code = probe.publish(topic, b"")
-    if reason_code == DENIED or (reason_code == UNKNOWN and not probe.receives_own(topic, 1.0)):
+    if reason_code == DENIED or (
+        reason_code == UNKNOWN and not probe.receives_own_message(topic, 1.0)
+    ):
         return BROKER.ok("this client cannot send responses as a worker")
     text = "any client of this broker may send responses as a worker"
     if endpoint.uses_tls:
@@ -267,7 +271,7 @@ def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
     )
 
 
-def _check_pool_rights(probe: Probe) -> Finding:
+def _check_pool_rights(probe: BrokerProbe) -> Finding:
     """Check that this client may not subscribe as a member of a new pool of workers."""
     if probe.subscribe(wire.shared_subscription(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
         return BROKER.ok("this client cannot join a pool of workers")

@@ -1,4 +1,4 @@
-"""MQTT client that reports the reason codes of the broker's replies.
+"""MQTT client of ``gatewise doctor``, which reports the reason codes of the broker's replies.
 
 It uses MQTT 5 if the broker supports it, because only MQTT 5 has reason codes in every reply. With
 MQTT 3.1.1 the code of an acknowledged message is :data:`UNKNOWN`.
@@ -26,14 +26,19 @@ SESSION_TAKEN: Final = 0x8E
 PACKET_TOO_LARGE: Final = 0x95
 _UNSUPPORTED_PROTOCOL: Final = 0x84
 _PROTOCOLS: Final = (paho.MQTTv5, paho.MQTTv311)
-#: Code of an acknowledgement by MQTT 3.1.1, which has no reason, and of a missing one.
+#: Code if the acknowledgement has no reason code (MQTT 3.1.1) or does not come.
 UNKNOWN: Final = -1
+#: Keepalive of devices.
+_KEEPALIVE_SECONDS: Final = 10
 #: Smallest code of a failure.
 FAILURE: Final = 0x80
 
 
-class Probe:
-    """Connection to the broker as a context manager, which raises LinkError if it cannot connect.
+class BrokerProbe:
+    """Context manager that connects to the broker, or raises LinkError.
+
+    Attributes change on paho's thread until the connection has ended; a caller reads them after the
+    call whose effect they describe has returned.
 
     Parameters
     ----------
@@ -107,8 +112,8 @@ class Probe:
     def _open(self) -> bool:
         try:
             self._client.connect(
-                self._endpoint.host, self._endpoint.port, keepalive=10
-            )  # as a device
+                self._endpoint.host, self._endpoint.port, keepalive=_KEEPALIVE_SECONDS
+            )
         except OSError:
             return False
         self._client.loop_start()
@@ -141,7 +146,7 @@ class Probe:
             )
             return self._code_by_message_id.get(message_id, UNKNOWN)
 
-    def wait(
+    def wait_for_message(
         self, matches: Callable[[str, bytes, bool], bool], seconds: float
     ) -> tuple[float, bytes] | None:
         """Wait for the first message that `matches`, and drop the others.
@@ -149,25 +154,28 @@ class Probe:
         `matches` gets topic, payload and retain flag. Returns the time of arrival, by
         :func:`time.perf_counter`, and the payload, or None if no such message comes.
         """
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         with self._condition:
             while True:
                 while self._messages:
                     arrival, topic, payload, is_retained = self._messages.pop(0)
                     if matches(topic, payload, is_retained):
                         return arrival, payload
-                seconds_left = end - time.monotonic()
+                seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0 or self.disconnect_code is not None:
                     return None
                 self._condition.wait(seconds_left)
 
-    def receives_own(self, topic: str, seconds: float) -> bool:
-        """Publish on `topic` while subscribed to it; whether the message comes back."""
+    def receives_own_message(self, topic: str, seconds: float) -> bool:
+        """Publish on `topic` while subscribed to it; return whether the message comes back."""
         own_payload = b"gatewise doctor " + secrets.token_bytes(8)
         if self.subscribe(topic) >= FAILURE:
             return False
+        # without an acknowledgement the subscription may still work, so that the message decides
         self.publish(topic, own_payload)
-        echo = self.wait(lambda name, payload, _: (name, payload) == (topic, own_payload), seconds)
+        echo = self.wait_for_message(
+            lambda name, payload, _: (name, payload) == (topic, own_payload), seconds
+        )
         self._client.unsubscribe(topic)
         return echo is not None
 
@@ -215,4 +223,5 @@ class Probe:
 
 
 def _set_no_delay(_client: Any, _userdata: Any, connection: Any) -> None:
+    """Send small packets at once, because round trips are measured."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

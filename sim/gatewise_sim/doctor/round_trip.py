@@ -18,7 +18,7 @@ from gatewise_sim.doctor.probe import (
     PACKET_TOO_LARGE,
     SESSION_TAKEN,
     UNKNOWN,
-    Probe,
+    BrokerProbe,
 )
 from gatewise_sim.doctor.settings import DeviceSettings
 
@@ -42,7 +42,7 @@ def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterato
     request, expected_class = _make_request(settings, bundle)
     payload = wire.encode_request(request)
     try:
-        with Probe(settings.endpoint, settings.timeout) as probe:
+        with BrokerProbe(settings.endpoint, settings.timeout) as probe:
             yield from _exchange(probe, settings, request, payload, expected_class)
             disconnect_code = probe.disconnect_code
             max_packet_bytes = probe.max_packet_bytes
@@ -77,7 +77,7 @@ def _make_request(
 
 
 def _exchange(
-    probe: Probe,
+    probe: BrokerProbe,
     settings: DeviceSettings,
     request: wire.Request,
     payload: bytes,
@@ -127,7 +127,7 @@ def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
 
 
 def _await_response(
-    probe: Probe, topic: str, request: wire.Request, seconds: float
+    probe: BrokerProbe, topic: str, request: wire.Request, seconds: float
 ) -> tuple[float, wire.Response] | None:
     """Wait for the response to the request.
 
@@ -145,7 +145,9 @@ def _await_response(
         except WireError:
             return False
 
-    while (message := probe.wait(is_own_response, max(0.0, end - time.monotonic()))) is not None:
+    while (
+        message := probe.wait_for_message(is_own_response, max(0.0, end - time.monotonic()))
+    ) is not None:
         arrival, payload = message
         response = wire.decode_response(payload)
         if response.error != wire.NO_MODEL or request.model == _NO_MODEL[0]:
@@ -154,13 +156,15 @@ def _await_response(
     return timed_refusal
 
 
-def _explain_missing_response(probe: Probe, settings: DeviceSettings, reason_code: int) -> Finding:
+def _explain_missing_response(
+    probe: BrokerProbe, settings: DeviceSettings, reason_code: int
+) -> Finding:
     """Find the reason for a missing response, as far as the broker's reason codes allow."""
     device = settings.device or ""
     topic = wire.request_topic(device)
     response_topic = wire.response_topic(device)
     if reason_code == DENIED or (
-        reason_code == UNKNOWN and not probe.receives_own(topic, settings.timeout)
+        reason_code == UNKNOWN and not probe.receives_own_message(topic, settings.timeout)
     ):
         return ROUND_TRIP.problem(
             "publish-denied",

@@ -97,7 +97,7 @@ def overwrite_windows(windows):
     [
         (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; with its 1 names"),
         (lambda x: 1 / 0, "ZeroDivisionError"),
-        (lambda x: ["a"] * 3, "no numbers"),
+        (lambda x: ["a"] * 3, "did not return numbers"),
         (overwrite_windows, "read-only"),
     ],
 )
@@ -170,7 +170,7 @@ def test_unusable_networks_are_refused(network, tmp_path):
     (tmp_path / "text.onnx").write_text("no graph")
     with pytest.raises(InputError, match="is not a usable ONNX file"):
         sig.Block.from_onnx(tmp_path / "text.onnx", "logits")
-    with pytest.raises(InputError, match=r"windows of shape \(9,\); it reads \(4, 2\)"):
+    with pytest.raises(InputError, match=r"shape \(9,\), but the network reads \(4, 2\)"):
         sig.SignalGraph([sig.Block.from_onnx(path, "logits")]).transform(np.zeros((1, 9)))
 
 

@@ -25,7 +25,7 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_sim.doctor.checkup import examine
-from gatewise_sim.doctor.probe import Probe
+from gatewise_sim.doctor.probe import BrokerProbe
 from gatewise_sim.doctor.round_trip import _rate_round_trip
 from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
@@ -123,10 +123,12 @@ def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(broker_files, se
     )
     assert list_problem_codes(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
-    with Probe(Endpoint(secure_broker.url, **find_client_files(broker_files, "boss")), 5) as boss:
+    with BrokerProbe(
+        Endpoint(secure_broker.url, **find_client_files(broker_files, "boss")), 5
+    ) as boss:
         boss.subscribe("gw/v1/pi-2/#")
         # The broker sends retained messages right after the subscription.
-        assert boss.wait(lambda *_: True, 0.5) is None
+        assert boss.wait_for_message(lambda *_: True, 0.5) is None
 
 
 @pytest.mark.parametrize("bind_ids", [False, True])
