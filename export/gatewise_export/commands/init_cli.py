@@ -97,7 +97,10 @@ def init(
     try:
         out.write_text(
             _PRICE_FILE.format(
-                data=data, command=command, columns="\n".join(lines), kinds=", ".join(KINDS)
+                data=_replace_unprintable(str(data)),
+                command=_replace_unprintable(command),
+                columns="\n".join(lines),
+                kinds=", ".join(KINDS),
             ),
             "utf-8",
         )

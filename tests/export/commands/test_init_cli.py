@@ -107,3 +107,15 @@ def test_init_names_the_columns_that_it_drops_and_dates_of_two_formats(
     assert f"note: 'day': its dates, such as {days[0]!r}, fit %d/%m/%Y and %m/%d/%Y;" in message
     document = json.loads(run_command(*command, tmp_path / "q.toml", "--json")[1])
     assert any(text.startswith("'share'") for text in document["remarks"])
+
+
+def test_cells_of_several_lines_leave_the_file_readable(
+    run_command: RunCommand, tmp_path: Path
+) -> None:
+    table_file = tmp_path / "w.csv"
+    mass = [str(i / 7) for i in range(176)] + ["sensor\nfailed"] * 2
+    load_wine_table().assign(mass=mass).to_csv(table_file, index=False)
+    price_file = tmp_path / "p.toml"
+    _, _, message = run_command("init", table_file, "--target", "cultivar", "--out", price_file)
+    assert "--na 'sensor\nfailed'" in message
+    assert "mass" in PriceList.read(price_file).features
