@@ -261,6 +261,9 @@ def _print_error(error: Exception, words: Sequence[str]) -> int:
         exit_status = 2
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong
         command = f"gatewise {command_name}" if command_name else "gatewise"
+        # the context knows the whole path of a command such as `gatewise labels add`
+        context = getattr(error, "ctx", None)
+        command = command if context is None else context.command_path
         message = f"{error.format_message()} (see `{command} --help`)"
         exit_status = error.exit_code
     elif isinstance(error, OSError) and error.strerror is not None:

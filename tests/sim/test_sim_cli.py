@@ -44,6 +44,14 @@ def test_version():
     [
         (["dmo"], "gatewise: no command 'dmo', did you mean 'demo'? (see `gatewise --help`)"),
         (["--frob"], "gatewise: No such option: --frob (see `gatewise --help`)"),
+        (
+            ["labels", "add", "--zzz"],
+            "gatewise: No such option: --zzz (see `gatewise labels add --help`)",
+        ),
+        (
+            ["simulate", "loop", "--frob"],
+            "gatewise: No such option: --frob (see `gatewise simulate loop --help`)",
+        ),
     ],
 )
 def test_wrong_command_line_exits_2_with_one_line(arguments, line):

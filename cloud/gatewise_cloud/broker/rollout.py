@@ -25,6 +25,7 @@ import typer
 from msgspec import Meta
 
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise.settings import Settings
 from gatewise_cloud.broker.comparison import ALPHA, EFFECT, MIN_DEVICES, answers_to_detect
 from gatewise_cloud.broker.mqtt_client import publish_retained
@@ -286,7 +287,10 @@ def roll_out(
         if withdrawal_reason is not None:
             return RolloutEnd(offer, watcher.latest_report, withdrawal_reason, "withdrawn")
         n_running = len(watcher.latest_report.running_devices)
-        end_reason = f"no evidence in {watcher.n_reports} reports: {n_running} devices run it"
+        end_reason = (
+            f"no evidence in {watcher.n_reports} reports: the release runs on "
+            f"{plural(n_running, 'device')}"
+        )
         return RolloutEnd(offer, watcher.latest_report, end_reason, "no-evidence")
     return RolloutEnd(offer, watcher.latest_report)
 

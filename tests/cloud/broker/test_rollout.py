@@ -167,7 +167,7 @@ def test_a_release_that_kills_its_process_stops_at_the_first_step(repository, ha
     fleet = Fleet(100)
     end, shares = roll_out_to(repository, fleet, lambda _: "offline", has_baseline=has_baseline)
     assert (end.outcome, shares) == ("no-evidence", [0.05, 0.0])
-    assert "0 devices run it" in end.abort_reason
+    assert "release runs on 0 devices" in end.abort_reason
     assert fleet.n_reports == 10  # after which there is no evidence
 
 
