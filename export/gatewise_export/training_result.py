@@ -22,7 +22,7 @@ from gatewise_export.training_data import Split, feature_table
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data.datasets import Dataset
-from gatewise_training.data.misleading_columns import TableRemark
+from gatewise_training.data.misleading_columns import TableRemark, label_remark
 from gatewise_training.data.neighbouring_rows import neighbour_remark
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
@@ -205,6 +205,7 @@ class TrainingRun:
         texts = [remark.text for remark in self.table_remarks]
         remarks = [
             *texts,
+            label_remark(self.system.classes_),
             recall_remark(self.system, as_options=True),
             reference_remark(self.system, self.bundle.path),
         ]

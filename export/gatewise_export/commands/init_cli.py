@@ -47,7 +47,7 @@ def init(
     """
     from gatewise_training.data.datasets import read_table
     from gatewise_training.data.input_checks import check_classes
-    from gatewise_training.data.misleading_columns import drop_reason
+    from gatewise_training.data.misleading_columns import drop_reason, label_remark
 
     if out.suffix.lower() != ".toml":
         raise InputError(f"--out {out}: give a file that ends in .toml")
@@ -110,6 +110,8 @@ def init(
         *(remark.text for remark in remarks),
         *_remarks_on_choices(facts_of_column, drop_reasons, remarks),
     ]
+    if (text := label_remark(table.y)) is not None:
+        remark_texts.append(text)
     if as_json:
         emit(
             {"prices": str(out), "kinds": kind_of_column, "train": command, "remarks": remark_texts}

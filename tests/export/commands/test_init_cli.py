@@ -99,12 +99,15 @@ def test_init_names_the_columns_that_it_drops_and_dates_of_two_formats(
     rng = np.random.default_rng(0)
     shares = [f"{share:.2f}%" for share in rng.uniform(0, 100, 178)]
     days = [f"{1 + i % 12:02}/{1 + i * 7 % 12:02}/2025" for i in rng.permutation(178)]
-    load_wine_table().assign(share=shares, day=days, void="").to_csv(table_file, index=False)
+    frame = load_wine_table().assign(share=shares, day=days, void="")
+    frame.loc[:20, "cultivar"] = frame.cultivar[:21].str.upper()
+    frame.to_csv(table_file, index=False)
     command = ["init", table_file, "--target", "cultivar", "--out"]
     _, _, message = run_command(*command, tmp_path / "p.toml")
     assert "note: 'share': too many texts for categories; dropped in the file\n" in message
     assert "note: 'void': empty; dropped in the file\n" in message
     assert f"note: 'day': its dates, such as {days[0]!r}, fit %d/%m/%Y and %m/%d/%Y;" in message
+    assert "differ only in case or spelling" in message
     document = json.loads(run_command(*command, tmp_path / "q.toml", "--json")[1])
     assert any(text.startswith("'share'") for text in document["remarks"])
 

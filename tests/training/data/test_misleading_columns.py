@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn import datasets
 
-from gatewise_training.data.misleading_columns import drop_reason, table_remarks
+from gatewise_training.data.misleading_columns import drop_reason, label_remark, table_remarks
 from gatewise_training.data.table_columns import table_facts
 
 
@@ -116,3 +118,10 @@ def test_columns_with_too_many_categories_are_dropped():
     reasons = {name: drop_reason(name, column, []) for name, column in facts.items()}
     assert reasons.pop("text") == "more than 1,000 categories"
     assert set(reasons.values()) == {None}
+
+
+def test_labels_that_differ_only_in_spelling_are_named():
+    labels = ["Lager defekt", "lager  defekt", "Übermaß", unicodedata.normalize("NFD", "Übermaß")]
+    remark = label_remark(np.array([*labels, "ok"] * 3))
+    assert remark.startswith("the labels 'Lager defekt' and 'lager  defekt'; 'Übermaß' and ")
+    assert label_remark(np.array(["ok", "fault", "faults"])) is None

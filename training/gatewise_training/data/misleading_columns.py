@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from gatewise.columns.cells import ISO, read_category, read_number, read_time
 from gatewise.columns.kinds import MAX_LEARNED_CATEGORIES
 from gatewise.errors import InputError
+from gatewise.formats import listed
 from gatewise_training.data.table_columns import ColumnFacts, numeric_values
 
 if TYPE_CHECKING:
@@ -385,3 +387,24 @@ def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -
     if facts.kind == "category" and facts.n_distinct > MAX_LEARNED_CATEGORIES:
         return f"more than {MAX_LEARNED_CATEGORIES:,} categories"
     return None
+
+
+def label_remark(labels: Iterable[Any]) -> str | None:
+    """Write which labels differ only in case, spaces or the encoding of letters.
+
+    >>> label_remark(["ok", "OK ", "fault"]).partition(":")[0]
+    "the labels 'ok' and 'OK ' differ only in case or spelling"
+    >>> label_remark([1, 2, 12])
+    """
+    spellings: dict[str, list[str]] = {}
+    for label in dict.fromkeys(map(str, labels)):
+        letters = unicodedata.normalize("NFKC", label).casefold()
+        spellings.setdefault("".join(letters.split()), []).append(label)
+    similar_labels = [names for names in spellings.values() if len(names) > 1]
+    if not similar_labels:
+        return None
+    pairs = "; ".join(listed(list(map(repr, names))) for names in similar_labels)
+    return (
+        f"the labels {pairs} differ only in case or spelling: write one of them if they are one "
+        "class"
+    )
