@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import onnx
@@ -91,6 +92,32 @@ def test_a_device_with_custom_blocks_answers_as_the_system(system, bundle_path, 
     edge_rows = [k for k, answer in enumerate(answers) if answer.route == "edge"]
     assert edge_rows
     assert [answers[k].label for k in edge_rows] == system.predict(x)[edge_rows].tolist()
+
+
+def test_an_instance_whose_network_is_late_gets_the_fallback_answer(bundle_path, monkeypatch):
+    may_return = threading.Event()
+    run_network = block._run_network
+
+    def run_late(model, row, label):
+        may_return.wait(60)
+        return run_network(model, row, label)
+
+    def run_all_stages(point):
+        return "stop" if point.is_last_stage else "continue"
+
+    x, _ = draw_windows(1)
+    with gw.Device(
+        bundle_path, blocks={"spread": spread}, policy=run_all_stages, deadline_ms=150
+    ) as device:
+        assert device.answer(x[0]).stage == 1  # which reads the network
+        with monkeypatch.context() as patch:
+            patch.setattr(block, "_run_network", run_late)
+            answer = device.answer(x[0])
+            assert (answer.route, answer.stage) == ("fallback", 0)
+            assert answer.reason == "sensor-late:layer[hidden]"
+            # far below the 60 s of the network, even on a loaded machine
+            assert answer.latency_ms < 5_000
+            may_return.set()
 
 
 def test_networks_are_checked_before_the_device_loads_them(bundle_path, monkeypatch):

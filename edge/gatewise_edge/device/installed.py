@@ -68,7 +68,7 @@ class InstalledBundle:
     row_shape : tuple of int or None
         Shape of a row of float32 features; None if an array of that shape may be something else.
     block_reader : BlockingReader or None
-        Runs the blocks that are functions.
+        Runs the blocks that are functions or networks.
     channel_limits : ChannelLimits or None
         Plausible values of a window's channels.
     """

@@ -20,7 +20,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
 from gatewise_edge.sensors.row_reader import order_cells
-from gatewise_signals.blocks.block import FunctionBlock
+from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 from gatewise_signals.signal_input import SignalInput
 
 
@@ -100,9 +100,9 @@ class WindowSource:
     """A source with one window, each block of which is computed once, when it is first read.
 
     The values of the window itself, if they are columns, cost nothing. A block that cannot be
-    computed counts as a failed sensor. The `reader` runs a block that is a function, and the block
-    counts as a late sensor if it does not return in time. Raises InputError if the window has
-    another shape or type.
+    computed counts as a failed sensor. The `reader` runs a block that is a function or a network,
+    which may take any time, and the block counts as a late sensor if it does not return in time.
+    Raises InputError if the window has another shape or type.
 
     `implausible` is the name of the first channel with values far outside the training range, or
     with constant values although it varied in training. It is empty if every channel is plausible.
@@ -159,10 +159,11 @@ class WindowSource:
                 reading.enter(block_slice, values)
 
     def _compute_block(self, block_index: int, deadline: float) -> NDArray[Any]:
-        """Compute the features of a block; ReadTimeoutError if it is a slow function."""
+        """Compute the features of a block; ReadTimeoutError if it is a slow function or network."""
         block = self._graph.blocks[block_index]
         reader = self._reader
-        if reader is None or deadline == math.inf or not isinstance(block, FunctionBlock):
+        may_be_slow = isinstance(block, FunctionBlock | OnnxBlock)
+        if reader is None or deadline == math.inf or not may_be_slow:
             return self._values.block_features(block_index)
         return reader.run(
             lambda _: self._values.block_features(block_index), deadline - time.monotonic()
