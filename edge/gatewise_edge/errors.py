@@ -13,9 +13,15 @@ A bundle that cannot be read raises :class:`gatewise_export.bundle.errors.Bundle
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from gatewise.errors import GatewiseError
+
+WireReason: TypeAlias = Literal[
+    "size", "cbor", "json", "version", "id", "name", "range", "type", "shape", "infinite",
+    "missing", "checksum",
+]  # fmt: skip
+"""Short code of an invalid message, for counters and for the dead-letter topic."""
 
 
 class WireError(GatewiseError):
@@ -23,15 +29,12 @@ class WireError(GatewiseError):
 
     Attributes
     ----------
-    reason : str
-        Short code, for counters and for the dead-letter topic: ``size``, ``cbor``, ``json``,
-        ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``, ``missing``,
-        ``checksum`` or ``hash``.
+    reason : WireReason
     id : bytes or None
         Id of the message, with which an error response can be sent; None if it cannot be read.
     """
 
-    def __init__(self, reason: str, message: str, *, id: bytes | None = None) -> None:  # noqa: A002
+    def __init__(self, reason: WireReason, message: str, *, id: bytes | None = None) -> None:  # noqa: A002
         super().__init__(message)
         self.reason = reason
         self.id = id

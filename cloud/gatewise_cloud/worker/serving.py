@@ -329,7 +329,7 @@ class BatchServer:
         try:
             self._run_batch(batch, unanswered_tickets)
         except Exception as error:  # any error, because the thread must serve later batches
-            _LOG.exception("a batch of %s %s could not be answered", *batch.model)
+            _LOG.exception("error in a batch of %s %s", *batch.model)
             for ticket in unanswered_tickets:
                 self._fail(ticket, f"{type(error).__name__} in the worker")
         finally:

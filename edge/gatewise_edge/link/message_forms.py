@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from gatewise.documents import unique_json
 from gatewise.errors import InputError
 from gatewise_edge.checks import MAX_PAYLOAD, check_size
-from gatewise_edge.errors import WireError
+from gatewise_edge.errors import WireError, WireReason
 from gatewise_edge.link.encoding import (
     WIRE_VERSION,
     decode_request,
@@ -150,7 +150,7 @@ def _request_id(payload: bytes) -> bytes:
     try:
         id_text = _ID_DECODER.decode(payload).id
     except msgspec.ValidationError as error:
-        reason = "id" if payload.lstrip()[:1] == b"{" else "json"
+        reason: WireReason = "id" if payload.lstrip()[:1] == b"{" else "json"
         raise WireError(reason, f"not a message in JSON: {str(error)[:120]}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise WireError("json", f"not a message in JSON: {str(error)[:120]}") from None

@@ -176,7 +176,7 @@ class _Service:
 def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack) -> _Service:
     """Open the store and its bundles, the instances, the link, the device and its files."""
     store = None if settings.store is None else Store(settings.store)
-    # the bundles of the store come first, and then the configured one
+    # the last bundle is the configured one, or one of the store if that cannot be opened
     bundles = open_bundles(settings.bundle, store, settings.public_key)
     configured_manifest = bundles[-1].manifest
     instances = open_instances(settings, bundles[-1], stop_request)

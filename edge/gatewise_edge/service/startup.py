@@ -74,7 +74,7 @@ def make_updater(
 ) -> Updater | None:
     """Make the updater of ``--update-host``; None without this option.
 
-    `configured_bundle` is the bundle of the command line, which runs before the first update.
+    `configured_bundle`, the bundle of the command line, runs before the first update.
     """
     if not settings.update_host or store is None or settings.trust is None:
         return None

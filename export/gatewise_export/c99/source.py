@@ -32,8 +32,8 @@ LEAF_CODE = {
 }
 """C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
 
-A forest that is ``small`` has no ``pick``, and only the others need ``value``, so the generated
-code tests the fields in this order and needs no test for the last one.
+A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests the
+fields in this order, and needs no test of the last one in use.
 """
 
 
