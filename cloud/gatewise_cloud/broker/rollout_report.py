@@ -1,11 +1,11 @@
 """Report on a release, made from the statuses of the devices of a fleet.
 
 A device's status is, for example,
-``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2``.
+``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2 trial``.
 The device runs ``digits/7``, and the release whose digest begins with ``66b4bcb045f3`` was the last
 one to fail there. The device has seen 5120 instances, with 3 errors and 40 fallbacks. With
 ``--audit``, its audits represent 4900 instances, of which the high-cost model would answer an
-estimated 51.2 differently.
+estimated 51.2 differently. The trial of ``digits/7`` has not ended.
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ class RolloutReport:
 
     Attributes
     ----------
-    running_devices, refusing_devices, other_devices, offline_devices, offered_devices : set of str
+    running_devices, refusing_devices, trial_devices, other_devices, offline_devices, \
+offered_devices : set of str
         Ids of devices. `running_devices` run the release, and `refusing_devices` refuse it because
-        it failed there. `other_devices` are online with another version of the model.
+        it failed there. `trial_devices` are the running devices with the release on trial, which
+        may still fail. `other_devices` are online with another version of the model.
         `offline_devices` are not connected. `offered_devices` are all devices that get the offer.
     release_counts, other_counts : dict
         Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model by metric,
@@ -49,6 +51,7 @@ class RolloutReport:
 
     running_devices: Set[str] = frozenset()
     refusing_devices: Set[str] = frozenset()
+    trial_devices: Set[str] = frozenset()
     other_devices: Set[str] = frozenset()
     offline_devices: Set[str] = frozenset()
     offered_devices: Set[str] = frozenset()
@@ -79,6 +82,9 @@ class RolloutReport:
             running_devices=frozenset(running_words),
             refusing_devices=frozenset(
                 device for device, words in other_words.items() if words[:2] == refusal
+            ),
+            trial_devices=frozenset(
+                device for device, words in running_words.items() if "trial" in words
             ),
             other_devices=frozenset(other_words),
             offline_devices=frozenset(words_by_device.keys() - online_words.keys()),
@@ -114,9 +120,11 @@ class RolloutReport:
     def to_dict(self) -> dict[str, float | int | None]:
         """Return the counts of devices and the shares of the release; None for unknown shares."""
         shares = {metric: self.comparison(metric).release.share for metric in METRICS}
-        return {"running": len(self.running_devices), "refused": len(self.refusing_devices)} | {
-            metric: None if math.isnan(share) else share for metric, share in shares.items()
-        }
+        return {
+            "running": len(self.running_devices),
+            "on_trial": len(self.trial_devices),
+            "refused": len(self.refusing_devices),
+        } | {metric: None if math.isnan(share) else share for metric, share in shares.items()}
 
 
 def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str]:

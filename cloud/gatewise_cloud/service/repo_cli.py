@@ -12,7 +12,7 @@ import typer
 
 from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
-from gatewise.formats import percent
+from gatewise.formats import percent, plural
 from gatewise.settings import Settings, with_options
 from gatewise_cloud.broker.comparison import EFFECT
 from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, roll_out
@@ -258,6 +258,11 @@ class _WatchedRollout(NamedTuple):
             end_state = end_states.get(rollout_end.outcome, "withdrawn")
             text = f"{offer} is {end_state}: {rollout_end.abort_reason}"
         _print_outcome(as_json, document, text)
+        if n_trials := len(rollout_end.report.trial_devices):
+            note(
+                f"gatewise: {plural(n_trials, 'device')} may still reject {offer}, which is on "
+                "trial there: look again with gatewise repo status"
+            )
         if rollout_end.outcome != "done":
             raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
 
@@ -410,7 +415,8 @@ def _report_text(report: RolloutReport) -> str:
         f"{metric} {percent(report.comparison(metric).release.share)}" for metric in METRICS
     )
     n_running = len(report.running_devices)
-    return f"{n_running} run it, it failed on {len(report.refusing_devices)}; {shares}"
+    trial_text = f", {len(report.trial_devices)} of them on trial" * bool(report.trial_devices)
+    return f"{n_running} run it{trial_text}, it failed on {len(report.refusing_devices)}; {shares}"
 
 
 def _note_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:

@@ -29,8 +29,8 @@ class ReleaseStatus:
     of the next report on `clock`. Without a link nothing is published.
 
     A report is the release and, as far as there are such counts, ``refused DIGEST``,
-    ``seen=INSTANCES,ERRORS,FALLBACKS`` and ``audited=INSTANCES,DISAGREEMENTS``, separated by
-    spaces; see docs/wire.md.
+    ``seen=INSTANCES,ERRORS,FALLBACKS`` and ``audited=INSTANCES,DISAGREEMENTS``, and ``trial`` while
+    the release is on trial, separated by spaces; see docs/wire.md.
     """
 
     def __init__(
@@ -87,4 +87,6 @@ class ReleaseStatus:
             n_instances = gauges["audit_instances"]
             weighted_disagreements = gauges["audit_weighted"]
             status_words.append(f"audited={n_instances:.0f},{weighted_disagreements:.1f}")
+        if self._store.state.is_on_trial:
+            status_words.append("trial")
         self._link.set_status(" ".join(status_words))

@@ -397,6 +397,7 @@ class Updater:
         self._trial.end()
         state = self.store.state
         self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
+        self._release_status.publish()
         self.store.remove_old_releases()
         self._increment("passed")
         _LOG.info("%s has passed its trial", self._release_name)

@@ -401,7 +401,7 @@ def test_a_rollout_without_audits_reports_disagreement_as_not_compared(
     repository, endpoint, capsys
 ):
     for i in range(3):
-        status = f"online small/8 seen=1000000,{i},20".encode()
+        status = f"online small/8 seen=1000000,{i},20 trial".encode()
         publish_retained(endpoint, status_topic(f"pi-{i}"), status)
         publish_retained(endpoint, status_topic(f"old-{i}"), status.replace(b"/8", b"/7"))
     command = ["repo", "publish", str(repository.folder), "small/8", "--every", "0.1"]
@@ -409,6 +409,9 @@ def test_a_rollout_without_audits_reports_disagreement_as_not_compared(
     output, notes = capsys.readouterr()
     document = json.loads(output)
     assert document["not_compared"] == ["disagreement"]
+    # the devices may still reject the release
+    assert (document["running"], document["on_trial"]) == (3, 3)
+    assert "3 devices may still reject small/8" in notes
     assert "--worse-by did not compare disagreement: 0 devices with the release" in notes
     n_answers_by_metric = document["answers_to_find"]
     assert n_answers_by_metric.keys() == {"errors", "fallbacks"}
@@ -420,6 +423,7 @@ def test_a_rollout_without_audits_reports_disagreement_as_not_compared(
 def test_repo_status_counts_reports_and_rollback_checks_the_version(repository, endpoint, capsys):
     offer = repository.publish("small/8")
     statuses = {f"pi-{i}": f"online small/8 seen=1000,{i},20 audited=900,{i}.5" for i in range(8)}
+    statuses["pi-0"] += " trial"
     for i in range(2):
         statuses[f"bad-{i}"] = f"online small/7 refused {offer.digest[:12]}"
     statuses["old"] = "online small/7 refused 000000000000 seen=nan,-1,x audited=7"
@@ -429,7 +433,8 @@ def test_repo_status_counts_reports_and_rollback_checks_the_version(repository, 
     assert len(read_statuses(endpoint)) == 12
     assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
     row_of_release, row_of_previous = json.loads(capsys.readouterr().out)["releases"]
-    assert (row_of_release["running"], row_of_release["refused"]) == (8, 2)
+    assert (row_of_release["running"], row_of_release["on_trial"]) == (8, 1)
+    assert row_of_release["refused"] == 2
     # 0 + 1 + ... + 7 = 28 errors, and half a disagreement more on each device.
     shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
     assert row_of_release.items() >= shares.items()

@@ -63,7 +63,7 @@ def test_running_process_adopts_a_published_release(
     fleet.add("8")
     arguments = ["repo", "publish", fleet.folder, "small/8", "--broker", broker.url]
     assert main([str(argument) for argument in arguments]) == 0
-    wait_until(lambda: ("pi-1", "online small/8") in peer.statuses, "version 8")
+    wait_until(lambda: ("pi-1", "online small/8 trial") in peer.statuses, "version 8")
     assert request_answer()["label"] == "yes"
     with urllib.request.urlopen(metrics_url.replace("metrics", "healthz"), timeout=30) as response:
         assert response.read() == b"ok\n"

@@ -163,10 +163,25 @@ def test_status_names_the_release_that_failed(run_device, fleet):
     device = run_device(link=link)
     device.wait_for_version("8")
     device.fail_trial()
-    assert statuses == ["small/7", "small/8", f"small/7 refused {offer.digest[:12]}"]
+    assert statuses == ["small/7", "small/8 trial", f"small/7 refused {offer.digest[:12]}"]
     device.close()
     run_device(link=link)
     assert statuses[-1] == statuses[-2]
+
+
+def test_status_says_when_a_trial_has_ended(run_device, fleet):
+    statuses = []
+    link = FakeLink()
+    link.watch = lambda topic, handle: None
+    link.set_status = statuses.append
+    fleet.publish("8")
+    device = run_device(link=link)
+    device.wait_for_version("8")
+    device.pass_trial()
+    device.wait_for_count("passed")
+    assert statuses[1] == "small/8 trial"
+    assert statuses[-1].startswith("small/8 seen=")
+    assert "trial" not in statuses[-1]
 
 
 def test_trial_continues_over_short_runs(run_device, device_on_trial):
