@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit, xlogy
@@ -286,43 +287,46 @@ def _find_lower_minimum(d: Array, g: Array, start: Array) -> Array:
     return np.where(is_left_lower, left_minimum, right_minimum)
 
 
+@numba.njit(cache=True, nogil=True)
 def _find_stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
     """Find the root of ``f'`` in a bracket of each row, for ``f(t) = d sigmoid(t) + (t - g)^2``.
 
     ``f'`` must rise inside the bracket. If all of it is at most 0, the result is `high`, and if all
     of it is positive, `low`.
     """
-    slope_at_high = d * expit(high) * expit(-high) + 2.0 * (high - g)
-    low = np.where(slope_at_high <= 0.0, high, low)
-    solution = np.clip(start, low, high)
-    rows = np.flatnonzero(low < high)
-    d, g, low, high, t = d[rows], g[rows], low[rows], high[rows], solution[rows]
-    last_step = high - low
-    for _ in range(100):  # bisection alone would reach the resolution of float64 in fewer steps
-        if not len(rows):
-            break
-        # f'(t) = d q (1 - q) + 2 (t - g),  f''(t) = d q (1 - q) (1 - 2 q) + 2
-        q = expit(t)
-        one_minus_q = expit(-t)
-        slope = d * q * one_minus_q + 2.0 * (t - g)
-        curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, MIN_CURVATURE)
-        newton_t = t - slope / curvature
-        low = np.where(slope <= 0.0, t, low)
-        high = np.where(slope >= 0.0, t, high)
-        # use Newton's step if it stays inside and is at most half the last one, else bisect
-        is_inside = (newton_t >= low) & (newton_t <= high)
-        is_short = 2.0 * np.abs(slope) <= last_step * curvature
-        next_t = np.where(is_inside & is_short, newton_t, 0.5 * (low + high))
-        last_step = np.abs(next_t - t)
-        t = next_t
-        solution[rows] = t
-        is_moving = last_step > MIN_RELATIVE_STEP * (1.0 + np.abs(t) + np.abs(g))
-        if not is_moving.all():  # the next iterations compute only the rows that still move
-            rows, d, g = rows[is_moving], d[is_moving], g[is_moving]
-            low, high, t, last_step = (
-                low[is_moving],
-                high[is_moving],
-                t[is_moving],
-                last_step[is_moving],
-            )
+    solution = np.empty(len(d))
+    for i in range(len(d)):
+        high_t = high[i]
+        slope_at_high = d[i] * _sigmoid(high_t) * _sigmoid(-high_t) + 2.0 * (high_t - g[i])
+        low_t = high_t if slope_at_high <= 0.0 else low[i]
+        t = min(max(start[i], low_t), high_t)
+        last_step = high_t - low_t
+        # bisection alone would reach the resolution of float64 in fewer than 100 steps
+        for _ in range(100 if low_t < high_t else 0):
+            # f'(t) = d q (1 - q) + 2 (t - g),  f''(t) = d q (1 - q) (1 - 2 q) + 2
+            q = _sigmoid(t)
+            one_minus_q = _sigmoid(-t)
+            slope = d[i] * q * one_minus_q + 2.0 * (t - g[i])
+            curvature = max(d[i] * q * one_minus_q * (one_minus_q - q) + 2.0, MIN_CURVATURE)
+            if slope <= 0.0:
+                low_t = t
+            if slope >= 0.0:
+                high_t = t
+            # use Newton's step if it stays inside and is at most half the last one, else bisect
+            next_t = t - slope / curvature
+            is_short = 2.0 * abs(slope) <= last_step * curvature
+            if not (low_t <= next_t <= high_t and is_short):
+                next_t = 0.5 * (low_t + high_t)
+            last_step = abs(next_t - t)
+            t = next_t
+            if last_step <= MIN_RELATIVE_STEP * (1.0 + abs(t) + abs(g[i])):
+                break
+        solution[i] = t
     return solution
+
+
+@numba.njit(cache=True, nogil=True)
+def _sigmoid(t: float) -> float:
+    """Compute ``1 / (1 + exp(-t))``; exp overflows to infinity, which gives 0."""
+    sigmoid: float = 1.0 / (1.0 + np.exp(-t))
+    return sigmoid
