@@ -1,0 +1,1 @@
+"""Experiments of :mod:`benchmarks.bench_loop`, and the page of their results."""

@@ -1,0 +1,146 @@
+"""The page loop.md with the results of :mod:`benchmarks.bench_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness
+from benchmarks.data.loop_refits import N_LABELS, STRATEGIES
+from benchmarks.data.loop_streams import AUDIT_RATE
+from benchmarks.loop.alarms import LOSS, N_INSTANCES_PER_WEEK, N_LABELS_PER_WEEK, OFFLOAD_RATE
+from benchmarks.loop.estimates import LABEL_COUNTS, N_WIDTH_LABELS
+
+
+def write_page(results: Mapping[str, Any]) -> list[str]:
+    """Write the page of the parts that were run."""
+    lines = [
+        "# The loop: archived instances, estimates of the accuracy, refits",
+        "",
+        f"Simulated streams have two classes. They offload {OFFLOAD_RATE:.0%} of the instances and "
+        f"audit {AUDIT_RATE:.0%} of the others, whatever their confidence. `make bench-loop` makes "
+        "this page.",
+        "",
+    ]
+    if "monitor" in results:
+        lines += ["## Estimates of the accuracy", "", *_estimate_lines(results["monitor"]), ""]
+    if "alarm" in results:
+        lines += ["## Alarm", "", *_alarm_lines(results["alarm"]), ""]
+    for name in ("thinning", "kills"):
+        if name in results:
+            pairs = [[key.replace("_", " "), f"{v:.6g}"] for key, v in results[name].items()]
+            table = harness.table_lines(["figure", "value"], pairs)
+            lines += [f"## {name.capitalize()}", "", *table, ""]
+    if "refit" in results:
+        lines += ["## Refits", "", *_refit_lines(results["refit"]), ""]
+    return lines
+
+
+def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Table of the coverage of the intervals and of their widths."""
+    looks = [f"{n} labels" for n in LABEL_COUNTS]
+    width = f"width at {N_WIDTH_LABELS}"
+    header = ["f0", "system", *looks, "at all looks", width, "labels alone", "ratio"]
+    rows = [
+        [
+            f"{record['accuracy']:.0%}", f"{record['system']:.1%}",
+            *(f"{share:.1%}" for share in record["coverage"]), f"{record['at_all_looks']:.1%}",
+            f"{record['width']:.3f}", f"{record['width_alone']:.3f}",
+            f"{record['width'] / record['width_alone']:.2f}",
+        ]
+        for record in records
+    ]  # fmt: skip
+    return [
+        "Accuracy of the high-cost model f0 and of the system, and share of streams in which the "
+        "95 % interval contains the accuracy of the system after each number of labels, and after "
+        f"all of them. The widths of the intervals at {N_WIDTH_LABELS} labels are with the "
+        "predictions of f0 and from labels alone.",
+        "",
+        *harness.table_lines(header, rows),
+    ]
+
+
+def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
+    """Table of the alarms of both kinds of streams."""
+    header = [
+        "stream", "streams", "accuracy", "offloaded", "false alarms",
+        "detected within 2000 sent", "within 10000",
+    ]  # fmt: skip
+    rate_names = (
+        "accuracy", "offload_rate", "false_alarms", "found_within_2000", "found_within_10000",
+    )  # fmt: skip
+    titles = {
+        "letters": "Letters, A to M against N to Z",
+        "drawn": "simulated; only the device's own answers get worse",
+    }
+    rows = [
+        [
+            title,
+            str(results[key]["streams"]),
+            *(f"{results[key][rate_name]:.0%}" for rate_name in rate_names),
+        ]
+        for key, title in titles.items()
+    ]
+    return [
+        f"A week has {N_INSTANCES_PER_WEEK} instances, and {N_LABELS_PER_WEEK} of those sent get a "
+        f"label. A loss begins at once and is {100 * LOSS:.0f} points above the tolerated "
+        "error rate, at which false alarms are counted. On Letters, the rule of devices chooses "
+        "the audits, and wrong answers of all kinds become more frequent.",
+        "",
+        *harness.table_lines(header, rows),
+    ]
+
+
+def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Mean accuracies of each set over its seeds, and their differences from all labels."""
+    columns = ["before refit", *(strategy.title for strategy in STRATEGIES), "all labels"]
+    accuracies = []
+    differences = []
+    for name in dict.fromkeys(case["set"] for case in cases):
+        cases_of_set = [case for case in cases if case["set"] == name]
+        values = {key: np.array([case[key] for case in cases_of_set]) for key in columns}
+        row_start = [name, str(len(cases_of_set))]
+        accuracies.append([*row_start, *(_with_error(values[key]) for key in columns)])
+        n_accepted = sum(case["verdict of chosen"] == "better" for case in cases_of_set)
+        differences.append(
+            [
+                *row_start,
+                *(_with_error(values[key] - values["all labels"]) for key in columns[:-1]),
+                str(n_accepted),
+            ]
+        )
+    return [
+        f"The rows shift, and the instances of a week after the shift get {N_LABELS} labels:",
+        "",
+        "- chosen: for an estimate of the accuracy, from offloaded and audited instances",
+        "- random: from offloaded and audited instances",
+        "- offloaded: at random from offloaded instances",
+        "- 4 x 50 for refits: four times 50, chosen for refits from offloaded and audited "
+        "instances; a refit follows each choice",
+        "- 4 x 50 of all rows: the same from all instances",
+        "",
+        "Devices audit a fifth of their answers, in the last strategy all, and in offloaded none. "
+        "The accuracy is measured on unseen rows from after the shift, and compared with that of a "
+        "system fitted on all labels of the week.",
+        "",
+        *harness.table_lines(["accuracy", "seeds", *columns], accuracies),
+        "",
+        *harness.table_lines(
+            [
+                "difference from all labels", "seeds", *columns[:-1],
+                "seeds in which the refit of chosen was better",
+            ],
+            differences,
+        ),
+    ]  # fmt: skip
+
+
+def _with_error(values: NDArray[np.float64]) -> str:
+    """Mean and standard error in percent."""
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f} %"
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    return f"{100 * values.mean():.1f} ± {100 * error:.1f} %"
