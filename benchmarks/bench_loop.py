@@ -36,8 +36,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     parts = {
         "monitor": lambda: measure_estimates(40 if options.quick else 500),
         "alarm": lambda: measure_alarms(20 if options.quick else 200),
-        "thinning": lambda: measure_thinning(200_000 if options.quick else 4_000_000),
-        "kills": lambda: measure_kills(3 if options.quick else 12),
+        "thinning": lambda: measure_thinning(200_000 if options.quick else 10_000_000),
+        "kills": lambda: measure_kills(3 if options.quick else 200),
         "refit": lambda: measure_refits(1 if options.quick else N_SEEDS),
     }
     results = {}

@@ -63,18 +63,41 @@ STRATEGIES: Final = (
 Rows = tuple[NDArray[np.float32], NDArray[Any]]
 
 
-def _occupancy(seed: int) -> tuple[Rows, Rows]:
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Rows before and after a shift; rows of one `unit` are all in the week or all test rows."""
+
+    before: Rows
+    after: Rows
+    unit: NDArray[np.intp]  # of each row after the shift
+
+    def split(self, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Draw the week, two thirds of the units after the shift, and the test rows.
+
+        Both are row numbers in random order.
+        """
+        rng = np.random.default_rng(seed)
+        units = rng.permutation(np.unique(self.unit))
+        is_week = np.isin(self.unit, units[: 2 * len(units) // 3])
+        return rng.permutation(np.flatnonzero(is_week)), np.flatnonzero(~is_week)
+
+
+def _occupancy(seed: int) -> Shift:
     """Occupancy on days with a mostly closed door, then on days with an open one."""
     arrays = problems.data_arrays("occupancy")
     X = arrays["X"]
     y = arrays["y"]
     before = _some(arrays["part"] < 2, 2000, seed)
     after = _some(arrays["part"] == 2, 3000, seed)
-    return (X[before], y[before]), (X[after], y[after])
+    return Shift((X[before], y[before]), (X[after], y[after]), np.arange(len(after)))
 
 
-def _hapt(seed: int) -> tuple[Rows, Rows]:
-    """Ten people, then five others; six activities, the features of the accelerometer's time."""
+def _hapt(seed: int) -> Shift:
+    """Ten people, then five others; six activities, the features of the accelerometer's time.
+
+    Neighbouring windows share half of their samples. An episode, the windows of one activity in a
+    row, is therefore a unit; test rows would otherwise share samples with labelled ones.
+    """
     arrays = problems.data_arrays("hapt")
     columns = np.flatnonzero(arrays["group"] <= 1)
     people = np.random.default_rng(seed).permutation(np.unique(arrays["subject"]))
@@ -82,10 +105,15 @@ def _hapt(seed: int) -> tuple[Rows, Rows]:
     before = is_activity & np.isin(arrays["subject"], people[:10])
     after = is_activity & np.isin(arrays["subject"], people[10:15])
     X = arrays["X"][:, columns]
-    return (X[before], arrays["y"][before]), (X[after], arrays["y"][after])
+    y = arrays["y"]
+    is_start = np.diff(y, prepend=-1).astype(bool) | np.diff(arrays["subject"], prepend=-1).astype(
+        bool
+    )
+    episode = np.cumsum(is_start)
+    return Shift((X[before], y[before]), (X[after], y[after]), episode[after])
 
 
-def _letters(seed: int) -> tuple[Rows, Rows]:
+def _letters(seed: int) -> Shift:
     """Letters A to E, then A to F with four times as many A."""
     arrays = problems.data_arrays("letter")
     X = arrays["X"].astype(np.float32)
@@ -96,7 +124,8 @@ def _letters(seed: int) -> tuple[Rows, Rows]:
     after = np.flatnonzero(~is_before & (y < 6))
     after = after[(y[after] == 0) | (y[after] == 5) | (rng.random(len(after)) < 0.5)]
     after = np.concatenate([after, rng.permutation(after[y[after] == 0])])
-    return (X[before], y[before]), (X[after], y[after])
+    # a letter that is there twice is one unit
+    return Shift((X[before], y[before]), (X[after], y[after]), after)
 
 
 def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
@@ -105,7 +134,7 @@ def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
 
 
 #: Functions that return the rows before and after a shift for a seed.
-SETS: Final[dict[str, Callable[[int], tuple[Rows, Rows]]]] = {
+SETS: Final[dict[str, Callable[[int], Shift]]] = {
     "occupancy by day": _occupancy,
     "HAPT by subject": _hapt,
     "Letters, new class": _letters,
@@ -114,10 +143,10 @@ SETS: Final[dict[str, Callable[[int], tuple[Rows, Rows]]]] = {
 
 def refit_case(name: str, seed: int) -> dict[str, Any]:
     """Accuracies on unseen rows after the shift, before and after refits."""
-    (X_old, y_old), (X_new, y_new) = SETS[name](seed)
-    order = np.random.default_rng(seed).permutation(len(y_new))
-    week = order[: 2 * len(order) // 3]
-    test = order[2 * len(order) // 3 :]
+    shift = SETS[name](seed)
+    X_old, y_old = shift.before
+    X_new, y_new = shift.after
+    week, test = shift.split(seed)
     figures: dict[str, Any] = {"set": name, "seed": seed}
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)

@@ -124,7 +124,9 @@ def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         "Devices audit a fifth of their answers, in the last strategy all, and in offloaded none. "
         "The accuracy is measured on unseen rows from after the shift, and compared with that of a "
-        "system fitted on all labels of the week.",
+        "system fitted on all labels of the week. Windows of HAPT overlap, so an episode of an "
+        "activity is in the week or among the test rows as a whole, and so is a letter that is "
+        "drawn twice.",
         "",
         *harness.table_lines(["accuracy", "seeds", *columns], accuracies),
         "",
