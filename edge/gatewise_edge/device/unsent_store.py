@@ -102,8 +102,9 @@ class UnsentStore:
             self._n_requests, self._n_bytes, self._chance = totals
         except (OSError, sqlite3.Error) as error:
             # The subclasses stand for a lock, a full disk and the like.
-            remedy = "; move it away" if type(error) is sqlite3.DatabaseError else ""
-            raise InputError(f"--keep-unsent {path}: {error}{remedy}") from None
+            raise InputError(
+                f"--keep-unsent {path}: {error}; give another name, or move the file away"
+            ) from None
 
     def __len__(self) -> int:
         return int(self._n_requests)

@@ -121,7 +121,7 @@ def test_killed_process_leaves_complete_requests_that_only_its_user_can_read(tmp
 def test_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("these are notes, not a database; " * 50)  # longer than SQLite's header
-    with pytest.raises(InputError, match=r"--keep-unsent .*not a database; move it away"):
+    with pytest.raises(InputError, match=r"--keep-unsent .*not a database; give another name"):
         UnsentStore(path, max_bytes=100, max_age_s=60)
 
 

@@ -46,8 +46,9 @@ def test_probabilities_of_majority_voting_are_shares_of_votes():
 def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     X, y, X_val, y_val = split_two_thirds()
     costs = FeatureCosts.uniform(X.shape[1])
-    settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
-    system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
+    settings = {"n_estimators": 16, "alpha": 0.0, "random_state": 0}
+    system_without_budget = BudgetForest(costs, max_loss=0.0, **settings)
+    system_without_budget.fit(X, y, validation=(X_val, y_val))
     forest = find_largest_forest(system_without_budget)
     assert forest.n_trees == 16  # no budget ends the growth before n_estimators
     prefixes = [forest.select(range(n_trees)) for n_trees in range(1, 17)]
