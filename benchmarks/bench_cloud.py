@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.cloud.load import connected, payloads
+from benchmarks.cloud.load import LoadClient, connected, payloads
 from gatewise.console import note
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.cloud_model import CloudModel
@@ -44,6 +44,11 @@ TARGETS: dict[str, tuple[str, str, float]] = {
         "p99 at half load over the larger of 5 p50 and a bare responder's p99",
         "at most",
         1.0,
+    ),
+    "share_with_archive": (
+        "instances a second with an archive over those without",
+        "at least",
+        0.95,
     ),
 }
 
@@ -144,6 +149,7 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         figures["by_workers"] = {
             str(n_workers): _summarise_rates(rates_by_workers[n_workers]) for n_workers in (1, 2)
         }
+        figures |= _measure_archive(client, svm_path, broker.url, X, n_batches, n_turns=n_turns)
     figures["round_trip_over_echo"] = round(
         float(np.median(trip_seconds) / np.median(echo_seconds)), 2
     )
@@ -155,6 +161,30 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     bound = max(5.0 * float(np.median(paced_latencies)), float(np.quantile(bare_latencies, 0.99)))
     figures["p99_over_bound"] = round(float(np.quantile(paced_latencies, 0.99)) / bound, 2)
     return figures
+
+
+def _measure_archive(
+    client: LoadClient, path: Path, url: str, X: Any, n_batches: int, *, n_turns: int
+) -> dict[str, Any]:
+    """Measure the instances a second of a worker with an archive and without one, in turns."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(n_turns):
+        # the order alternates, so that neither always follows the other
+        for has_archive in (False, True) if turn % 2 else (True, False):
+            options = ("--keep", str(path.with_name("archive"))) if has_archive else ()
+            with _run_workers([path], url, 1, options):
+                client.time_flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
+                messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
+                seconds = client.time_flood(messages, MAX_PENDING)
+            rates[has_archive].append(ROWS_PER_MESSAGE * n_batches / seconds)
+        note(f"archive {rates[True][-1]:.0f}/s, without {rates[False][-1]:.0f}/s")
+    return {
+        "archive_per_second": _summarise_rates(rates[True]),
+        "no_archive_per_second": _summarise_rates(rates[False]),
+        "share_with_archive": round(
+            float(np.median(np.array(rates[True]) / np.array(rates[False]))), 3
+        ),
+    }
 
 
 def _pack_models(folder: Path, max_rows: int | None) -> tuple[Path, Path, Any]:
@@ -183,9 +213,11 @@ def _pack_models(folder: Path, max_rows: int | None) -> tuple[Path, Path, Any]:
 
 
 @contextmanager
-def _run_workers(paths: Sequence[Path], url: str, n_workers: int) -> Iterator[None]:
+def _run_workers(
+    paths: Sequence[Path], url: str, n_workers: int, options: Sequence[str] = ()
+) -> Iterator[None]:
     """Run worker processes, which are ready when the block begins."""
-    command = ["-m", "gatewise", "cloud", *map(str, paths), "--broker", url, "--json"]
+    command = ["-m", "gatewise", "cloud", *map(str, paths), "--broker", url, "--json", *options]
     with ExitStack() as stack:
         for _ in range(n_workers):
             stack.enter_context(harness.python_process(*command, environment=harness.SINGLE_THREAD))
@@ -256,6 +288,8 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "the bare client, 1 in a message": figures["bare_single_per_second"],
         "one worker process, 16 in a message": figures["by_workers"]["1"],
         "two worker processes, 16 in a message": figures["by_workers"]["2"],
+        "one worker without an archive, in turns with the next": figures["no_archive_per_second"],
+        "one worker with an archive (`--keep`)": figures["archive_per_second"],
     }
     header = ("instances a second", "median", "low", "high")
     rows = [(title, *(str(rate[key]) for key in header[1:])) for title, rate in rates.items()]

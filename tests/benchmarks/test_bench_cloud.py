@@ -25,6 +25,9 @@ FIGURES = {
     "worker_single_per_second": RATE,
     "bare_single_per_second": RATE,
     "by_workers": {"1": RATE, "2": RATE},
+    "archive_per_second": RATE,
+    "no_archive_per_second": RATE,
+    "share_with_archive": 0.95,
     "round_trip_over_echo": 2.6,
     "share_of_onnxruntime": 0.6,
     "share_of_echo": 0.7,
@@ -39,6 +42,7 @@ def test_each_target_is_compared_with_its_bound():
         "share_of_onnxruntime": True,
         "share_of_echo": True,
         "p99_over_bound": True,
+        "share_with_archive": True,
     }
     document = {"figures": FIGURES, "holds": holds, "settings": {"f0": "none"}}
     page_text = "\n".join(page(document | {"machine": {"cores": 2}}))
@@ -58,4 +62,5 @@ def test_quick_run_writes_its_page(tmp_path):
     figures = json.loads((tmp_path / "cloud.json").read_text())["figures"]
     assert figures["round_trip_us"]["n"] == figures["echo_us"]["n"]
     assert figures["by_workers"].keys() == {"1", "2"}
+    assert figures["archive_per_second"]["median"] > 0
     assert (tmp_path / "cloud.md").read_text().startswith("# A cloud worker")

@@ -15,6 +15,7 @@ from gatewise_edge.link.messages import AuditMark
 from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
+from tests.support.waiting import wait_until
 
 pytest.importorskip("pyarrow")
 
@@ -32,7 +33,9 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         )
         client.ask(tiny.random_rows(2, seed=3), private=True)
         client.responses(4)
-        assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # late instances are no evidence
+        # Late instances are no evidence. A worker responds before it counts an audit.
+        wait_until(lambda: worker.counters["audits"], "the audit")
+        assert worker.counters["audits"]["tiny 1"]["audits"] == 1
     archived_model, rows = read_archive(tmp_path / "kept")["tiny", "1"]
     assert archived_model.inputs == Bundle.open(bundle).manifest.cloud.inputs
     ids = [

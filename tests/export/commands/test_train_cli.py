@@ -80,7 +80,7 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     ),
     (
         lambda frame: frame.assign(ash=np.nan, hue="x"),
-        "To mend all: --drop ash --column hue=category; or have `gatewise init`",
+        "To mend all: --drop ash --drop hue; or have `gatewise init`",
     ),
     (set_cell("cultivar", "moon"), "class 'moon' has only one row"),
     (set_cell("cultivar", np.nan), "'cultivar' is missing in 1 row"),

@@ -81,7 +81,8 @@ def make_csv(n_rows: int = 30, **columns: object) -> str:
 
 
 INVALID_TABLES = {
-    "a column of words": (make_csv(b=["w"] * 30), "'b' is not numbers"),
+    "a column of one word": (make_csv(b=["w"] * 30), "'b' has the text 'w' in all rows"),
+    "a column of words": (make_csv(b=["v", "w"] * 15), "'b' is not numbers"),
     "a missing value": (make_csv(a=["", *range(29)]), "'a' is empty"),
     "one class only": (make_csv(label=[0] * 30), "class"),
 }
