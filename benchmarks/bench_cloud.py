@@ -149,7 +149,8 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         figures["by_workers"] = {
             str(n_workers): _summarise_rates(rates_by_workers[n_workers]) for n_workers in (1, 2)
         }
-        figures |= _measure_archive(client, svm_path, broker.url, X, n_batches, n_turns=n_turns)
+        # five times the messages, so that shards are written meanwhile
+        figures |= _measure_archive(client, svm_path, broker.url, X, 5 * n_batches, n_turns=n_turns)
     figures["round_trip_over_echo"] = round(
         float(np.median(trip_seconds) / np.median(echo_seconds)), 2
     )
