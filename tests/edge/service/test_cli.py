@@ -92,6 +92,25 @@ def test_limit_ends_the_answers_and_the_policy_forbids_offloads(bundle, rows_pat
     assert [line["route"] for line in read_answers(completed)] == ["edge", "edge"]
 
 
+def test_libraries_are_not_searched_for_garbage_while_instances_are_answered(
+    bundle, rows_path, tmp_path
+):
+    policy_code = """
+import gc, sys
+
+def decide(point):
+    print("frozen:", gc.get_freeze_count(), file=sys.stderr)
+    return "stop"
+"""
+    (tmp_path / "my_policy.py").write_text(policy_code)
+    options = ("--data", rows_path, "--policy", "my_policy:decide", "--limit", 1)
+    completed = run_in_process("edge", bundle.path, *options, folder=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    (frozen_line,) = [line for line in completed.stderr.splitlines() if line.startswith("frozen:")]
+    # numpy and onnxruntime alone have some 40,000 objects
+    assert int(frozen_line.split()[1]) > 10_000
+
+
 def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, make_peer):
     worker = make_peer()
     # between them an empty line, which is skipped, and an instance with names, which is offloaded
