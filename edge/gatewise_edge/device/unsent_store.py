@@ -163,6 +163,10 @@ class UnsentStore:
     def _drop_half(self) -> bool:
         """Drop each request with probability 1/2; return False if there is none."""
         rows = self._database.execute("SELECT number, length(payload) FROM requests").fetchall()
+        if not rows:
+            self._n_requests = 0
+            self._n_bytes = 0
+            return False
         dropped_rows = [row for row in rows if self._rng.random() < 0.5]
         with self._database:  # commits both changes, or none
             self._database.execute("BEGIN")
@@ -174,7 +178,7 @@ class UnsentStore:
         self._n_requests = len(rows) - len(dropped_rows)
         self._n_bytes = sum(size for _, size in rows) - sum(size for _, size in dropped_rows)
         self.counts["late_dropped"] += len(dropped_rows)
-        return bool(rows)
+        return True
 
     def _first_after(self, last_number: int) -> UnsentRequest | None:
         query = (
