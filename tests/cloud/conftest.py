@@ -4,7 +4,9 @@ import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_edge.link import wire
-from tests.support import processes, tiny_bundle
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_export.repository.repository import Repository
+from tests.support import processes, small_bundle, tiny_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import DeviceClient
 
@@ -59,3 +61,19 @@ def connect_caller():
     yield connect_caller
     for caller in callers:
         caller.close()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """Repository with small/7, which it offers, and small/8."""
+    repository = Repository.init(tmp_path / "repo")
+    for version in ("7", "8"):
+        repository.add(small_bundle.write_bundle(tmp_path / f"v{version}", version=version).path)
+    repository.publish("small/7")
+    return repository
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    with Mosquitto(tmp_path) as broker:
+        yield Endpoint(broker.url)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 
 from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
-from gatewise.formats import percent, plural
+from gatewise.formats import percent
 from gatewise.settings import Settings, with_options
-from gatewise_cloud.broker.comparison import EFFECT
-from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, roll_out
-from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
-from gatewise_edge.errors import LinkError
+from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, read_share
+from gatewise_cloud.broker.rollout_report import METRICS, read_reports
+from gatewise_cloud.service.watched_rollout import WatchedRollout, share_text
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
@@ -193,9 +190,10 @@ def publish(
         if endpoint is None:
             raise InputError("--every needs --broker, to which devices report")
         shares = [read_share(share.strip()) for share in rollout.split(",")]
-        watched_rollout = _WatchedRollout(repository, endpoint, limits)
-        watched_rollout.run(release, shares, every, as_json=as_json)
-        return
+        watched_rollout = WatchedRollout(repository, endpoint, limits)
+        rollout_end, document = watched_rollout.run(release, shares, every)
+        _print_outcome(as_json, document, _end_text(rollout_end))
+        raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
     if limits:
         raise InputError("--above and --worse-by need --every")
     endpoint = access.make_endpoint()
@@ -212,91 +210,6 @@ def publish(
     if endpoint is not None:
         announce(repository, offers, endpoint)
     _print_offers(as_json, repository, offers if release else [])
-
-
-class _WatchedRollout(NamedTuple):
-    """Rollout in steps that is withdrawn if the devices' reports exceed the limits."""
-
-    repository: Repository
-    endpoint: Endpoint
-    limits: AbortLimits
-
-    def run(
-        self, release: str, shares: list[float], check_interval_s: float, *, as_json: bool
-    ) -> None:
-        """Roll a release out, print the result, and exit with its status."""
-        repository = self.repository
-        baseline = self._read_report(repository.find(release))
-        answers_to_detect = self._note_answers_to_detect(baseline)
-        rollout_end = roll_out(
-            repository,
-            release,
-            shares,
-            self.limits,
-            announce=self._announce,
-            read_report=self._try_to_read_report,
-            wait=lambda: time.sleep(check_interval_s),
-            show_progress=lambda offer, report: note(
-                f"{offer} at {_share_text(offer)}: {_report_text(report)}"
-            ),
-            baseline=baseline,
-        )
-        offer = rollout_end.offer
-        document = {
-            "version": repository.version,
-            "release": str(offer),
-            "rollout": offer.rollout / FULL_ROLLOUT,
-            "end": rollout_end.outcome,
-            "aborted": rollout_end.abort_reason,
-            **rollout_end.report.to_dict(),
-            "answers_to_find": answers_to_detect,
-            "not_compared": _note_undecided_metrics(self.limits, rollout_end.report),
-        }
-        text = _offer_text(offer)
-        if rollout_end.abort_reason is not None:
-            end_states = {"superseded": "superseded", "undecided": f"held at {_share_text(offer)}"}
-            end_state = end_states.get(rollout_end.outcome, "withdrawn")
-            text = f"{offer} is {end_state}: {rollout_end.abort_reason}"
-        _print_outcome(as_json, document, text)
-        if n_trials := len(rollout_end.report.trial_devices):
-            note(
-                f"gatewise: {plural(n_trials, 'device')} may still reject {offer}, which is on "
-                "trial there: look again with gatewise repo status"
-            )
-        if rollout_end.outcome != "done":
-            raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
-
-    def _announce(self, offer: OfferedRelease) -> None:
-        """Announce an offer; if the broker is down, devices notice it at their next check."""
-        try:
-            announce(self.repository, [offer], self.endpoint)
-        except LinkError as error:
-            note(f"gatewise: {offer} at {_share_text(offer)} is not announced: {error}")
-
-    def _try_to_read_report(self, offer: OfferedRelease) -> RolloutReport | None:
-        """Read a report, or return None if the broker is down, so that its restart ends nothing."""
-        try:
-            return self._read_report(offer)
-        except LinkError as error:
-            note(f"gatewise: {offer} at {_share_text(offer)}: no report: {error}")
-            return None
-
-    def _note_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
-        """Print and return how many answers detect EFFECT above --worse-by, by metric."""
-        answers_by_metric = {
-            metric: math.ceil(n_answers)
-            for metric, n_answers in self.limits.answers_to_detect(baseline).items()
-        }
-        effect_points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
-        for metric, n_answers in answers_by_metric.items():
-            note(
-                f"--worse-by detects {effect_points:g} points of {metric} within about "
-                f"{n_answers:,} answers"
-            )
-        return answers_by_metric
-
-    def _read_report(self, offer: OfferedRelease) -> RolloutReport:
-        return read_reports([offer], self.endpoint)[offer]
 
 
 @_app.command()
@@ -406,29 +319,17 @@ def status(
 commands = {"repo": _app}
 
 
-def _share_text(offer: OfferedRelease) -> str:
-    return f"{offer.rollout / 100:g}%"
-
-
-def _report_text(report: RolloutReport) -> str:
-    shares = ", ".join(
-        f"{metric} {percent(report.comparison(metric).release.share)}" for metric in METRICS
-    )
-    n_running = len(report.running_devices)
-    trial_text = f", {len(report.trial_devices)} of them on trial" * bool(report.trial_devices)
-    return f"{n_running} run it{trial_text}, it failed on {len(report.refusing_devices)}; {shares}"
-
-
-def _note_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:
-    """List the metrics that --worse-by could not compare, and print the reasons."""
-    reasons = limits.undecided_reasons(report)
-    for metric, reason in reasons.items():
-        note(f"gatewise: --worse-by did not compare {metric}: {reason}")
-    return list(reasons)
+def _end_text(rollout_end: RolloutEnd) -> str:
+    offer = rollout_end.offer
+    if rollout_end.abort_reason is None:
+        return _offer_text(offer)
+    end_states = {"superseded": "superseded", "undecided": f"held at {share_text(offer)}"}
+    end_state = end_states.get(rollout_end.outcome, "withdrawn")
+    return f"{offer} is {end_state}: {rollout_end.abort_reason}"
 
 
 def _offer_text(offer: OfferedRelease) -> str:
-    return f"{offer} is offered to {_share_text(offer)} of the devices"
+    return f"{offer} is offered to {share_text(offer)} of the devices"
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:

@@ -215,62 +215,6 @@ def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog
     assert caplog.text.count("does not serve small 7") == (code == "no-model")
 
 
-def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
-    def refuse_first_copy(payload, receive):
-        request = wire.decode_request(payload)
-        refusal = wire.Response.refusal(request, "no-model")
-        receive(
-            wire.encode_response(refusal if len(link.sent_payloads) == 1 else answer_to(request))
-        )
-
-    link = FakeLink(refuse_first_copy)
-    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
-        answer = answer_in_virtual_time(device, clock)
-    assert (answer.route, len(link.sent_payloads)) == ("cloud", 2)
-    assert "does not serve" not in caplog.text
-
-
-def test_pool_in_which_some_workers_lack_the_model_is_logged_once_a_minute(bundle, clock, caplog):
-    def refuse_every_other_request(payload, receive):
-        request = wire.decode_request(payload)
-        has_model = len(link.sent_payloads) % 3 == 0  # two refusals are for one instance
-        receive(
-            wire.encode_response(
-                answer_to(request) if has_model else wire.Response.refusal(request, "no-model")
-            )
-        )
-
-    link = FakeLink(refuse_every_other_request)
-    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
-        routes = [answer_in_virtual_time(device, clock).route for _ in range(6)]
-        assert routes == ["fallback", "cloud"] * 3
-        assert caplog.text.count("does not serve small 7") == 1
-        clock.now += 61.0
-        answer_in_virtual_time(device, clock)
-        assert caplog.text.count("does not serve small 7") == 2
-
-
-def test_silent_cloud_is_logged_once_and_so_is_its_return(bundle, clock, caplog):
-    caplog.set_level("INFO")
-    is_silent = True
-
-    def respond_if_not_silent(payload, receive):
-        if not is_silent:
-            receive(wire.encode_response(answer_to(wire.decode_request(payload))))
-
-    link = FakeLink(respond_if_not_silent)
-    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
-        for _ in range(8):  # five requests without a reply open the breaker
-            assert answer_in_virtual_time(device, clock).route == "fallback"
-        assert caplog.text.count("the cloud does not reply") == 1
-        assert "replies again" not in caplog.text
-        is_silent = False
-        clock.now += 2.0  # longer than the first pause of the breaker
-        assert answer_in_virtual_time(device, clock).route == "cloud"
-    assert caplog.text.count("the cloud does not reply") == 1
-    assert caplog.text.count("the cloud replies again") == 1
-
-
 def test_bundle_without_a_cloud_answers_on_the_device(make_bundle):
     with Device(make_bundle(has_cloud=False)) as device:
         answer = device.answer(UNSURE_ROW)

@@ -20,8 +20,8 @@ from gatewise_edge.link.messages import MAX_GROUP_ROWS, MAX_TTL_MS, max_rows
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.wire import MAX_PAYLOAD
-from tests.edge.virtual_time import Clock
-from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
+from tests.edge.virtual_time import Clock, answer_in_virtual_time
+from tests.support.small_bundle import HARD_ROW, FakeLink, answer_to, cloud_answers, respond
 from tests.support.waiting import wait_until
 
 #: Row for which stage 0 of the small bundle stops.
@@ -227,3 +227,67 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has
         assert answer.class_index == (sign > 0 if answer.route == "cloud" else 1)
     n_settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
     assert n_settled == counters["sent"]
+
+
+# -- the log -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
+    def refuse_first_copy(payload, receive):
+        request = wire.decode_request(payload)
+        refusal = wire.Response.refusal(request, "no-model")
+        receive(
+            wire.encode_response(refusal if len(link.sent_payloads) == 1 else answer_to(request))
+        )
+
+    link = FakeLink(refuse_first_copy)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        answer = answer_in_virtual_time(device, clock)
+    assert (answer.route, len(link.sent_payloads)) == ("cloud", 2)
+    assert "does not serve" not in caplog.text
+
+
+def test_pool_in_which_some_workers_lack_the_model_is_logged_once_a_minute(bundle, clock, caplog):
+    def refuse_every_other_request(payload, receive):
+        request = wire.decode_request(payload)
+        has_model = len(link.sent_payloads) % 3 == 0  # two refusals are for one instance
+        receive(
+            wire.encode_response(
+                answer_to(request) if has_model else wire.Response.refusal(request, "no-model")
+            )
+        )
+
+    link = FakeLink(refuse_every_other_request)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        routes = [answer_in_virtual_time(device, clock).route for _ in range(6)]
+        assert routes == ["fallback", "cloud"] * 3
+        assert caplog.text.count("does not serve small 7") == 1
+        clock.now += 61.0
+        answer_in_virtual_time(device, clock)
+        assert caplog.text.count("does not serve small 7") == 2
+
+
+def test_silent_cloud_is_logged_once_and_so_is_its_return(bundle, clock, caplog):
+    caplog.set_level("INFO")
+    is_silent = True
+
+    def respond_if_not_silent(payload, receive):
+        if not is_silent:
+            receive(wire.encode_response(answer_to(wire.decode_request(payload))))
+
+    link = FakeLink(respond_if_not_silent)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        for _ in range(8):  # five requests without a reply open the breaker
+            assert answer_in_virtual_time(device, clock).route == "fallback"
+        assert caplog.text.count("the cloud does not reply") == 1
+        assert "replies again" not in caplog.text
+        is_silent = False
+        clock.now += 2.0  # longer than the first pause of the breaker
+        assert answer_in_virtual_time(device, clock).route == "cloud"
+    assert caplog.text.count("the cloud does not reply") == 1
+    assert caplog.text.count("the cloud replies again") == 1
