@@ -207,15 +207,17 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     """Find the class index of each label, int64 of shape (n,).
 
     A label belongs to the class with the same text or, if the classes are numbers, with the same
-    value. Other labels have the index :data:`UNKNOWN_CLASS`.
+    value. True and false are 1 and 0 only if there are no other classes. Other labels have the
+    index :data:`UNKNOWN_CLASS`.
 
     >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
     [1, 0, -2, 0]
     """
+    is_binary = set(classes) == {0, 1}  # also false and true
     index_of_text = {
         text: index
         for index, class_label in enumerate(classes)
-        for text in _list_label_texts(class_label)
+        for text in _list_label_texts(class_label, is_binary=is_binary)
     }
     index_of_number = {
         number: index
@@ -225,7 +227,7 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
 
     def find_class(label: object) -> int:
         index = index_of_text.get(str(label).strip())
-        if index is None:
+        if index is None and not isinstance(label, bool):
             number = _read_number(label)
             index = None if number is None else index_of_number.get(number)
         return UNKNOWN_CLASS if index is None else index
@@ -233,10 +235,11 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     return np.array([find_class(label) for label in labels], np.int64)
 
 
-def _list_label_texts(label: object) -> set[str]:
+def _list_label_texts(label: object, *, is_binary: bool) -> set[str]:
     """Return the texts by which rows may name a class label."""
     text = str(label).strip()
-    return {text, text.lower()} if isinstance(label, bool) else {text}
+    word = str(bool(label))  # spreadsheets write TRUE
+    return {text, word, word.lower(), word.upper()} if is_binary else {text}
 
 
 def _read_number(label: Any) -> float | None:

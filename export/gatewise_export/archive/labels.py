@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Final, Self
 
@@ -15,12 +16,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
 from gatewise.formats import plural
 from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choices
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.archive.shard import ArchivedRows
 
 _LABELS_FILE: Final = "labels.jsonl"
 _MAX_SHOWN: Final = 5
@@ -48,7 +50,7 @@ class LabelledInstances:
     ----------
     rows : ArchivedRows
     truth : ndarray of int64, shape (m,)
-        Class index, or -1 for a class that the model does not have.
+        Class index, or UNKNOWN_CLASS for a class that the model does not have.
     labels : ndarray of str, shape (m,)
     label_probability : ndarray of float64, shape (m,)
         Probability with which each instance was chosen and labelled.
@@ -129,23 +131,30 @@ def read_label_csv(path: Path) -> dict[str, str]:
 
 def check_labels(
     labels: Mapping[str, str], choices: Iterable[LabelChoice], new_classes: Iterable[str] = ()
-) -> None:
-    """Raise InputError for labels of instances that were not chosen, or of unknown classes."""
+) -> dict[str, str]:
+    """Check labels by their ids, and return them as the bundle writes its classes (3 for 3.0).
+
+    Raises InputError for labels of instances that were not chosen, or of unknown classes.
+    """
     chosen_ids: set[str] = set()
-    known_classes: set[str] = set(new_classes)
+    class_of_name: dict[str, str | int | float | bool] = {}
     for choice in choices:
         chosen_ids.update(choice.rows.ids.tolist())
-        known_classes.update(map(str, choice.facts.classes))
+        class_of_name |= {str(label): label for label in choice.facts.classes}
+    class_of_name |= {name: name for name in new_classes}
     if unknown_ids := [instance_id for instance_id in labels if instance_id not in chosen_ids]:
         raise InputError(
             f"not chosen from this folder: {plural(len(unknown_ids), 'id')}, such as "
             f"{', '.join(map(repr, unknown_ids[:_MAX_SHOWN]))}"
         )
-    if unknown_labels := sorted({label for label in labels.values() if label not in known_classes}):
+    indices = class_indices(labels.values(), [*class_of_name.values()])
+    names = [*class_of_name]
+    if unknown_labels := sorted(set(compress(labels.values(), indices == UNKNOWN_CLASS))):
         raise InputError(
             f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_SHOWN]))}; the classes are "
-            f"{', '.join(sorted(known_classes)[:20])}; --new-class NAME adds a class"
+            f"{', '.join(sorted(names)[:20])}; --new-class NAME adds a class"
         )
+    return {instance_id: names[index] for instance_id, index in zip(labels, indices, strict=True)}
 
 
 def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
@@ -222,15 +231,9 @@ def _labelled_rows_of(
     labelled_share = len(rows) / max(len(choice.rows), 1)
     return LabelledInstances(
         rows=rows,
-        truth=class_indices(label_texts, choice.facts),
+        truth=class_indices(label_texts, choice.facts.classes),
         labels=np.array(label_texts, np.str_),
         label_probability=choice.choice_probability[is_labelled] * labelled_share,
         choice_index=np.full(len(rows), choice_index),
         n_chosen=len(choice.rows),
     )
-
-
-def class_indices(label_texts: Iterable[str], facts: ShardFacts) -> NDArray[np.int64]:
-    """Class indices of labels, of shape (m,), with -1 for classes that the model does not have."""
-    index_of = {str(label): index for index, label in enumerate(facts.classes)}
-    return np.array([index_of.get(label_text, -1) for label_text in label_texts], np.int64)

@@ -17,13 +17,13 @@ from typing import Literal
 
 import numpy as np
 
+from gatewise.columns.cells import class_indices
 from gatewise_export.archive.choice import LABELS_FOLDER
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import (
     Label,
     LabelledInstances,
     append_labels,
-    class_indices,
     read_labels,
 )
 from gatewise_export.archive.shard import (
@@ -158,7 +158,7 @@ def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledI
     label_texts = [labels[instance_id].label for instance_id in rows.ids.tolist()]
     return LabelledInstances(
         rows=rows,
-        truth=class_indices(label_texts, facts),
+        truth=class_indices(label_texts, facts.classes),
         labels=np.array(label_texts, np.str_),
         label_probability=np.ones(len(rows)),
         choice_index=np.full(len(rows), -1),

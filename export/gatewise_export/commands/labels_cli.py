@@ -143,11 +143,10 @@ def add(
       gatewise labels add kept to-label.csv
       gatewise labels add kept to-label.csv --by anna --new-class broken
     """
-    label_of_id = read_label_csv(file)
     choices = read_choices(archive)
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")
-    check_labels(label_of_id, choices, new_class or ())
+    label_of_id = check_labels(read_label_csv(file), choices, new_class or ())
     n_recorded = add_labels(archive, label_of_id, by=by or _user_name(), at=time.time())
     n_chosen = sum(len(choice.rows) for choice in choices)
     document = {"labels": len(label_of_id), "new": n_recorded, "chosen": n_chosen}

@@ -148,6 +148,9 @@ def typed_labels(label_texts: NDArray[np.str_], manifest: Manifest) -> NDArray[A
     """Convert labels from text to the type of the bundle's classes."""
     label_of_text = {str(label): label for label in manifest.classes}
     class_type = type(manifest.classes[0])
+    new_labels = set(label_texts.tolist()) - label_of_text.keys()
+    if class_type is bool and new_labels:
+        raise InputError(f"the classes are False and True, and {new_labels.pop()!r} is a third one")
     try:
         labels = [
             label_of_text[label_text] if label_text in label_of_text else class_type(label_text)

@@ -1,8 +1,12 @@
 """Labels: checks, the file of labels, and reading after a killed write."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 
+from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.labels import (
@@ -31,14 +35,18 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and
     path, choice = archive_and_choice
     ids = choice.rows.ids.tolist()
     labels = {ids[0]: "a", ids[1]: "b", ids[2]: "broken"}
-    check_labels(labels, [choice], ["broken"])
+    assert check_labels(labels, [choice], ["broken"]) == labels
     assert add_labels(path, labels, by="anna", at=5.0) == 3
     assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
     assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
     labelled_rows = read_labelled_rows(path, "1")
     truth_of_instance = dict(zip(labelled_rows.rows.ids, labelled_rows.truth, strict=True))
-    assert truth_of_instance == {ids[0]: 0, ids[1]: 0, ids[2]: -1}  # "broken" is no class
+    assert truth_of_instance == {
+        ids[0]: 0,
+        ids[1]: 0,
+        ids[2]: UNKNOWN_CLASS,
+    }  # "broken" is no class
     assert labelled_rows.n_chosen == len(ids)
     # Three of the chosen instances have a label.
     label_probability = choice.choice_probability[:3] * 3 / len(ids)
@@ -64,6 +72,18 @@ def test_wrong_labels_are_refused(archive_and_choice):
         check_labels({"elsewhere-0": "a"}, [choice])
     with pytest.raises(InputError, match=r"unknown labels 'x'; the classes are a, b; --new-class"):
         check_labels({chosen_id: "x"}, [choice])
+
+
+@pytest.mark.parametrize(
+    ("classes", "texts", "names"),
+    [((False, True), ["TRUE", "false"], ["True", "False"]), ((3, 4), ["3.0", "4"], ["3", "4"])],
+)
+def test_labels_as_a_spreadsheet_writes_them_are_classes(archive_and_choice, classes, texts, names):
+    _, choice = archive_and_choice
+    choice = replace(choice, facts=msgspec.structs.replace(choice.facts, classes=classes))
+    ids = choice.rows.ids[:2].tolist()
+    label_of_id = check_labels(dict(zip(ids, texts, strict=True)), [choice])
+    assert label_of_id == dict(zip(ids, names, strict=True))
 
 
 @pytest.mark.parametrize(

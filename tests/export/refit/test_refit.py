@@ -19,7 +19,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
-from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows
+from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows, typed_labels
 from gatewise_training import FeatureCosts, StagedCascade
 from tests.export.archive.test_folder import NOW, open_folder
 from tests.support import small_bundle
@@ -195,6 +195,14 @@ def test_too_few_labels_and_other_bundles_are_refused(deployed_folder, tmp_path)
     )
     with pytest.raises(InputError, match="kept instances lack"):
         refit_bundle(other_settings)
+
+
+def test_third_class_besides_false_and_true_is_refused(deployed_folder):
+    manifest = Bundle.open(deployed_folder / "bundle").manifest
+    manifest = msgspec.structs.replace(manifest, classes=(False, True))
+    assert typed_labels(np.array(["True", "False"]), manifest).tolist() == [True, False]
+    with pytest.raises(InputError, match="False and True, and 'broken' is a third one"):
+        typed_labels(np.array(["True", "broken"]), manifest)
 
 
 def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_path):

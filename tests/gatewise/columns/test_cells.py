@@ -38,7 +38,9 @@ def test_categories_are_the_same_in_a_frame_and_in_its_csv(
         ([3.0, 7.5], (3, 7), [0, -2]),
         (["yes", "no", "Yes"], ("no", "yes"), [1, 0, -2]),
         (["1.0", "01"], ("1.0", "1"), [0, -2]),
-        ([True, "true", "False", 1, 0.0], (False, True), [1, 1, 0, 1, 0]),
+        ([True, "true", "False", "TRUE", 1, 0.0], (False, True), [1, 1, 0, 1, 1, 0]),
+        ([True, "FALSE", 1], (0, 1), [1, 0, 1]),
+        ([True, False, "True", 1], (0, 1, 2), [-2, -2, -2, 1]),
         ([float("nan")], (3, 7), [-2]),
     ],
 )
