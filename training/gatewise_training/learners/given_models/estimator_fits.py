@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
+from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.given_models.packable import needs_backend
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -59,17 +61,16 @@ class EstimatorFit:
 
     def __call__(self, rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
         """Fit a clone to rows of the plan."""
-        from sklearn.base import clone
-
         x: Any = self.plan.x[rows]
         if self.names is not None:
             import pandas as pd
 
             x = pd.DataFrame(x, columns=list(self.names))
-        estimator = clone(self.template)
+        template = self.template
         if self.kind == "svm" and (halves := _split_blocks(self.plan, rows)) is not None:
-            estimator.set_params(cv=halves)
-        estimator.fit(x, self.plan.y[rows], **fit_weights(self.plan, self.template, rows))
+            template = clone(template).set_params(cv=halves)
+        weights = fit_weights(self.plan, template, rows)
+        estimator = fit_clone(template, x, self.plan.y[rows], **weights)
         if needs_backend(self.template):
             return HighCostModel.from_model(estimator, np.arange(self.n_classes), x.shape[1])
         class_indices = np.asarray(estimator.classes_, np.int64)
@@ -80,6 +81,19 @@ class EstimatorFit:
             estimator=estimator,
             class_indices=class_indices,
         )
+
+
+def fit_clone(template: Any, x: Any, y: Any, **weights: Any) -> Any:
+    """Fit a clone of a given classifier; raise InputError if it refuses the rows."""
+    try:
+        return clone(template).fit(x, y, **weights)
+    except ValueError as error:
+        problem = str(error).rstrip(".")
+        if "early stopping" in problem.lower():  # this fit has no eval_set
+            problem += (
+                "; leave out early stopping, or give the fitted model and validation=(X_val, y_val)"
+            )
+        raise InputError(f"{type(template).__name__} cannot be fitted: {problem}") from error
 
 
 def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:

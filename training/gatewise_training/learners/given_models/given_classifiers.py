@@ -11,7 +11,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
 
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
@@ -19,6 +18,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.given_models.estimator_fits import fit_clone
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel, graph_answer
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
@@ -265,7 +265,7 @@ def given_stages(
         # in the order of `split.validation_rows`, which are the folds' rows one after another
         outputs = []
         for rows, unseen_rows in split.folds:
-            fitted_clone = clone(model).fit(named_rows(model, x[rows]), classes[split.y[rows]])
+            fitted_clone = fit_clone(model, named_rows(model, x[rows]), classes[split.y[rows]])
             fold_classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
             fold_stage = fold_classifier.stage(classes, columns)
             outputs.append(fold_stage.margins(split.x[unseen_rows]))

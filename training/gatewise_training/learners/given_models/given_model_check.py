@@ -19,7 +19,7 @@ from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
-from gatewise_training.learners.given_models.estimator_fits import fit_weights, scalers
+from gatewise_training.learners.given_models.estimator_fits import fit_clone, fit_weights, scalers
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 MAX_PVALUE = 0.05
@@ -72,12 +72,9 @@ def _clone(
     plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
 ) -> HighCostModel:
     """Fit a clone on some rows, with the labels and column names that the user's fit had."""
-    from sklearn.base import clone
-
     x = named_rows(estimator, plan.x[rows])
-    fitted_clone = clone(estimator)
-    weights = fit_weights(plan, fitted_clone, rows)
-    fitted_clone.fit(x, classes[plan.y[rows]], **weights)
+    weights = fit_weights(plan, estimator, rows)
+    fitted_clone = fit_clone(estimator, x, classes[plan.y[rows]], **weights)
     return HighCostModel.from_model(fitted_clone, classes, plan.x.shape[1])
 
 
