@@ -28,6 +28,9 @@ _OTHER_FORMATS: Final = {2: "ADPCM", 6: "A-law", 7: "mu-law", 17: "IMA ADPCM", 8
 _MAX_FORMAT_BYTES: Final = 40
 #: Sizes in the headers of recorders that do not know the length yet, or were switched off.
 _UNKNOWN_SIZES: Final = (0, 0xFFFFFFFF)
+#: First bytes of WAV files. The last two are for files above 4 GiB, which state the size of their
+#: samples in a chunk ds64 (EBU Tech 3306, ITU-R BS.2088).
+_WAVE_SIGNATURES: Final = (b"RIFF", b"RF64", b"BW64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,29 +86,32 @@ def _open_wave(path: str) -> Recording:
         file_header = file.read(12)  # "RIFF", the size of the file, "WAVE"
         if not file_header:
             raise InputError(f"--signal {path}: the file is empty")
-        if file_header[:4] not in (b"RIFF", b"RF64") or file_header[8:] != b"WAVE":
+        if file_header[:4] not in _WAVE_SIGNATURES or file_header[8:] != b"WAVE":
             raise InputError(f"--signal {path}: not a WAV file: it begins with {file_header!r}")
         # Read chunks in any order until the samples. The header of a chunk has four letters and the
         # size of its content.
-        format_chunk = b""
+        chunks = {b"fmt ": b"", b"ds64": b""}
         while (chunk_header := file.read(8))[:4] != b"data":
             if len(chunk_header) < 8:
                 raise InputError(f"--signal {path}: the file is cut before its samples")
             n_chunk_bytes = int.from_bytes(chunk_header[4:], "little")
-            if chunk_header[:4] == b"fmt ":
-                format_chunk = file.read(min(n_chunk_bytes, _MAX_FORMAT_BYTES))
-                n_chunk_bytes -= len(format_chunk)
+            chunk_name = chunk_header[:4]
+            if chunk_name in chunks:
+                chunks[chunk_name] = file.read(min(n_chunk_bytes, _MAX_FORMAT_BYTES))
+                n_chunk_bytes -= len(chunks[chunk_name])
             # Chunks are padded to an even size.
             file.seek(n_chunk_bytes + n_chunk_bytes % 2, os.SEEK_CUR)
-        if len(format_chunk) < 16 or len(chunk_header) < 8:
+        if len(chunks[b"fmt "]) < 16 or len(chunk_header) < 8:
             raise InputError(f"--signal {path}: the file does not state the format of its samples")
         samples_offset = file.tell()
         n_sample_bytes = file.seek(0, os.SEEK_END) - samples_offset
-    sample_type, n_channels, rate_hz = _wave_format(path, format_chunk)
+    sample_type, n_channels, rate_hz = _wave_format(path, chunks[b"fmt "])
     frame_bytes = int(sample_type[1]) * n_channels
     # Use the complete samples in the file, even if its header states another size.
     flaws = []
     n_chunk_bytes = int.from_bytes(chunk_header[4:], "little")
+    if n_chunk_bytes == 0xFFFFFFFF and len(chunks[b"ds64"]) >= 16:
+        n_chunk_bytes = int.from_bytes(chunks[b"ds64"][8:16], "little")
     if n_chunk_bytes in _UNKNOWN_SIZES and n_sample_bytes:
         flaws.append("its header does not state its length; it is read to the end")
     elif n_sample_bytes < n_chunk_bytes:

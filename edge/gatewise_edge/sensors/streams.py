@@ -31,7 +31,7 @@ _MAX_LINE_BYTES: Final = 2**16
 _CONNECT_SECONDS: Final = 10.0
 #: First bytes of WAV, FLAC, Ogg, MP3 with tags, AIFF, numpy and zip files.
 _FILE_SIGNATURES: Final = (
-    b"RIFF", b"RF64", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x93NUMPY", b"PK\x03\x04",
+    b"RIFF", b"RF64", b"BW64", b"fLaC", b"OggS", b"ID3", b"FORM", b"\x93NUMPY", b"PK\x03\x04",
 )  # fmt: skip
 #: Length of each unit of time in seconds.
 TIME_UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

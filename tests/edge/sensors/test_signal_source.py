@@ -183,6 +183,21 @@ def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_pa
     assert counts["windows"] == n_windows
 
 
+@pytest.mark.parametrize("signature", [b"RF64", b"BW64"])
+def test_a_long_wave_file_ends_at_the_size_in_its_ds64_chunk(signature, tmp_path):
+    path = tmp_path / "r.wav"
+    content = wave_bytes(n_stated_bytes=0xFFFFFFFF)
+    long_sizes = struct.pack("<QQQI", len(content), COUNTS.nbytes, len(COUNTS), 0)
+    ds64_chunk = b"ds64" + struct.pack("<I", len(long_sizes)) + long_sizes
+    # Editors add chunks behind the samples.
+    path.write_bytes(
+        signature + content[4:12] + ds64_chunk + content[12:] + b"LIST\x40\0\0\0" + bytes(64)
+    )
+    windows, counts = read_instances(path)
+    np.testing.assert_array_equal(np.concatenate(windows), COUNTS)
+    assert (counts["samples"], counts["flaws"]) == (len(COUNTS), 0)
+
+
 @pytest.mark.parametrize(
     ("times", "time_unit", "advice"),
     [
