@@ -143,7 +143,7 @@ class LineReader:
         self._source_name = source_name
         self._shape = signal.shape[1:]
         self._channels = signal.channels
-        self._seconds_per_time_unit = TIME_UNITS[time_unit]
+        self._time_unit = time_unit
         self._n_lines = 0
         self._may_be_header = True
         #: Positions of the channels' columns if the header names them.
@@ -214,6 +214,13 @@ class LineReader:
                 f"the bundle's channels {', '.join(channel.name for channel in self._channels)}"
             )
         self._columns = [positions[0] for positions in positions_by_channel]
+        for position in set(range(len(cells))).difference(self._columns):
+            _LOG.info(
+                "%s: the times are read from the column %r, in %s",
+                self._source_name,
+                cells[position],
+                self._time_unit,
+            )
         self._n_header_cells = len(cells)
 
     def _read_cells(self, cells: list[str], line: str) -> Samples:
@@ -235,7 +242,7 @@ class LineReader:
         (time_cell,) = (cell for position, cell in enumerate(cells) if position not in columns)
         if not np.isfinite(float(time_cell)):
             raise ValueError(f"{time_cell!r} is not a time")
-        return Samples(values, float(time_cell) * self._seconds_per_time_unit)
+        return Samples(values, float(time_cell) * TIME_UNITS[self._time_unit])
 
 
 class _Header:

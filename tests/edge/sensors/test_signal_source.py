@@ -273,6 +273,15 @@ def test_header_without_the_names_of_the_channels_is_logged(tmp_path, caplog):
     assert caplog.text.count("the columns are gx, gy, not the bundle's channels") == 1
 
 
+def test_column_that_is_read_as_the_time_is_logged(tmp_path, caplog):
+    caplog.set_level("INFO", logger="gatewise_edge")
+    path = tmp_path / "r.csv"
+    path.write_text("acc_x,acc_y,temperature\n" + "1,2,20.5\n" * LENGTH)
+    (error,), _ = read_instances(path)
+    assert "the times of the samples do not advance" in str(error)
+    assert "the times are read from the column 'temperature', in s" in caplog.text
+
+
 def test_cells_may_have_quotes(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text('"acc_x","acc_y"\n' + "".join(f'"{x}","{y}"\n' for x, y in COUNTS))
