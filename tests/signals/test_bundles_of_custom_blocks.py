@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 import gatewise as gw
 import gatewise_signals as sig
+from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge.device import stages as device_stages
 from gatewise_export.bundle.bundle import Bundle
@@ -156,6 +157,15 @@ def test_simulations_and_verify_accept_the_functions(system, bundle_path, tmp_pa
     verification, figures = check_data(bundle_with_functions, str(tmp_path / "rows.npz"), None)
     assert verification.agrees
     assert figures["cost"] == pytest.approx(system.cost(x).mean())
+
+
+def test_calibrate_measures_functions_and_networks(bundle_path, tmp_path, capsys):
+    command = ["calibrate", str(bundle_path), "--out", str(tmp_path / "prices.json"), "--json"]
+    assert main([*command, "--block", f"spread={__name__}:spread"]) == 0
+    microseconds = json.loads(capsys.readouterr().out)["microseconds"]
+    assert min(microseconds[label] for label in ("spread", "layer[hidden]")) > 0
+    assert main(command) == 2
+    assert "or --block spread=" in capsys.readouterr().err
 
 
 def test_a_network_other_than_the_packed_one_is_refused(bundle_path, tmp_path):

@@ -13,7 +13,8 @@ import typer
 from gatewise.console import emit, print_table
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.commands.options import AsJson, BundlePath
+from gatewise_export.commands.options import AsJson, BlockFunctions, BundlePath
+from gatewise_signals.block_options import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -120,6 +121,7 @@ def calibrate(
     watts: Annotated[
         float | None, typer.Option(help="Power of the busy processor in W, to price in joules.")
     ] = None,
+    block: BlockFunctions = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the time that each step of a bundle's blocks takes for one window.
@@ -137,6 +139,9 @@ def calibrate(
     from gatewise_signals.pricing import price_table
 
     opened_bundle = Bundle.open(bundle, for_device=True)
+    if not in_c:
+        opened_bundle = opened_bundle.with_functions(load_block_functions(block or ()))
+        opened_bundle.read_block_models()
     signal = opened_bundle.manifest.signal
     windows = opened_bundle.sample().get("windows")
     if signal is None or windows is None:
