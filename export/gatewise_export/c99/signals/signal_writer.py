@@ -18,7 +18,7 @@ from gatewise_export.c99 import c_text
 from gatewise_export.c99.probes import probe_windows
 from gatewise_export.c99.signals.signal_plan import SignalPlan, plan_signals
 from gatewise_export.c99.signals.step_code import Shape, StepCode
-from gatewise_signals.graph import SignalGraph
+from gatewise_signals.graph import SignalGraph, WindowValues
 from gatewise_signals.steps import Step
 
 #: C type of a window's values for each numpy type.
@@ -281,7 +281,15 @@ def _selftest_text(
     compares_decisions: bool,
 ) -> str:
     """Write the self-test, which counts windows with features that differ from Python's."""
-    expected_features = graph.transform(windows)[:, features]
+    # Compute only these features, because a bundle lacks the functions of other blocks.
+    values = WindowValues(graph, windows)
+    expected_features = np.stack(
+        [
+            values.block_features(block)[:, feature - graph.columns(block).start]
+            for feature, block in zip(features, graph.block_of_feature[features], strict=True)
+        ],
+        axis=1,
+    )
     element_type = placeholders["element"]
     tables = c_text.Tables()
     tables.add("feature", features, "uint16_t", "Numbers of the features")

@@ -37,3 +37,11 @@ def test_firmware_can_check_the_rate_of_training_when_it_compiles(
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (process.returncode == 0) == compiles, process.stderr
+
+
+def test_blocks_without_their_function_need_not_run_if_no_feature_is_theirs(tmp_path: Path) -> None:
+    function_block = sig.FunctionBlock("largest", ("largest",))  # as in a bundle
+    graph = sig.SignalGraph([function_block, sig.Mean(sig.Channels("x"))])
+    source = write_signals(graph, (8, 1), "int16", tmp_path, name="m", features=[1])
+    assert source.n_features == 1
+    assert "largest" not in (tmp_path / "m_signals.c").read_text()
