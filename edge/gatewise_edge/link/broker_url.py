@@ -10,7 +10,7 @@ import logging
 import socket
 import ssl
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import paho.mqtt.client as paho
@@ -18,6 +18,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise.errors import InputError
 from gatewise_edge.link.limited_sockets import limited_context
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,13 +100,34 @@ class Endpoint:
         """
         if self._certificate is None:
             return None
+        certificate = self._read_certificate()
+        return 0.0 if certificate is None else certificate.not_valid_after_utc.timestamp()
+
+    @property
+    def certificate_name(self) -> str | None:
+        """Name in the client's certificate if ``gatewise broker`` made it, otherwise None.
+
+        Such a broker allows only topics of this name.
+        """
+        certificate = self._read_certificate()
+        if certificate is None:
+            return None
+        subject = {
+            attribute.rfc4514_attribute_name: str(attribute.value)
+            for attribute in certificate.subject
+        }
+        is_of_client = subject.get("O") == "gatewise" and "OU" in subject
+        return subject.get("CN") if is_of_client else None
+
+    def _read_certificate(self) -> Certificate | None:
+        if self._certificate is None:
+            return None
         from cryptography import x509
 
         try:
-            content = Path(self._certificate[0]).read_bytes()
-            return x509.load_pem_x509_certificate(content).not_valid_after_utc.timestamp()
+            return x509.load_pem_x509_certificate(Path(self._certificate[0]).read_bytes())
         except (OSError, ValueError):
-            return 0.0
+            return None
 
     def reload_certificate(self) -> None:
         """Read the certificate file again, for the following connections."""

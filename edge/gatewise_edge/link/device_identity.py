@@ -74,6 +74,6 @@ class DeviceIdentity:
 
     def _warning_text(self) -> str:
         return (
-            f"another device uses the id {self._device}, so that each ends the other's connection: "
-            "give each device its own id (--device)"
+            f"another process uses the device id {self._device}, so that each ends the other's "
+            "connection: end one of them, or give each its own --device and certificate"
         )

@@ -62,7 +62,8 @@ class MqttLink:
     url : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``
     device : str, optional
-        Id of the device: a single topic level that is unique in the fleet. The default is random.
+        Id of the device: a single topic level that is unique in the fleet. The default is the name
+        in a certificate of ``gatewise broker``, or else random.
     max_inflight : int, default 64
         Largest number of requests that the broker has not acknowledged. The link refuses more.
     ca_file, cert_file, key_file : str or Path, optional
@@ -73,13 +74,16 @@ class MqttLink:
     device : str
     url : str
         URL of the broker, without user and password.
+    certificate_name : str or None
+        Name in a certificate of ``gatewise broker``.
     connection_number : int
         Number of the connection on which the link was last ready; 0 before the first.
 
     Raises
     ------
     InputError
-        If the URL or a TLS file cannot be used.
+        If the URL or a TLS file cannot be used, or ``gatewise broker`` made the certificate for
+        another device.
     WireError
         If the device id cannot be a topic level.
     """
@@ -96,7 +100,13 @@ class MqttLink:
     ) -> None:
         self._endpoint = Endpoint(url, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
         self.url = self._endpoint.url
-        self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
+        name = self.certificate_name = self._endpoint.certificate_name
+        if name is not None and device not in (None, name):
+            raise InputError(
+                f"cert_file {cert_file} is the certificate of {name!r}, which the broker gives no "
+                f"rights for device {device!r}: give --device {name}, or this device's certificate"
+            )
+        self.device = check_device(device or name or f"dev-{secrets.token_hex(6)}")
         self._request_topic = request_topic(self.device)
         self._response_topic = response_topic(self.device)
         self._receive: PayloadHandler = _ignore_payload

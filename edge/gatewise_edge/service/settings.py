@@ -34,7 +34,11 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         ),
     ] = None
     device: Annotated[
-        str | None, typer.Option(help="Id of the device, unique in the fleet; by default random.")
+        str | None,
+        typer.Option(
+            help="Id of the device, unique in the fleet; by default the name in a certificate of "
+            "gatewise broker, or random."
+        ),
     ] = None
     data: Annotated[
         str,

@@ -19,7 +19,7 @@ from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.mosquitto import Mosquitto
+from tests.support.mosquitto import Mosquitto, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port
 from tests.support.small_bundle import HARD_ROW, answer_to
@@ -385,6 +385,14 @@ def test_device_id_must_be_a_topic_level_and_is_random_by_default():
     assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device
 
 
+def test_device_id_is_the_name_in_a_certificate_of_the_broker_command(tmp_path):
+    arguments = make_broker_folder(tmp_path / "broker").client_arguments("pi-1")
+    link = MqttLink("mqtts://h", **arguments)
+    assert link.device == link.certificate_name == "pi-1"
+    with pytest.raises(InputError, match=r"certificate of 'pi-1'.* for device 'pi-2': give --dev"):
+        MqttLink("mqtts://h", device="pi-2", **arguments)
+
+
 def test_two_devices_with_the_same_id_both_report_it(broker, caplog):
     first_link, second_link = (
         MqttLink(broker.url, device="twin"),
@@ -394,7 +402,7 @@ def test_two_devices_with_the_same_id_both_report_it(broker, caplog):
         for link in (first_link, second_link):
             link.open(lambda payload: None)
         wait_until(lambda: first_link.trouble and second_link.trouble, "both to detect it")
-        warning = "another device uses the id twin"
+        warning = "another process uses the device id twin"
         wait_until(lambda: caplog.text.count(warning) >= 2, "both to log it")
     assert warning in str(first_link.trouble)
     first_link.close()
