@@ -193,7 +193,7 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
     updater = make_updater(settings, store, bundles[-1], link)
     if store is not None and updater is None:
         # Without an updater there is no trial, so that this start does not count against one.
-        stack.callback(store.save, starts=0)
+        stack.callback(store.save, n_starts=0)
     device = _open_device(settings, link, instances.sensors, bundles, stack)
     answer_file = stack.enter_context(AnswerFile(settings.out))
     troubles = Troubles(

@@ -1,4 +1,4 @@
-"""The times at which a device checks its repository: regularly, on news, and after failures."""
+"""The times at which a device checks its repository."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from gatewise_edge.update.settings import UpdateSettings
 
-#: Mean seconds until a failed check is repeated; doubled with each failure in a row, up to the
-#: maximum. A short fault of the network delays an update little, and a server that was down for
-#: long is found again within minutes.
+#: Mean seconds until a failed check is repeated. Each further failure doubles them, up to the
+#: maximum. A short fault of the network thus delays an update little, and a device notices within
+#: minutes that a server works again.
 _FIRST_PAUSE_SECONDS: Final = 2.0
 _MAX_PAUSE_SECONDS: Final = 300.0
-#: Largest number of times that a pause is doubled, which keeps it a finite number.
+#: Largest number of times that a pause is doubled. The bound keeps it a finite number.
 _MAX_DOUBLINGS: Final = 30
 
 

@@ -1,4 +1,4 @@
-"""Store of a device's bundles: the release that passed its trial, and the one on trial.
+"""Store of a device's releases: the last two that passed a trial, and the one on trial.
 
 ::
 
@@ -8,11 +8,11 @@
     <folder>/metadata/                       the verified metadata of the repository
     <folder>/lock                            locked by the process that updates
 
-The folder of a release is named by the SHA-256 of its ``release.json``, which lists the hash of
-every other file, so that the files themselves show whether the release is complete. A complete
-release is moved to its folder by a rename. If one copy of the state is cut off or damaged, the
-other one is used. If both are lost, no release is removed. If the store cannot be written, it logs
-that, and the device runs the releases in it.
+The folder of a release is named by its digest, the SHA-256 of its ``release.json``. That file lists
+the hash of every other file, so a complete release can be recognised from its files alone. A
+release is moved to its folder by a rename once it is complete. If one copy of the state is
+damaged, the store reads the other copy. If both are damaged, it removes no release. If the store
+cannot be written, it logs the error, and the device still runs the releases in it.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ from gatewise_export.bundle.storage import replace_file, sync_folder
 from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
-#: Largest number of refused releases in the state, so that it stays small. A repository offers few
-#: releases of a model at a time.
+#: Largest number of refused releases in the state. A repository offers few releases of a model at a
+#: time.
 _MAX_REFUSED_RELEASES: Final = 16
-#: Largest number of starts of a release on trial without an answer; then it is put off. The power
-#: may fail during one start or another, so that a single one does not condemn a release.
+#: Number of starts without an answer after which a release on trial is postponed. A single start
+#: proves nothing, because the power may have failed.
 _MAX_STARTS: Final = 5
 #: Bytes of the disk that a release must leave free, so that the state can still be written.
 _SPARE_BYTES: Final = 8 << 20
 #: File names of the state.
 _STATE_FILES: Final = ("state.json", "state.copy.json")
-#: Largest number of times that the pause of a release is doubled, which keeps it a finite number.
+#: Largest number of times that the pause of a release is doubled. The bound keeps it a finite
+#: number.
 _MAX_DOUBLINGS: Final = 16
-#: Largest size of a state file that is read. A state has a few kilobytes, and a damaged file may be
-#: of any size.
+#: Number of bytes that are read of a state file. A state has a few kilobytes, but a damaged file
+#: may have any size.
 _MAX_STATE_BYTES: Final = 64 << 10
 Count = Annotated[int, Meta(ge=0)]
 
@@ -70,55 +71,55 @@ Count = Annotated[int, Meta(ge=0)]
 class State(Record, frozen=True):
     """State of the updates, which persists over restarts.
 
-    Releases are named by the SHA-256 of their ``release.json``. An empty name is the bundle that
-    the device was set up with. The active release is on trial if it is not the proved one.
+    Releases are stated by their digests. An empty digest stands for the bundle that the device was
+    set up with. The active release is on trial if it is not the proved one.
 
     Attributes
     ----------
-    number : int
-        Number of this version of the state; each write adds one.
+    revision : int
+        Number of the state's last write.
     device : str
         Random id, for staged rollouts to a device without an id.
     active : str
-        The release to run.
+        Release to run.
     proved, previous : str
-        The last release that passed its trial, and the one that passed before it.
-    good, bad : int
-        Of the release on trial, answers in time, and late answers and errors.
-    seconds : float
+        Last release that passed its trial, and the one that passed before it.
+    n_good, n_bad : int
+        Answers in time of the release on trial, and its late answers and errors.
+    trial_seconds : float
         Running time of the release on trial.
-    starts : int
+    n_starts : int
         Starts of the release on trial since its last answer.
-    answers_before, bad_before : int
-        Answers of the previous release, and how many of them were late or errors.
-    waiting : str
-        A release that was put off, because it gave no answer in several starts.
-    wait : float
-        Running time in seconds until `waiting` is tried again.
-    waits : int
-        Number of times that `waiting` was put off.
+    n_bad_before, n_answers_before : int
+        Late answers and errors of the release that ran before the trial, and all its answers.
+    postponed : str
+        Release that gave no answer in several starts.
+    postponed_s : float
+        Running time in seconds until the device tries `postponed` again.
+    n_postponements : int
+        Number of times that `postponed` was postponed.
     refused : tuple of str
         Releases that failed on this device, the latest last.
-    seen : dict
+    seen_versions : dict
         See :data:`gatewise_export.repository.client.SeenVersions`.
     """
 
-    number: Count = 0
+    revision: Count = 0
     device: str = field(default_factory=lambda: secrets.token_hex(8))
     active: str = ""
     proved: str = ""
     previous: str = ""
-    good: Count = 0
-    bad: Count = 0
-    seconds: Amount = 0.0
-    starts: Count = 0
-    bad_before: Count = 0
-    answers_before: Count = 0
-    waiting: str = ""
-    wait: Finite = 0.0
-    waits: Count = 0
+    n_good: Count = 0
+    n_bad: Count = 0
+    trial_seconds: Amount = 0.0
+    n_starts: Count = 0
+    n_bad_before: Count = 0
+    n_answers_before: Count = 0
+    postponed: str = ""
+    postponed_s: Finite = 0.0
+    n_postponements: Count = 0
     refused: tuple[str, ...] = ()
-    seen: dict[str, tuple[int, str]] = field(default_factory=dict)
+    seen_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
     def is_on_trial(self) -> bool:
@@ -126,8 +127,14 @@ class State(Record, frozen=True):
         return self.active != self.proved
 
     @property
+    def trial_counts(self) -> dict[str, Any]:
+        """Counts with which :meth:`.Trial.begin` continues the trial."""
+        names = ("n_good", "n_bad", "trial_seconds")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def digests(self) -> list[str]:
-        """The releases to keep in the store, in the order in which a start tries them."""
+        """Releases to keep in the store, in the order in which a start tries them."""
         digests = [self.active, self.proved if self.is_on_trial else self.previous]
         return [digest for digest in digests if digest]
 
@@ -140,7 +147,7 @@ class _StateDocument(Record, frozen=True):
 
 
 def read_state(folder: Path) -> tuple[State, bool]:
-    """Read the newer of the undamaged state files; return the state, and whether it was lost."""
+    """Read the newer undamaged state file; return its state, and whether both are damaged."""
     states = []
     is_lost = False
     for file_name in _STATE_FILES:
@@ -154,12 +161,12 @@ def read_state(folder: Path) -> tuple[State, bool]:
             is_lost = True
     if not states:
         return State(), is_lost
-    return max(states, key=lambda state: state.number), False
+    return max(states, key=lambda state: state.revision), False
 
 
 def write_state(folder: Path, state: State) -> None:
     """Write both state files, one after the other; raises OSError."""
-    # Convert the state as reading does: 1 becomes 1.0, which has another checksum.
+    # The checksum is that of the state as it is read, in which 1 seconds are 1.0 seconds.
     state = convert(plain_values(state), State)
     content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
     for file_name in _STATE_FILES:
@@ -180,9 +187,9 @@ def _decode_state(content: bytes) -> State:
 class Store:
     """A folder with the last two releases of a device, readable by its owner only.
 
-    A release that gives no answer in several starts is put off for `first_pause_s` of running time,
-    then for twice as long, and so on. The folders `bundle_folder` and `partial_folder` hold
-    complete releases and releases that are being fetched. `trouble` is the reason why the store
+    A release that gives no answer in several starts is postponed for `first_pause_s` of running
+    time, then for twice as long, and so on. `bundle_folder` holds the complete releases, and
+    `partial_folder` the releases that are being fetched. `trouble` is the reason why the store
     cannot be written, or None.
     """
 
@@ -202,7 +209,7 @@ class Store:
 
     def save(self, **changes: Any) -> bool:
         """Change the state; return whether the change was written to the disk."""
-        self.state = replace(self.state, number=self.state.number + 1, **changes)
+        self.state = replace(self.state, revision=self.state.revision + 1, **changes)
         try:
             write_state(self.folder, self.state)
         except OSError as error:
@@ -216,24 +223,24 @@ class Store:
         self.save(refused=(*self.state.refused, digest)[-_MAX_REFUSED_RELEASES:], **changes)
 
     def start(self) -> list[Path]:
-        """Count a start; return the undamaged bundles that it can use, the preferred one first."""
+        """Count a start; return the undamaged bundles to try, the preferred one first."""
         state = self.state
-        if state.is_on_trial and state.starts >= _MAX_STARTS:
-            _LOG.error("release %s gave no answer in %d starts", state.active, state.starts)
-            wait_s = self._first_pause_s * 2.0 ** min(state.waits, _MAX_DOUBLINGS)
+        if state.is_on_trial and state.n_starts >= _MAX_STARTS:
+            _LOG.error("release %s gave no answer in %d starts", state.active, state.n_starts)
+            pause_s = self._first_pause_s * 2.0 ** min(state.n_postponements, _MAX_DOUBLINGS)
             self.save(
                 active=state.proved,
-                waiting=state.active,
-                wait=wait_s,
-                waits=state.waits + 1,
-                starts=0,
+                postponed=state.active,
+                postponed_s=pause_s,
+                n_postponements=state.n_postponements + 1,
+                n_starts=0,
             )
         elif state.is_on_trial:
-            self.save(starts=state.starts + 1)
+            self.save(n_starts=state.n_starts + 1)
         return [self.path(digest) for digest in self.state.digests if self.is_complete(digest)]
 
     def path(self, digest: str) -> Path:
-        """Folder of a release; it need not exist."""
+        """Folder of a release, which may not exist."""
         return self.bundle_folder / digest
 
     def digest_of(self, bundle_path: Path) -> str:
@@ -261,11 +268,11 @@ class Store:
         first_bundle: Path | None,
         fetch: Callable[[str, Path], None],
     ) -> None:
-        """Complete the release of which :attr:`partial_folder` has the ``release.json``.
+        """Complete a release from its ``release.json``, which :attr:`partial_folder` has.
 
-        Files that another release or the `first_bundle` bundle has are copied; ``fetch(name,
-        path)`` fetches the others. Incomplete files of other releases are removed. Raises
-        UpdateError.
+        Files that another release or the bundle `first_bundle` also has are copied.
+        ``fetch(name, path)`` fetches the others. Partial files of other releases are removed.
+        Raises UpdateError.
         """
         staging_folder = self.partial_folder / digest
         try:
@@ -284,7 +291,7 @@ class Store:
                 raise UpdateError(
                     "store",
                     f"no room for {release} in {self.folder}: it needs {n_needed_bytes} bytes, of "
-                    f"which {_SPARE_BYTES} stay free, and {n_free_bytes} bytes are free",
+                    f"which {_SPARE_BYTES} must stay free, but only {n_free_bytes} bytes are free",
                 )
             # Copy the files that the device already has, and fetch the others.
             for file_name, spec in missing_files.items():
@@ -296,7 +303,7 @@ class Store:
                     path.write_bytes(content)
             if release.damaged_file(staging_folder) is not None:
                 raise UpdateError("store", f"{release} was damaged on the disk")
-            # Write everything to the disk, then move the folder to its final name.
+            # Write all files to the disk, then rename the folder.
             for path in [*staging_folder.iterdir(), staging_folder]:
                 sync_folder(path)
             if self.path(digest).exists():  # it was damaged
@@ -312,7 +319,7 @@ class Store:
     def _stored_content(
         self, file_name: str, sha256: str, first_bundle: Path | None
     ) -> bytes | None:
-        """Content of a file with this hash in another release or the first bundle, if any."""
+        """Read a file with this hash from another release or the first bundle, if one has it."""
         for folder in self.bundle_folder.iterdir():
             with contextlib.suppress(OSError):
                 content = (folder / file_name).read_bytes()

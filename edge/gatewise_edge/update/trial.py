@@ -1,4 +1,4 @@
-"""The trial of a new release: its first answers decide whether the device continues to run it."""
+"""The trial of a new release on a device, decided by the release's first answers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from gatewise_edge.device.answer import Answer
 
 #: Number of the previous release's latest answers that a new release is compared with.
 _MAX_PREVIOUS_ANSWERS: Final = 200
-#: Smallest number of bad answers with which a trial fails.
-#: One or two answers may be late by chance, as at the start of a process.
+#: Smallest number of bad answers of a failed trial. One or two answers may be late by chance, such
+#: as at the start of a process.
 _MIN_BAD_ANSWERS: Final = 3
-#: Share of bad answers that a release may always have, because a few answers cannot show a smaller
-#: share.
+#: Tolerated share of bad answers. The few answers of a trial cannot prove a smaller share.
 _TOLERATED_BAD_SHARE: Final = 0.2
-#: A release fails only if its share of bad answers is this many times the previous release's, which
-#: a slow device or a failing sensor may raise as well.
+#: Tolerated ratio of the shares of bad answers of the new and of the previous release. A slow
+#: device or a failing sensor makes both shares large.
 _TOLERATED_RATIO: Final = 1.5
 
 
 class Trial:
     """Count the first answers of a release, and decide whether it passes.
 
-    Late answers and errors are bad. A release passes after `min_answers` answers in time and
-    `min_seconds` of running time, summed over restarts. It fails when it has at least three bad
-    answers, they are more than a fifth of its answers, and their share is more than 1.5 times the
-    share of the previous release, if that one was observed.
-
-    An answer is late if it took more than `deadline_ms`.
+    Bad answers are errors and answers that took more than `deadline_ms`. A release passes after
+    `min_answers` good answers and `min_seconds` of running time, summed over restarts. It fails
+    when it has at least three bad answers, they are more than a fifth of its answers, and their
+    share is more than 1.5 times that of the previous release.
     """
 
     def __init__(
@@ -52,26 +49,27 @@ class Trial:
 
     def begin(
         self,
-        good: int = 0,
-        bad: int = 0,
-        seconds: float = 0.0,
+        *,
+        n_good: int = 0,
+        n_bad: int = 0,
+        trial_seconds: float = 0.0,
         previous_counts: tuple[int, int] | None = None,
     ) -> None:
-        """Begin a trial, or continue one with the counts of an earlier start (:attr:`counts`).
+        """Begin a trial, or continue one with the :attr:`counts` of an earlier start.
 
-        Instances whose answering began before now are not counted. `previous_counts` replaces
-        :attr:`previous_counts`, which a restart has lost.
+        Instances that the device began before this call are not counted. `previous_counts` restores
+        :attr:`previous_counts` after a restart.
         """
         with self._lock:
             if previous_counts is not None:
-                n_bad, n_answers = previous_counts
+                n_bad_before, n_answers = previous_counts
                 self._previous_are_bad.clear()
-                self._previous_are_bad.extend(i < n_bad for i in range(n_answers))
+                self._previous_are_bad.extend(i < n_bad_before for i in range(n_answers))
             self.is_running = True
             self._began_at = self._clock()
-            self._seconds_before = seconds
-            self.n_good = good
-            self.n_bad = bad
+            self._seconds_before = trial_seconds
+            self.n_good = n_good
+            self.n_bad = n_bad
 
     def end(self) -> None:
         """Stop counting answers."""
@@ -80,7 +78,7 @@ class Trial:
 
     @property
     def previous_counts(self) -> tuple[int, int]:
-        """Numbers of bad and of all answers among the latest of the previous release."""
+        """Numbers of bad answers and of all answers, among the previous release's latest."""
         with self._lock:
             return sum(self._previous_are_bad), len(self._previous_are_bad)
 
@@ -92,13 +90,13 @@ class Trial:
     @property
     def counts(self) -> dict[str, float]:
         """Counts with which :meth:`begin` can continue the trial after a restart."""
-        return {"good": self.n_good, "bad": self.n_bad, "seconds": self.seconds}
+        return {"n_good": self.n_good, "n_bad": self.n_bad, "trial_seconds": self.seconds}
 
     def observe(self, outcome: Answer | Exception) -> bool:
-        """Count an answer or an error; return whether the updater should act on it.
+        """Count an answer or an error; return whether the updater must act on it.
 
-        The updater acts on the first good answer, which shows that this start of the release works,
-        and on a verdict.
+        It must act on a verdict, and on the first good answer, which proves that the release starts
+        on this device.
         """
         with self._lock:
             is_bad = not isinstance(outcome, Answer) or outcome.latency_ms > self.deadline_ms
@@ -106,7 +104,7 @@ class Trial:
                 self._previous_are_bad.append(is_bad)
                 return False
             if isinstance(outcome, Answer):
-                # The previous release answered an instance that came before the trial.
+                # The previous release may still answer an instance that began before the trial.
                 instance_began_at = self._clock() - outcome.latency_ms / 1e3
                 if instance_began_at < self._began_at:
                     return False
@@ -120,11 +118,7 @@ class Trial:
         if not self.is_running:
             return None
         n_answers = self.n_good + self.n_bad
-        previous_bad_share = (
-            sum(self._previous_are_bad) / len(self._previous_are_bad)
-            if self._previous_are_bad
-            else 0.0
-        )
+        previous_bad_share = sum(self._previous_are_bad) / max(1, len(self._previous_are_bad))
         tolerated_bad_share = max(_TOLERATED_BAD_SHARE, _TOLERATED_RATIO * previous_bad_share)
         if self.n_bad >= _MIN_BAD_ANSWERS and self.n_bad > tolerated_bad_share * n_answers:
             return "failed"

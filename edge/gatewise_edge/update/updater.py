@@ -1,4 +1,4 @@
-"""Over-the-air updates: fetch a release, check it, run it, and roll back if it fails."""
+"""Over-the-air updates: fetch a release, check it, run it, and leave it if it fails."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
 _LOG = logging.getLogger(__name__)
-#: Seconds after which the counts of a trial are saved again. A restart loses at most this much of
-#: the trial, and flash memory wears little.
+#: Seconds between two saves of a trial's counts. A restart loses at most this much of the trial,
+#: and so few writes hardly wear flash memory.
 _SAVE_SECONDS: Final = 5.0
 #: Names of the counters.
 _COUNTER_NAMES: Final = (
@@ -48,8 +48,8 @@ class Updater:
 
     Create the updater before the link is opened, then create the device, then call :meth:`start`;
     see :mod:`gatewise_edge.update`. The updater checks the repository at intervals and whenever a
-    message arrives on the model's topic. It does not read that message. A new release runs on
-    trial first (:class:`gatewise_edge.update.trial.Trial`). If it fails, the device runs the last
+    message arrives on the model's topic; it does not read the message. A new release first runs on
+    trial (:class:`gatewise_edge.update.trial.Trial`). If it fails, the device returns to the last
     release that passed its trial. The updater works on its own thread and never delays an answer.
 
     Parameters
@@ -107,10 +107,11 @@ class Updater:
         self._schedule = CheckSchedule(settings, clock)
         self._last_save_at = clock()
         self._release_status = ReleaseStatus(link, store, settings.first_report_delay, clock)
-        self._has_news = False  # whether an answer came that the thread should act on
+        self._must_act = False  # whether the thread must act on an answer
         self._is_stopping = False
         self._unfit_digests: set[str] = set()  # digests that this process does not try again
-        self._valid_digests: Set[str] = {store.state.proved, store.state.previous}  # not withdrawn
+        #: Releases that the repository has not withdrawn.
+        self._valid_digests: Set[str] = {store.state.proved, store.state.previous}
         self._running_digest = ""  # digest of the running release; empty for the first bundle
         self._trouble: str | None = None
         self._device: Device | None = None
@@ -126,8 +127,8 @@ class Updater:
         state = self.store.state
         if self._running_digest == state.active:
             if state.is_on_trial:
-                previous_counts = state.bad_before, state.answers_before
-                self._trial.begin(state.good, state.bad, state.seconds, previous_counts)
+                previous_counts = state.n_bad_before, state.n_answers_before
+                self._trial.begin(**state.trial_counts, previous_counts=previous_counts)
             elif self._running_digest in state.refused:
                 refused_digests = tuple(
                     digest for digest in state.refused if digest != self._running_digest
@@ -153,14 +154,13 @@ class Updater:
             self._condition.notify_all()
         self._fetcher.stop()
         if self._thread is not None:
-            # A fetch ends at once. Only the look-up of a host name cannot be interrupted, and may
-            # take longer.
+            # A fetch ends at once, but the look-up of a host name cannot be interrupted.
             self._thread.join(5.0)
             if self._thread.is_alive():
                 return
             self._thread = None
             if self._trial.is_running:
-                self.store.save(starts=0, **self._trial.counts)
+                self.store.save(n_starts=0, **self._trial.counts)
         self._trial.end()
         self.store.unlock()
 
@@ -200,7 +200,7 @@ class Updater:
             if self._trial.verdict == "failed":
                 self._fetcher.interrupt()
             with self._condition:
-                self._has_news = True
+                self._must_act = True
                 self._condition.notify_all()
 
     def _run_updates(self) -> None:
@@ -223,32 +223,33 @@ class Updater:
     def _wait_for_work(self) -> bool:
         """Wait until there is something to do; return False if the thread must stop."""
         with self._condition:
-            while not (self._is_stopping or self._has_news):
+            while not (self._is_stopping or self._must_act):
                 due_at = min(self._schedule.next_at, self._release_status.due_at)
-                if self._trial.is_running or self.store.state.wait:
+                if self._trial.is_running or self.store.state.postponed_s:
                     due_at = min(due_at, self._last_save_at + _SAVE_SECONDS)
                 seconds_left = due_at - self._clock()
                 if seconds_left <= 0:
                     break
                 self._condition.wait(seconds_left)
-            self._has_news = False
+            self._must_act = False
             return not self._is_stopping
 
     def _save_counts(self) -> None:
-        """Save the counts of a trial and the remaining wait of a release that was put off."""
+        """Save the counts of a trial and the remaining time of a postponement."""
         now = self._clock()
         state = self.store.state
         trial = self._trial
         elapsed_s = now - self._last_save_at
         has_answered = trial.is_running and trial.n_good > 0
-        if elapsed_s < _SAVE_SECONDS and not (has_answered and state.starts):
+        if elapsed_s < _SAVE_SECONDS and not (has_answered and state.n_starts):
             return
         self._last_save_at = now
         changes: dict[str, float] = trial.counts if trial.is_running else {}
-        changes |= {"wait": max(0.0, state.wait - elapsed_s)} if state.wait else {}
+        if state.postponed_s:
+            changes["postponed_s"] = max(0.0, state.postponed_s - elapsed_s)
         if changes:
-            self.store.save(starts=0 if has_answered else state.starts, **changes)
-        if state.wait and not self.store.state.wait:
+            self.store.save(n_starts=0 if has_answered else state.n_starts, **changes)
+        if state.postponed_s and not self.store.state.postponed_s:
             self._schedule.next_at = now  # the release may be tried again
 
     def _check_repository(self) -> None:
@@ -256,9 +257,9 @@ class Updater:
         with self._condition:
             self._schedule.plan_regular_check()
         self.store.lock()
-        offers, seen_versions = self._client.refresh(self.store.state.seen)
-        if seen_versions != self.store.state.seen:
-            self.store.save(seen=seen_versions)
+        offers, seen_versions = self._client.refresh(self.store.state.seen_versions)
+        if seen_versions != self.store.state.seen_versions:
+            self.store.save(seen_versions=seen_versions)
         offers = [offer for offer in offers if offer.model == self.model]
         device_offers = [offer for offer in offers if offer.is_for(self._device_id)]
         self._valid_digests = {offer.digest for offer in offers if offer.rollout}
@@ -290,10 +291,10 @@ class Updater:
         self._increment("withdrawn")
         proved_digests = (state.proved, state.previous)
         valid_digests = [digest for digest in proved_digests if digest in self._valid_digests]
-        self._return_to_first(valid_digests)
+        self._return_to(valid_digests)
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
-        """Changes of the state that prevent a later start from running a withdrawn release."""
+        """Changes of the state with which a later start runs no withdrawn release."""
         state = self.store.state
         valid_digests = {"", active, *self._valid_digests}
         return {
@@ -301,10 +302,10 @@ class Updater:
         }
 
     def _may_try(self, offer: OfferedRelease) -> bool:
-        """Whether a release may run here: it has not failed and is not put off."""
+        """Whether a release may run here: it has not failed and is not postponed."""
         state = self.store.state
-        put_off_digest = state.waiting if state.wait else ""
-        return offer.digest not in {*state.refused, *self._unfit_digests, put_off_digest}
+        postponed_digest = state.postponed if state.postponed_s else ""
+        return offer.digest not in {*state.refused, *self._unfit_digests, postponed_digest}
 
     def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offered release; return False if it does not fit this device."""
@@ -340,15 +341,15 @@ class Updater:
         state_before = self.store.state
         assert device is not None
         # Save the choice first, so that a device that is killed meanwhile starts with this release.
-        bad_before, answers_before = self._trial.previous_counts
+        n_bad_before, n_answers_before = self._trial.previous_counts
         is_saved = self.store.save(
             active=digest,
-            good=0,
-            bad=0,
-            seconds=0.0,
-            starts=1,
-            bad_before=bad_before,
-            answers_before=answers_before,
+            n_good=0,
+            n_bad=0,
+            trial_seconds=0.0,
+            n_starts=1,
+            n_bad_before=n_bad_before,
+            n_answers_before=n_answers_before,
             **self._without_withdrawn(digest),
         )
         if not is_saved and digest != state_before.proved:
@@ -365,13 +366,11 @@ class Updater:
             self.store.refuse(
                 digest,
                 active=state_before.active,
-                **{
-                    field_name: getattr(state_before, field_name)
-                    for field_name in ("good", "bad", "seconds", "starts")
-                },
+                n_starts=state_before.n_starts,
+                **state_before.trial_counts,
             )
             if self.store.state.is_on_trial:
-                self._trial.begin(state_before.good, state_before.bad, state_before.seconds)
+                self._trial.begin(**state_before.trial_counts)
             self._release_status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{release_name} is refused: {error}") from None
@@ -396,7 +395,9 @@ class Updater:
     def _end_passed_trial(self) -> None:
         self._trial.end()
         state = self.store.state
-        self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
+        self.store.save(
+            proved=state.active, previous=state.proved, n_starts=0, postponed="", n_postponements=0
+        )
         self._release_status.publish()
         self.store.remove_old_releases()
         self._increment("passed")
@@ -407,17 +408,20 @@ class Updater:
         self._trial.end()
         _LOG.error("%s failed its trial: %s", self._release_name, self._trial.counts)
         self.store.refuse(self._running_digest, active=self.store.state.proved)
-        self._return_to_first([self.store.state.proved])
+        self._return_to([self.store.state.proved])
         self._increment("rolled_back")
 
-    def _return_to_first(self, digests: Sequence[str]) -> None:
-        """Run the first release that opens, or the first bundle; needs no network or disk write."""
+    def _return_to(self, digests: Sequence[str]) -> None:
+        """Run the first of `digests` that opens, or else the first bundle.
+
+        It works without a network and on a disk that cannot be written.
+        """
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:
                 bundle = self._open_bundle(digest)
                 # Save the choice first: a device that is killed meanwhile starts with this release.
-                changes = {"active": digest, "proved": digest, "starts": 0}
+                changes = {"active": digest, "proved": digest, "n_starts": 0}
                 self.store.save(**self._without_withdrawn(digest) | changes)
                 self._device.adopt(bundle)
             except GatewiseError as error:

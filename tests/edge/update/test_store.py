@@ -17,9 +17,9 @@ from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateErro
 
 #: A state in which each field differs from its default.
 STATE = State(
-    number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
-    starts=1, bad_before=3, answers_before=9, waiting="w", wait=2.5, waits=1,
-    refused=("x", "y"), seen={"root": (4, "k,l")},
+    revision=3, device="d", active="a", proved="b", previous="c", n_good=1, n_bad=2,
+    trial_seconds=1.5, n_starts=1, n_bad_before=3, n_answers_before=9, postponed="w",
+    postponed_s=2.5, n_postponements=1, refused=("x", "y"), seen_versions={"root": (4, "k,l")},
 )  # fmt: skip
 
 
@@ -30,8 +30,8 @@ def test_state_is_read_as_it_was_written(tmp_path):
 
 
 def test_whole_seconds_are_read_as_they_were_written(tmp_path):
-    write_state(tmp_path, replace(STATE, seconds=7, wait=9))
-    assert read_state(tmp_path) == (replace(STATE, seconds=7.0, wait=9.0), False)
+    write_state(tmp_path, replace(STATE, trial_seconds=7, postponed_s=9))
+    assert read_state(tmp_path) == (replace(STATE, trial_seconds=7.0, postponed_s=9.0), False)
 
 
 @pytest.mark.parametrize("file_name", ["state.json", "state.copy.json"])
@@ -68,24 +68,24 @@ def test_newer_copy_is_read(tmp_path):
     write_state(tmp_path, STATE)
     old_content = (tmp_path / "state.copy.json").read_bytes()
     store = Store(tmp_path)
-    assert store.save(good=7)
+    assert store.save(n_good=7)
     (tmp_path / "state.copy.json").write_bytes(old_content)  # as if killed between the two writes
-    assert Store(tmp_path).state.good == 7
+    assert Store(tmp_path).state.n_good == 7
 
 
 def test_starts_of_a_trial_are_counted_and_put_the_release_off(tmp_path):
     store = Store(tmp_path, first_pause_s=100.0)
     assert store.start() == []
-    assert store.state.starts == 0
+    assert store.state.n_starts == 0
     store.save(active="1", proved="0")
     for _ in range(5):  # the most starts without an answer
         store.start()
-    assert (store.state.active, store.state.starts) == ("1", 5)
+    assert (store.state.active, store.state.n_starts) == ("1", 5)
     store.start()
-    assert (store.state.active, store.state.waiting, store.state.wait) == ("0", "1", 100.0)
-    store.save(active="1", starts=5)
+    assert (store.state.active, store.state.postponed, store.state.postponed_s) == ("0", "1", 100.0)
+    store.save(active="1", n_starts=5)
     store.start()
-    assert store.state.wait == 200.0  # twice the first pause
+    assert store.state.postponed_s == 200.0  # twice the first pause
 
 
 def test_folder_that_cannot_be_made_is_logged_once_and_stops_nothing(tmp_path, caplog):
@@ -116,9 +116,9 @@ def test_only_one_process_can_lock_the_store(tmp_path):
 def test_defaults_of_a_new_state():
     state = State(device="d")
     assert state == State(
-        number=0, device="d", active="", proved="", previous="", good=0, bad=0, seconds=0.0,
-        starts=0, bad_before=0, answers_before=0, waiting="", wait=0.0, waits=0, refused=(),
-        seen={},
+        revision=0, device="d", active="", proved="", previous="", n_good=0, n_bad=0,
+        trial_seconds=0.0, n_starts=0, n_bad_before=0, n_answers_before=0, postponed="",
+        postponed_s=0.0, n_postponements=0, refused=(), seen_versions={},
     )  # fmt: skip
     assert len(State().device) == 16  # 8 random bytes in hexadecimal digits
     assert not state.is_on_trial

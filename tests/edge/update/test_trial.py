@@ -110,9 +110,9 @@ def test_instance_that_began_before_the_trial_does_not_count():
 
 def test_trial_continues_with_the_counts_of_an_earlier_start():
     trial, clock = begin_trial()
-    trial.begin(good=7, bad=1, seconds=12.5)
+    trial.begin(n_good=7, n_bad=1, trial_seconds=12.5)
     clock.now += 2.5
-    assert trial.counts == {"good": 7, "bad": 1, "seconds": 15.0}
+    assert trial.counts == {"n_good": 7, "n_bad": 1, "trial_seconds": 15.0}
     trial.end()
     assert trial.seconds == 12.5
 
@@ -234,7 +234,7 @@ def test_time_without_running_does_not_count(run_device, fleet, clock):
     device.updater.observe(device.device.answer(SURE_ROW))
     assert device.store.state.is_on_trial
     device.close()
-    assert 29.0 <= device.store.state.seconds < 30.0
+    assert 29.0 <= device.store.state.trial_seconds < 30.0
     clock.now += 1e6  # the device is off
     restarted_device = run_device(**options)
     restarted_device.device.answer(SURE_ROW)
@@ -256,7 +256,7 @@ def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
         device.store = type(device.store)(device.store.folder, first_pause_s=0.2)
         paths = device.store.start()
     assert paths == []
-    assert device.store.state.waits == 1
+    assert device.store.state.n_postponements == 1
     device.updater.store = device.store
     device.close()
     restarted_device = run_device(first_pause_s=0.2)
@@ -268,7 +268,7 @@ def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
 
     wait_until(runs_version_8, "version 8 to be tried again", TIMEOUT_S)
     restarted_device.pass_trial()
-    assert restarted_device.store.state.waits == 0
+    assert restarted_device.store.state.n_postponements == 0
 
 
 def test_updater_continues_after_thousands_of_failures(run_device, fleet, server):
