@@ -36,7 +36,7 @@ class DecisionPoint:
     threshold : float or None
         Smallest score at which the operating point stops here; None if it never stops.
     probabilities : ndarray of float64, shape (n_classes,)
-        Class probabilities of the stage's answer; empty if the bundle answers with values.
+        Class probabilities of the stage's answer; empty if the answers are values.
     cost : float
         Cost of the features acquired so far.
     time_left_ms : float
@@ -68,7 +68,7 @@ class DecisionPoint:
     def decide(self, policy: CustomPolicy) -> Decision:
         """Call `policy` for its decision; after the last stage ``continue`` means ``offload``.
 
-        Raises InputError if the policy returns anything else than a decision.
+        Raises InputError if the policy returns anything but a decision.
         """
         decision = policy(self)
         if decision not in get_args(Decision):
@@ -88,8 +88,8 @@ class Answer(msgspec.Struct, eq=False):
     Attributes
     ----------
     label : int, float, str or bool
-        The class, with its name in the training data. A bundle that answers with values (tasks
-        ``regress`` and ``rank``) gives the value, a float.
+        The class, as in the training data; or the value, a float, if the bundle's task is
+        ``regress`` or ``rank``.
     class_index : int
         Index of the label among the bundle's classes; -1 for a value.
     probabilities : ndarray of float64, shape (n_classes,)
@@ -119,9 +119,9 @@ class Answer(msgspec.Struct, eq=False):
     acquired : tuple of int
         Indices of the acquired features.
     request : str
-        Id of the request that the cloud answered, followed by a hyphen and the row if that is not
-        the first one. Of a stored fallback, the id of its late request (:class:`.LateRequests`).
-        Otherwise empty.
+        For an answer by the cloud, the id of the request, followed by a hyphen and the row unless
+        it is the first row. For a stored fallback, the id of its late request
+        (:class:`.LateRequests`). Otherwise empty.
     """
 
     label: Hashable

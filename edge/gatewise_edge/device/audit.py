@@ -18,14 +18,14 @@ from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 
 #: The rank u of an answer among the latest answers is 0 for the least confident one and 1 for the
 #: most confident one. The probability of its audit is
-#: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``: for a small
-#: mean from ten times the mean at u = 0 to a fifth of it at u = 1. docs/audit.md compares other
-#: choices.
+#: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``. For a small
+#: mean, this falls from ten times the mean at u = 0 to a fifth of the mean at u = 1. docs/audit.md
+#: compares other choices.
 _UNIFORM_FRACTION: Final = 0.2
 _RANK_SCALE: Final = 0.08
-#: Number of latest answers to rank: few enough that the ranks follow a change of the instances.
-#: With fewer than _MIN_RANKED_ANSWERS ranks are coarse, and every probability is
-#: `mean_probability`.
+#: Number of latest answers to rank. It is small, so that the ranks follow a change of the
+#: instances. With fewer than _MIN_RANKED_ANSWERS answers the ranks would be coarse, and every
+#: probability is `mean_probability`.
 _MAX_RANKED_ANSWERS: Final = 400
 _MIN_RANKED_ANSWERS: Final = 40
 
@@ -33,10 +33,11 @@ _MIN_RANKED_ANSWERS: Final = 40
 class AuditSampler:
     """A sampler that audits a fixed mean share of the answers, and more of the uncertain ones.
 
-    The confidence of an answer is its largest probability. Most answers that the high-cost model
-    would not give are among the least confident of the latest answers, for every stage. Evidence
-    grows fastest if the probability of an audit is proportional to the chance of a disagreement. A
-    fixed part of the share goes to all answers equally, to detect errors with high confidence.
+    The confidence of an answer is its largest probability. At every stage, most of the answers with
+    which the high-cost model disagrees are among the least confident of the latest answers.
+    Evidence grows fastest if the probability of an audit is proportional to the chance of a
+    disagreement. A fixed part of the share is spread evenly over all answers, so that audits also
+    detect confident errors.
 
     Parameters
     ----------
@@ -73,7 +74,7 @@ class AuditSampler:
         """Return the mark of an audit if the answer is chosen, otherwise None.
 
         `confidence` is the largest probability of the answer. Fallbacks are never chosen, because
-        the device did not decide to stop.
+        no stage decided to answer them.
         """
         if route == "fallback":
             return None
@@ -111,9 +112,9 @@ class AuditSampler:
 
 @cache
 def _find_exponential_factor(mean_probability: float) -> float:
-    """Find the factor of the exponential that gives this mean probability.
+    """Find the factor of the exponential that gives this mean probability, by bisection.
 
-    The mean over equally spaced ranks grows with the factor, so that bisection finds it.
+    The mean over equally spaced ranks grows with the factor.
     """
     ranks = [(i + 0.5) / 1000 for i in range(1000)]
     low_factor = 0.0

@@ -1,6 +1,7 @@
-"""Audits: a device also sends a random share of its own answers to the high-cost model.
+"""Audits, in which a device also sends a random share of its answers to the high-cost model.
 
-The device chooses and sends them. The worker compares the answers and tests how often they agree.
+The device chooses the answers and sends their instances. The worker compares the answers of both
+models and tests how often they agree.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader
 
 _LOG = logging.getLogger(__name__)
 
-#: Longest wait for the response to an audit, in seconds. No instance waits for it, so that it may
-#: be much longer than a deadline.
+#: Longest wait for the response to an audit, in seconds. It may be much longer than a deadline,
+#: because no instance waits for the response.
 AUDIT_TIMEOUT_S: Final = 10.0
 
 
 class Auditor:
     """The audits of a device. Thread-safe.
 
-    `sampler` chooses the answers to audit. `late_requests` stores the audits that cannot be sent
-    now.
+    `sampler` chooses the answers to audit. `late_requests` stores audits while the link is down.
     """
 
     def __init__(
@@ -76,18 +76,18 @@ class Auditor:
     def audit(self, instance: PendingInstance, answer: Answer) -> None:
         """Send an answered instance to the high-cost model if the sampler chooses it.
 
-        Another thread reads the features that the instance has not acquired, so that neither its
-        answer nor a later instance waits for them. While that thread is busy nothing is audited.
+        Another thread reads the features that the instance lacks, so that no instance waits for
+        them. While that thread is busy, no such instance is audited.
         """
-        bundle = instance.bundle
+        installation = instance.installation
         reading = instance.reading
-        classes = bundle.manifest.classes
-        if not bundle.has_cloud or not classes:
+        classes = installation.manifest.classes
+        if not installation.has_cloud or not classes:
             return
         sends_later = not self._uplink.ready and self._late_requests is not None
         if not sends_later and not self._uplink.admit_audit():
             return
-        is_complete = reading.has(bundle.request_inputs)
+        is_complete = reading.has(installation.request_inputs)
         if not is_complete and not sends_later and self._reader.is_busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
@@ -106,7 +106,7 @@ class Auditor:
             self._reader.start(lambda _: send())
 
     def _send_audit(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
-        manifest = instance.bundle.manifest
+        manifest = instance.installation.manifest
         try:
             self._uplink.send(
                 instance.acquire_request_values()[np.newaxis],
@@ -117,7 +117,7 @@ class Auditor:
                 on_answer=partial(self._count_response, mark),
             )
         except SensorError:
-            return  # no bias: a sensor fails for right and wrong answers alike
+            return  # this causes no bias, because a sensor fails for right and wrong answers alike
         except Exception:
             _LOG.exception("an answer could not be audited")
         finally:

@@ -4,9 +4,9 @@ The stages run in order, and each acquires its features when it runs. If no stag
 instance is offloaded to the cloud. If no usable response arrives in time, the device gives the last
 stage's answer and marks it ``fallback``.
 
-The decisions are event-driven. :meth:`Device.begin` runs the stages and sends a request if
-necessary, and :meth:`Device.advance` retries or ends the request. :meth:`Device.answer` calls both
-and waits in real time between them; tests call them with a clock of their own.
+:meth:`Device.begin` runs the stages and sends a request if necessary, and :meth:`Device.advance`
+retries or ends the request. :meth:`Device.answer` calls both and waits in real time between them.
+Tests call them with a clock of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gatewise_edge.device.answer import Answer, CustomPolicy, Policy, Route
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
-from gatewise_edge.device.installed import BlockFunction, InstalledBundle
+from gatewise_edge.device.installation import BlockFunction, Installation
 from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.device.stages import Runner
@@ -44,13 +44,13 @@ from gatewise_export.bundle.bundle import Bundle
 
 _LOG = logging.getLogger(__name__)
 
-#: Time in seconds that is reserved before the deadline to write the answer: a few times what Python
-#: and the scheduler of a small device need.
+#: Time in seconds that is reserved before the deadline to write the answer. It is a few times the
+#: delay that Python and the scheduler of a small device cause.
 _RESERVED_SECONDS: Final = 0.005
-#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for the first: as
-#: many as a request may have.
+#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for their answers.
+#: It is the largest number of rows of a request.
 _MAX_BEGUN_ROWS: Final = 256
-#: Part of the deadline that it may take to begin them. The rest is left for the request.
+#: Fraction of the deadline after which it begins no more of these rows. The request needs the rest.
 _MAX_BEGIN_FRACTION: Final = 0.25
 
 Observer = Callable[[Answer | Exception], None]
@@ -70,21 +70,21 @@ class Device:
         Sensors that :meth:`answer` reads if it gets no row. The device closes them.
     blocks : mapping of str to callable, optional
         Python functions that compute blocks, by the name of the block, because a bundle holds no
-        code. Each is called with windows of shape (1, ...) on another thread. If it has not
-        returned at the deadline, the last finished stage answers. An audit calls it on a third
-        thread, perhaps at the same time as the next instance.
+        code. Each is called with windows of shape (1, ...) on another thread. If a function has not
+        returned at the deadline, the last finished stage answers. An audit calls functions on a
+        third thread, perhaps at the same time as the next instance.
     row_names : sequence of str, optional
-        Names of the features in the rows for :meth:`answer`. They are matched by name with each
-        bundle, so that an adopted bundle may have another order of features. By default rows are in
-        the order of the active bundle.
+        Names of the features in the rows for :meth:`answer`. They are matched with the names in
+        each bundle, because an adopted bundle may have another order of features. By default rows
+        are in the order of the active bundle.
     deadline_ms : float, default 500
         Longest time from the call to the answer, in milliseconds.
     policy : {"system", "edge-only", "cloud-only"} or callable, default "system"
-        Policy that decides on instances. ``edge-only`` never offloads, so that the last stage
-        always answers. ``cloud-only`` acquires the cloud model's features and offloads every
-        instance at once. Both are for measurements. A function gets a :class:`.DecisionPoint` after
-        each stage and returns ``"stop"``, ``"continue"`` or ``"offload"``; it makes the operating
-        point's guarantee void.
+        Policy that decides on instances. With ``edge-only`` the device never offloads, and the last
+        stage always answers. With ``cloud-only`` it acquires the cloud model's features and
+        offloads every instance at once. Both are for measurements. A function is called with a
+        :class:`.DecisionPoint` after each stage, and returns ``"stop"``, ``"continue"`` or
+        ``"offload"``. The guarantee of the operating point does not hold for a function.
     offload_rules : OffloadRules, optional
         Rules for offloads: requests in flight, circuit breaker, bound on the rate, and implausible
         values.
@@ -92,13 +92,13 @@ class Device:
         Runner of the stages' graphs; auto is onnxruntime if it can be imported, otherwise numpy.
         Both give the same bits. numpy takes less memory and, for large trees, more time.
     provider : str, default "cpu"
-        Execution provider of onnxruntime for stages that are given graphs, such as ``cuda``. On the
-        sample they must give the same labels there, and probabilities within
+        Execution provider of onnxruntime, such as ``cuda``, for stages that are given graphs. On
+        the bundle's sample they must give the same labels as on the CPU, and probabilities within
         :data:`gatewise.imports.PROVIDER_TOLERANCE`. Stages of flat models always run on the CPU.
     audit : float or AuditSampler, optional
         Share of the stages' answers, above 0 and up to 1, that the device also sends to the
-        high-cost model, so that workers can test how often they agree; or a sampler that chooses
-        them.
+        high-cost model, or a sampler that chooses the answers. Workers test how often the answers
+        of both agree.
     late_requests : LateRequests, optional
         Stores the instances that could not be offloaded, and sends them later. The device closes
         it.
@@ -148,7 +148,7 @@ class Device:
             raise InputError(f"policy {policy!r}; choose one of {policy_names}, or give a function")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and the policy system")
-        # Settings and counts.
+        # Store the settings, and create the counts.
         self.policy = policy
         self._checks_ranges = offload_rules.implausible != "ignore"
         self._observe = observe
@@ -163,11 +163,11 @@ class Device:
         self._runner = runner
         self._provider = provider
         self._adopt_lock = threading.Lock()
-        # The bundle and the offloads.
+        # Install the bundle, and open the link.
         first_bundle = (
             bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
         )
-        self._installed_bundle = self._install(first_bundle)
+        self._installation = self._install(first_bundle)
         self._clock = clock
         # At most a tenth of the deadline.
         self._reserved_s = min(_RESERVED_SECONDS, self.deadline_ms / 1e4)
@@ -192,23 +192,23 @@ class Device:
     @property
     def bundle(self) -> Bundle:
         """The active bundle, which answers new instances."""
-        return self._installed_bundle.bundle
+        return self._installation.bundle
 
     def adopt(self, bundle: Bundle) -> None:
         """Test another `bundle`, and make it the active one.
 
-        Instances that were begun before end with the bundle before. Raises the errors of the
-        constructor; the active bundle is then not replaced.
+        Instances that have begun end with the former bundle. If the new bundle cannot be used,
+        raises the errors of the constructor, and the former bundle stays active.
         """
         with self._adopt_lock:
-            self._installed_bundle = self._install(bundle)
+            self._installation = self._install(bundle)
         _LOG.debug("%s is active", bundle.manifest.release)
 
-    def _install(self, bundle: Bundle) -> InstalledBundle:
+    def _install(self, bundle: Bundle) -> Installation:
         """Load a bundle; InputError if it does not allow the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
-        installed_bundle = InstalledBundle.load(
+        installation = Installation.load(
             bundle,
             sensors=self._sensors,
             may_offload=self._may_offload,
@@ -219,13 +219,13 @@ class Device:
             block_reader=self._block_reader,
             checks_ranges=self._checks_ranges,
         )
-        if self.policy == "cloud-only" and not installed_bundle.has_cloud:
+        if self.policy == "cloud-only" and not installation.has_cloud:
             cap = bundle.manifest.max_instance_cost
             raise InputError(
                 f"policy cloud-only: an offload may cost more than the bundle's cap of {cap:g} per "
                 "instance; choose another policy"
             )
-        return installed_bundle
+        return installation
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
@@ -285,16 +285,16 @@ class Device:
         ----------
         row : array-like of shape (n_features,), or of an instance that is an array, optional
             All values in the order of `row_names`, by default of the manifest; or a mapping or
-            Series by name, in which an absent feature is missing. Only the features that are needed
-            are charged. If the bundle has encoders, the values are the cells of its raw columns,
-            except that without `row_names` an array of floats has features. Without a row the
-            sensors are read.
+            Series by name, in which an absent feature is missing. Only features that the device
+            uses are charged. If the bundle has encoders, the values are the cells of its raw
+            columns, but without `row_names` an array of floats has features. Without a row the
+            device reads the sensors.
 
         Raises
         ------
         SensorError
-            If a value that the first stage needs cannot be acquired or is refused, so that there is
-            no local answer to fall back on.
+            If a value that the first stage needs cannot be acquired or is refused. No stage can
+            then give a fallback.
         InputError
             If the row does not match the bundle, or there is neither a row nor a sensor.
         """
@@ -306,8 +306,8 @@ class Device:
         Parameters
         ----------
         rows : array-like of shape (n, n_features), or (n, ...) of instances that are arrays
-            Instances in the forms of :meth:`answer`. The deadline of each counts from the moment
-            when the device begins it.
+            Instances in the forms of :meth:`answer`. The deadline of each counts from the time at
+            which the device begins it.
 
         Returns
         -------
@@ -320,7 +320,7 @@ class Device:
         InputError
             If the rows do not match the bundle; then the device begins no instance.
         """
-        checked_rows = self._installed_bundle.check_rows(rows)
+        checked_rows = self._installation.check_rows(rows)
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked_rows):
             answers += self._answer_group(
@@ -329,21 +329,18 @@ class Device:
         return answers
 
     def _answer_group(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
-        """Answer the first rows with one request; stop to add rows when a part of the time is over.
-
-        Returns the answers of the rows that were added.
-        """
+        """Answer as many of the first rows as one request can have; return their answers."""
         # Begin rows until the request is full or _MAX_BEGIN_FRACTION of the deadline has passed.
         begin_until = time.monotonic() + _MAX_BEGIN_FRACTION * self.deadline_ms / 1000.0
-        installed_bundle = self._installed_bundle
+        installation = self._installation
         max_group_rows = max_rows(
-            len(installed_bundle.request_inputs), len(installed_bundle.manifest.classes)
+            len(installation.request_inputs), len(installation.manifest.classes)
         )
         group: list[PendingInstance] = []
         outcomes: list[Answer | PendingInstance | Exception] = []
         for row in rows:
             try:
-                outcomes.append(self._begin_instance(row, installed_bundle, group))
+                outcomes.append(self._begin_instance(row, installation, group))
             except Exception as error:  # it ends only this row
                 outcomes.append(error)
             if len(group) == max_group_rows or time.monotonic() >= begin_until:
@@ -368,34 +365,35 @@ class Device:
         The caller passes the pending instance to :meth:`advance` at its ``wake_at``, and whenever
         the link has delivered a response.
         """
-        return self._begin_instance(row, self._installed_bundle, None)
+        return self._begin_instance(row, self._installation, None)
 
     def _begin_instance(
-        self, row: Any, installed_bundle: InstalledBundle, group: list[PendingInstance] | None
+        self, row: Any, installation: Installation, group: list[PendingInstance] | None
     ) -> Answer | PendingInstance:
         started_at = self._clock()
         try:
-            source = installed_bundle.source_of(row)
+            source = installation.source_of(row)
         except InputError as error:
             self._count_error(error)
             raise
         clock = self._clock
         deadline = started_at + self.deadline_ms / 1000.0 - self._reserved_s
-        reading = Reading(source, installed_bundle.meter, lambda: deadline - clock())
-        instance = PendingInstance(installed_bundle, reading, started_at, deadline, [], group)
+        reading = Reading(source, installation.meter, lambda: deadline - clock())
+        instance = PendingInstance(installation, reading, started_at, deadline, [], group)
         return self._run_flow_step(instance, self._flow.start)
 
     def advance(self, instance: PendingInstance) -> Answer | PendingInstance:
         """Retry an instance's request or end it, whichever is due.
 
-        Returns the answer, or `instance` while there is none. Raises SensorError as :meth:`answer`.
+        Returns the answer, or `instance` while it has none. Raises SensorError as :meth:`answer`
+        does.
         """
         return self._run_flow_step(instance, self._flow.proceed)
 
     def finish(self, outcome: Answer | PendingInstance) -> Answer:
-        """Wait for the answer after :meth:`begin`, which returned `outcome`.
+        """Wait for the answer to an instance that :meth:`begin` returned.
 
-        Raises SensorError as :meth:`answer`.
+        Raises SensorError as :meth:`answer` does.
         """
         while isinstance(outcome, PendingInstance):
             if outcome.offload is not None:
@@ -408,7 +406,7 @@ class Device:
         instance: PendingInstance,
         flow_step: Callable[[PendingInstance], Answer | PendingInstance],
     ) -> Answer | PendingInstance:
-        """Call a `flow_step` of the flow; count and report the instance if the step answers it."""
+        """Call a method of the flow; count and report the instance if the method answers it."""
         try:
             outcome = flow_step(instance)
         except Exception as error:
@@ -418,7 +416,7 @@ class Device:
             with self._count_lock:
                 self._counts[outcome.route] += 1
                 self._counts["implausible"] += bool(instance.reading.implausible)
-                encoder = instance.bundle.manifest.encoder
+                encoder = instance.installation.manifest.encoder
                 if encoder is not None:
                     has_unseen = self._unseen_categories.count(encoder, instance.reading)
                     self._counts["unseen"] += has_unseen

@@ -1,7 +1,7 @@
 """The decisions about one instance: run the stages, offload it if no stage stops, and answer it.
 
-Event-driven: :meth:`RowFlow.start` runs the stages and sends a request if necessary, and
-:meth:`RowFlow.proceed` retries the request or ends it.
+The decisions are event-driven: :meth:`RowFlow.start` runs the stages and sends a request if
+necessary, and :meth:`RowFlow.proceed` retries the request or ends it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise_edge.device.answer import Answer, CustomPolicy, DecisionPoint, Policy, Route
 from gatewise_edge.device.pending import PendingInstance
@@ -40,48 +41,49 @@ class RowFlow:
 
         Raises SensorError if no stage has answered and the instance cannot be offloaded.
         """
-        bundle = instance.bundle
+        installation = instance.installation
         if self._policy == "cloud-only":
             return self._offload(instance, "cloud-only")
         has_stopped = self._run_stages(instance)
-        may_offload = bundle.has_cloud and self._policy != "edge-only"
-        is_doubtful = self._offloads_implausible and bool(instance.reading.implausible)
-        if has_stopped and is_doubtful and may_offload:
-            return self._offload(instance, "implausible")
+        may_offload = installation.has_cloud and self._policy != "edge-only"
         if has_stopped:
+            is_doubtful = self._offloads_implausible and bool(instance.reading.implausible)
+            if is_doubtful and may_offload:
+                return self._offload(instance, "implausible")
             return self._local_answer(instance, "edge", "stopped")
         if instance.error is not None:
             failure = _failure_reason(instance.error)
             if instance.error.cause == "infinite" or not may_offload:
                 return self._fall_back(instance, failure)
-            # The cloud may not need the feature; otherwise `_offload` falls back.
-            return self._offload(
-                instance, "missing" if instance.error.cause == "missing" else failure
-            )
-        if not bundle.has_cloud:
+            # `_offload` falls back if the cloud also needs the feature.
+            is_missing = instance.error.cause == "missing"
+            return self._offload(instance, "missing" if is_missing else failure)
+        if not installation.has_cloud:
             return self._local_answer(instance, "edge", "last-stage")
         if self._policy == "edge-only":
             return self._local_answer(instance, "edge", "edge-only")
         return self._offload(instance, "offloaded")
 
     def send_group(self, group: Sequence[PendingInstance]) -> None:
-        """Send the instances of a group in one request, with their earliest deadline."""
-        bundle = group[0].bundle
+        """Send the instances of a group in one request, with their earliest deadline.
+
+        If the request cannot be sent, :meth:`proceed` answers them.
+        """
+        manifest = group[0].installation.manifest
         offload_or_reason = self._uplink.send(
             np.stack([instance.values for instance in group]),  # type: ignore[misc]
-            bundle.manifest.name,
-            bundle.manifest.version,
+            manifest.name,
+            manifest.version,
             deadline=min(instance.deadline for instance in group),
         )
-        if isinstance(offload_or_reason, str):
-            for _ in group[1:]:  # each instance was admitted, and `send` released one
-                self._uplink.release()
         for row, instance in enumerate(group):
             instance.row = row
-            if isinstance(offload_or_reason, str):
-                instance.reason = offload_or_reason
-            else:
+            if not isinstance(offload_or_reason, str):
                 instance.offload = offload_or_reason
+                continue
+            instance.reason = offload_or_reason
+            if row:  # each instance was admitted, and `send` has released one admission
+                self._uplink.release()
 
     def proceed(self, instance: PendingInstance) -> Answer | PendingInstance:
         """Retry an instance's request or end it; return `instance` while it has no answer.
@@ -89,7 +91,7 @@ class RowFlow:
         Raises SensorError as :meth:`start` does.
         """
         offload = instance.offload
-        if offload is None:  # the request of its group was not sent
+        if offload is None:  # its request was not sent
             return self._fall_back(instance, _failure_reason(instance.error, instance.reason))
         if not self._uplink.poll(offload):
             return instance
@@ -99,19 +101,21 @@ class RowFlow:
         if offload.state == "unsent":
             return self._fall_back(instance, "unsent")
         reason = "timeout" if response is None else f"cloud:{response.error}"
-        return self._fall_back(instance, reason, instance.bundle.request_price)
+        return self._fall_back(instance, reason, instance.installation.request_price)
 
     # -- the stages ------------------------------------------------------------------------
 
     def _run_stages(self, instance: PendingInstance) -> bool:
         """Run the stages in order until a feature cannot be acquired; return whether one stops."""
-        bundle = instance.bundle
+        installation = instance.installation
         outputs = instance.outputs
-        takes_nan = bundle.stages_take_nan
+        takes_nan = installation.stages_take_nan
         try:
             if self._custom_policy is None:
-                return run_stages(bundle.stages, instance.reading, outputs, allow_missing=takes_nan)
-            for stage in bundle.stages:
+                return run_stages(
+                    installation.stages, instance.reading, outputs, allow_missing=takes_nan
+                )
+            for stage in installation.stages:
                 outputs.append(stage.run_instance(instance.reading, allow_missing=takes_nan))
                 decision_point = self._decision_point(instance, outputs[-1])
                 decision = decision_point.decide(self._custom_policy)
@@ -128,7 +132,7 @@ class RowFlow:
         _, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
         return DecisionPoint(
             stage=stage.index,
-            is_last_stage=stage.index == len(instance.bundle.stages) - 1,
+            is_last_stage=stage.index == len(instance.installation.stages) - 1,
             score=output.score,
             threshold=stage.threshold,
             probabilities=probabilities,
@@ -142,7 +146,7 @@ class RowFlow:
     # -- the cloud -------------------------------------------------------------------------
 
     def _offload(self, instance: PendingInstance, reason: str) -> Answer | PendingInstance:
-        # If no request may be sent, its features are not acquired either.
+        # Ask first, because the features of a request that may not be sent would be wasted.
         refusal = self._uplink.admit(instance.deadline)
         if refusal is not None:
             return self._fall_back(instance, _failure_reason(instance.error, refusal))
@@ -157,81 +161,85 @@ class RowFlow:
         if instance.group is not None:
             instance.group.append(instance)
             return instance
-        manifest = instance.bundle.manifest
-        offload_or_reason = self._uplink.send(
-            instance.values[np.newaxis], manifest.name, manifest.version, deadline=instance.deadline
-        )
-        if isinstance(offload_or_reason, str):
-            return self._fall_back(instance, _failure_reason(instance.error, offload_or_reason))
-        instance.offload = offload_or_reason
-        return instance
+        self.send_group([instance])
+        return self.proceed(instance) if instance.offload is None else instance
 
     def _cloud_answer(self, instance: PendingInstance, response: Response) -> Answer:
-        bundle = instance.bundle
+        installation = instance.installation
         row = instance.row
-        classes = bundle.manifest.classes
+        classes = installation.manifest.classes
         if response.probabilities.shape[1] != len(classes):
-            return self._fall_back(instance, "cloud:classes", bundle.offload_price)
-        class_index = int(response.labels[row])
-        feature_cost, acquired = _feature_cost(instance)
-        return Answer(
-            label=classes[class_index],
-            class_index=class_index,
-            probabilities=response.probabilities[row].astype(np.float64),
-            route="cloud",
-            stage=bundle.n_stages,
-            cost=feature_cost + bundle.offload_price,
-            feature_cost=feature_cost,
-            latency_ms=1000.0 * (self._clock() - instance.started_at),
-            reason=_implausible_reason(instance, instance.reason),
-            acquired=acquired,
+            return self._fall_back(instance, "cloud:classes", installation.offload_price)
+        return self._answer(
+            instance,
+            "cloud",
+            int(response.labels[row]),
+            response.probabilities[row].astype(np.float64),
+            stage=installation.n_stages,
+            reason=instance.reason,
+            price=installation.offload_price,
             request=f"{response.id.hex()}-{row}" if row else response.id.hex(),
         )
 
     # -- local answers ---------------------------------------------------------------------
 
-    def _fall_back(
-        self, instance: PendingInstance, reason: str, request_cost: float = 0.0
-    ) -> Answer:
+    def _fall_back(self, instance: PendingInstance, reason: str, price: float = 0.0) -> Answer:
         """Answer with the last finished stage; run the stages first if no stage has run."""
         if not instance.outputs and instance.error is None:
             self._run_stages(instance)
         if not instance.outputs:
             assert instance.error is not None
             raise instance.error
-        return self._local_answer(instance, "fallback", reason, request_cost)
+        return self._local_answer(instance, "fallback", reason, price)
 
     def _local_answer(
-        self, instance: PendingInstance, route: Route, reason: str, request_cost: float = 0.0
+        self, instance: PendingInstance, route: Route, reason: str, price: float = 0.0
     ) -> Answer:
         output = instance.outputs[-1]
         stage = output.stage
-        classes = instance.bundle.manifest.classes
         label, probabilities = stage.rule.row_outcome(output.outputs, stage.spec.link)
-        feature_cost, acquired = _feature_cost(instance)
+        return self._answer(
+            instance, route, label, probabilities, stage=stage.index, reason=reason, price=price
+        )
+
+    # -- all answers -----------------------------------------------------------------------
+
+    def _answer(
+        self,
+        instance: PendingInstance,
+        route: Route,
+        label: float,
+        probabilities: NDArray[np.float64],
+        *,
+        stage: int,
+        reason: str,
+        price: float,
+        request: str = "",
+    ) -> Answer:
+        """Make an answer; `label` is a class index, or a value if the bundle has no classes.
+
+        `price` is the price of the request, or 0 without one.
+        """
+        classes = instance.installation.manifest.classes
+        implausible_name = instance.reading.implausible
+        if implausible_name and route != "fallback":
+            reason = f"implausible:{implausible_name}"
+        feature_cost, acquired = instance.installation.meter.charge(
+            instance.reading.acquired.tobytes()
+        )
         return Answer(
-            label=classes[int(label)] if classes else label,  # without classes it is a value
+            label=classes[int(label)] if classes else label,
             class_index=int(label) if classes else -1,
             probabilities=probabilities,
             route=route,
-            stage=stage.index,
-            cost=feature_cost + request_cost,
+            stage=stage,
+            cost=feature_cost + price,
             feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - instance.started_at),
-            reason=reason if route == "fallback" else _implausible_reason(instance, reason),
+            reason=reason,
             acquired=acquired,
+            request=request,
         )
-
-
-def _feature_cost(instance: PendingInstance) -> tuple[float, tuple[int, ...]]:
-    """Compute the cost of the acquired features, and list their indices."""
-    return instance.bundle.meter.charge(instance.reading.acquired.tobytes())
-
-
-def _implausible_reason(instance: PendingInstance, default: str) -> str:
-    """Reason of an answer: an implausible value, or `default` if every value is plausible."""
-    name = instance.reading.implausible
-    return f"implausible:{name}" if name else default
 
 
 def _failure_reason(error: SensorError | None, default: str = "") -> str:

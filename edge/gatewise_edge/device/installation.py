@@ -1,7 +1,7 @@
-"""An installed bundle: the bundle that a device runs, and everything that it derives from it.
+"""An installation of a bundle on a device: its loaded models, prices and inputs.
 
-To adopt a new bundle, a device replaces this object. Each instance refers to the object with which
-it began, so that it ends with the same stages, prices, sensors and model version.
+To adopt a new bundle, a device replaces its installation. Each instance refers to the installation
+with which it began, and ends with the same stages, prices, sensors and model version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_BLOCK_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class InstalledBundle:
+class Installation:
     """A bundle with its loaded models, prices and inputs at the active operating point.
 
     Attributes
@@ -43,10 +43,10 @@ class InstalledBundle:
     manifest : Manifest
         Manifest of the bundle.
     stages : tuple of DeviceStage
-        Stages that an instance may reach. The manifest's cap on the cost of an instance may exclude
-        the last stages and the cloud.
+        Stages that an instance may reach. A cap on the cost of an instance may exclude the last
+        stages and the cloud.
     n_stages : int
-        Number of the bundle's stages, which is also the exit of the high-cost model.
+        Number of all stages of the bundle, which is also the exit of the high-cost model.
     has_cloud : bool
         Whether an instance may be offloaded.
     stages_take_nan, cloud_takes_nan : bool
@@ -64,9 +64,9 @@ class InstalledBundle:
     row_names : tuple of str or None
         Names of the values in rows; None if rows have the encoder's columns or float features.
     feature_positions : ndarray of intp or None
-        Positions of the bundle's features in a row; None if the row has these features in order.
+        Positions of the bundle's features in a row; None if a row has these features in order.
     row_shape : tuple of int or None
-        Shape of a row of float32 features; None if an array of that shape may be something else.
+        Shape of a row of float32 features; None if such an array may be raw cells or a window.
     block_reader : BlockingReader or None
         Runs the blocks that are functions or networks.
     channel_limits : ChannelLimits or None
@@ -112,8 +112,8 @@ class InstalledBundle:
         If the device `may_offload` instances, the features of requests need sensors and must fit
         one message. Rows have the features `row_names`, by default the bundle's. If
         `block_functions` is None, rows have features that were computed elsewhere, and no block is
-        run or tested. With `checks_ranges` values are compared with the ranges of the training
-        rows.
+        run or tested. With `checks_ranges` the device compares values with the ranges of the
+        training rows.
 
         Raises BundleError if the bundle cannot be read or run, and SelfTestError if it gives other
         results here. Raises InputError if sensors or rows do not match it, if `block_functions`
@@ -196,10 +196,10 @@ class InstalledBundle:
         return has_floats and self.row_names is None
 
     def check_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
-        """Check the features of all instances, and return them as a matrix.
+        """Check the features or windows of all instances, and return them as an array.
 
-        Windows are checked together as well. Raw rows are returned as they are, because each is
-        checked when it is encoded. Raises InputError if the instances do not match the bundle.
+        Raw rows are returned without a check, because the encoder checks each cell. Raises
+        InputError if the instances do not match the bundle.
         """
         # Convert tables.
         instances: Any = rows
@@ -209,7 +209,7 @@ class InstalledBundle:
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             has_names = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if has_names else instances.to_numpy()
-        # Check windows, unless their features were computed before.
+        # Check windows, unless the instances already have the features of windows.
         signal = self.manifest.signal
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
@@ -243,11 +243,11 @@ class InstalledBundle:
     def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
         """Return the features of a row, or the source from which to read them.
 
-        Without a row these are the sensors. Raises InputError if the row does not match the bundle,
-        or if there is neither a row nor a sensor.
+        Without a row the source is the sensors. Raises InputError if the row does not match the
+        bundle, or if there is neither a row nor a sensor.
         """
         instance: Any = row
-        # The most frequent form comes first, because this runs for each instance.
+        # Test the most frequent form first, because this runs for each instance.
         if isinstance(row, np.ndarray) and row.shape == self.row_shape and row.dtype == np.float32:
             return row if self.feature_positions is None else row[self.feature_positions]
         # Sensors, a row with fetched values, or a Series of pandas.
@@ -307,7 +307,7 @@ def _row_names_and_positions(
         raw_names = None if row_names is None else tuple(row_names)
         _feature_positions(raw_names or manifest.encoder.names, manifest.encoder.names)
         return raw_names, None
-    # A window has no names, because its features are computed.
+    # A device computes the features of a window, so that a row has no other names.
     if row_names is None or manifest.signal is not None:
         return manifest.feature_names, None
     return tuple(row_names), _feature_positions(tuple(row_names), manifest.feature_names)

@@ -1,9 +1,9 @@
 """Late requests: store instances that could not be offloaded, and send them when the cloud replies.
 
 A late request never changes the answer that the device gave. It carries that answer in an audit
-mark, so that a worker that stores instances also has the device's answer. The mark's probability is
-1 for a fallback, times the probability with which a full store kept the request. At most one late
-request is in flight, and only while no live request is.
+mark for workers that store instances. The mark's probability is 1 for a fallback; it is multiplied
+by the probability with which a full store kept the request. At most one late request is in flight,
+and only while no live request is.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Reasons of fallbacks whose instance perhaps no worker has seen.
+#: Reasons of fallbacks with an instance that perhaps no worker has received.
 _UNSENT_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "timeout"})
-#: Largest number of answered instances that wait to be written; beyond it the oldest is dropped, so
-#: that a slow disk or sensor does not fill the memory.
+#: Largest number of answered instances that wait for the disk. Beyond it the oldest is dropped,
+#: because a slow disk or sensor must not fill the memory.
 _MAX_UNWRITTEN: Final = 256
 #: Longest wait for a response, in seconds; no instance waits for it.
 _RESPONSE_TIMEOUT_S: Final = 10.0
-#: Time between two checks of the link, in seconds. A link does not report that it is ready.
+#: Time between two checks of the link, in seconds. Checks are needed, because a link does not
+#: report that it is ready.
 _POLL_S: Final = 0.2
-#: Pause after a failure, in seconds, so that late requests do not load a busy cloud.
+#: Pause after a failure, in seconds. It keeps late requests from loading a busy cloud.
 _PAUSE_S: Final = 5.0
 
 OnCorrection = Callable[[dict[str, Any]], None]
@@ -80,7 +81,7 @@ class LateRequests:
         self._unwritten_instances: deque[_AnsweredInstance] = deque()
         self._condition = threading.Condition()
         self._counts = dict.fromkeys(("late_sent", "late_refused", "late_lost"), 0)
-        self._write_problem = ""  # problem of the latest write, which is in the log
+        self._write_problem = ""  # problem of the latest write, which has been logged
         self._is_closed = False
         self._thread: threading.Thread | None = None
         #: Labels of each version that this process has answered with, for corrections.
@@ -88,7 +89,7 @@ class LateRequests:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Numbers of requests: stored, sent, refused by a worker, dropped, expired and lost."""
+        """Numbers of requests that were stored, sent, refused by workers, dropped, or lost."""
         return self._store.counts | self._counts
 
     @property
@@ -118,8 +119,8 @@ class LateRequests:
         self._store.close()
 
     def store_fallback(self, instance: PendingInstance, answer: Answer) -> None:
-        """Store the instance of a fallback if perhaps no worker saw it; set ``answer.request``."""
-        classes = instance.bundle.manifest.classes
+        """Store the instance of a fallback unless a worker has replied; set ``answer.request``."""
+        classes = instance.installation.manifest.classes
         if answer.route != "fallback" or answer.reason not in _UNSENT_REASONS or not classes:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
@@ -129,7 +130,7 @@ class LateRequests:
     def store_instance(self, instance: PendingInstance, mark: AuditMark) -> str:
         """Store an answered instance; return the id of its request in hexadecimal digits.
 
-        This object's thread acquires the missing features.
+        The thread of the late requests acquires the features that the instance lacks.
         """
         answered_instance = _AnsweredInstance(instance, mark, new_id(), time.time())
         with self._condition:
@@ -158,7 +159,7 @@ class LateRequests:
                     self._write_request(answered_instance, uplink.private)
                 elif uplink.is_idle:
                     last_number = self._send_next(uplink, last_number)
-            except Exception:  # the thread must survive, so that later requests are sent
+            except Exception:  # the thread must continue to send the later requests
                 _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_S)
                 self._pause(_PAUSE_S)
 
@@ -170,7 +171,7 @@ class LateRequests:
 
     def _write_request(self, answered_instance: _AnsweredInstance, is_private: bool) -> None:
         instance = answered_instance.instance
-        manifest = instance.bundle.manifest
+        manifest = instance.installation.manifest
         instance.reading.lift_deadline()
         try:
             request = Request(
@@ -205,7 +206,7 @@ class LateRequests:
             self._store.remove(unsent_request)
             self._counts["late_refused"] += 1
             return unsent_request.number
-        # A late request has at least 1 here, because 0 marks a live request.
+        # 0 would mark a live request.
         request.late_s = min(max(1, round(time.time() - unsent_request.answered_at)), MAX_LATE_S)
         mark = request.audit
         is_fallback = mark is not None and mark.probability == 1
@@ -242,7 +243,7 @@ class LateRequests:
         classes = self._classes_by_version.get((request.model, request.version))
         if self.on_correction is None or mark is None:
             return
-        # After a restart the labels of a replaced version are not known.
+        # After a restart the labels of a replaced version are unknown.
         if classes is None or len(classes) != response.probabilities.shape[1]:
             return
         # Probabilities are rounded as in the lines of answers.

@@ -1,4 +1,4 @@
-"""State of an instance that a device has begun and not answered yet."""
+"""The state of an instance that a device has begun but not yet answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from numpy.typing import NDArray
 
-from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.device.installation import Installation
 from gatewise_edge.device.stages import StageOutput
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.offload import Offload
@@ -19,29 +19,29 @@ class PendingInstance(msgspec.Struct, eq=False):
 
     Attributes
     ----------
-    bundle : InstalledBundle
-        The bundle that answers the instance.
+    installation : Installation
+        The installed bundle that answers the instance.
     reading : Reading
         The features acquired so far.
     started_at, deadline : float
-        Time of the call, and time at which the answer is due.
+        Time of the call, and time by which the answer must be given.
     outputs : list of StageOutput
         Outputs of the finished stages.
     group : list of PendingInstance or None
         Instances that share a request; None if the instance has its own request.
     error : SensorError or None
-        Failure of the feature that ended the stages.
+        Failure of a feature, after which no further stage runs.
     reason : str
         Reason for the offload.
     values : ndarray or None
-        The row of the request.
+        The instance's row in the request.
     offload : Offload or None
         The request with this instance.
     row : int
         Index of the instance's row in the request.
     """
 
-    bundle: InstalledBundle
+    installation: Installation
     reading: Reading
     started_at: float
     deadline: float
@@ -55,15 +55,15 @@ class PendingInstance(msgspec.Struct, eq=False):
 
     def acquire_request_values(self) -> NDArray[Any]:
         """Acquire the request's row; SensorError if the cloud needs a failed feature."""
-        bundle = self.bundle
-        takes_nan = bundle.cloud_takes_nan
+        installation = self.installation
+        takes_nan = installation.cloud_takes_nan
         values = self.reading.acquire(
-            bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+            installation.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
         )
-        return bundle.cast_for_request(values)
+        return installation.cast_for_request(values)
 
     @property
     def wake_at(self) -> float:
-        """Time to call :meth:`.Device.advance` if no response arrives before."""
+        """Time at which to call :meth:`.Device.advance` unless a response arrives before."""
         offload = self.offload
         return self.deadline if offload is None else min(offload.wake_at, self.deadline)

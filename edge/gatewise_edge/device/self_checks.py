@@ -1,4 +1,4 @@
-"""Self-test of a bundle: check that this device gives the same results as packing."""
+"""Self-test of a bundle, which compares this device's results with those of packing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gatewise_export.bundle.decisions import differing_windows
 #: Relative and absolute tolerance for the margins of a given graph on another kind of machine,
 #: which may sum float32 values in another order.
 MARGIN_TOLERANCE: Final = 1e-3
-#: Number of sample rows on which a flat model runs one by one, in addition to all rows together.
-#: A difference between the two ways shows in any row.
+#: Number of sample rows that a flat model also runs one by one. onnxruntime runs a single row by
+#: another method than many rows, and any row shows a difference between the two.
 N_SINGLE_ROWS: Final = 4
 
 
@@ -33,14 +33,13 @@ def self_test(
 ) -> int:
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
-    A flat model runs all rows together and the first :data:`N_SINGLE_ROWS` one by one, because
-    onnxruntime runs a single row differently. Given graphs and trees that acquire node by node
-    run one row at a time, as on a device.
+    A flat model runs all rows together, and the first :data:`N_SINGLE_ROWS` also one by one. Given
+    graphs and trees that acquire node by node run one row at a time, as on a device.
 
-    Margins must be equal bit for bit, and exits and labels follow from them. A stage that acquires
-    node by node must acquire the same features. A given graph may sum in another order on another
-    kind of machine, so that its margins may differ by :data:`MARGIN_TOLERANCE`, and rows with such
-    a difference may exit at another stage.
+    Margins must be equal bit for bit, so that exits and labels are equal as well. A stage that
+    acquires node by node must acquire the same features. A given graph may sum in another order on
+    another kind of machine. Its margins may therefore differ by :data:`MARGIN_TOLERANCE`, and rows
+    with such a difference may exit at another stage.
 
     Parameters
     ----------
@@ -57,7 +56,7 @@ def self_test(
     Raises
     ------
     SelfTestError
-        If anything differs. The message says in how many rows.
+        If anything differs. The message states the number of rows.
     BundleError
         If the bundle has no usable sample.
     """

@@ -4,10 +4,10 @@ A device decides one row at a time with plain floats, because numpy's calls for 
 several times as long as the model. :mod:`gatewise.decision` computes stop score, label and
 probabilities, as in training.
 
-The graph of a flat model is written here from its checked arrays, and its hash is compared with the
-manifest, so that no graph from the bundle has to be trusted. A given graph, such as a user's
-network, is trusted because of its hash and, with a configured key, of the signature. A child
-process loads it first, under limits of memory and time.
+A device does not trust the graphs in a bundle. It writes the graph of a flat model from the checked
+arrays, and compares its hash with the manifest. A given graph, such as a user's network, is trusted
+because of its hash and, with a configured key, because of the bundle's signature. A child process
+loads it first, under limits of memory and time.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class FlatRunner:
         """Compute the margins of one row, shape (n_inputs,)."""
         if self._walker is None:
             margins = self._model.run(row[np.newaxis])
-        else:  # plain Python is faster than numpy's calls for each level of a tree
+        else:  # plain Python is faster than calls of numpy for each level of a tree
             margins = self._walker.walk(row.tolist().__getitem__)
         row_margins: list[float] = margins[0].tolist()
         return row_margins
@@ -122,8 +122,8 @@ StageModel = GraphSession | FlatRunner | TreeWalker
 class StageOutput:
     """Output of a stage for one instance.
 
-    `outputs` are the float32 outputs of the stage's model: the margins and, if the stage has a
-    gate, the gate's output. `score` is the stop score that the stage's rule computes from them.
+    `outputs` has the float32 margins of the stage's model, followed by the gate's output if the
+    stage has a gate. `score` is the stop score that the stage's rule computes from them.
     """
 
     __slots__ = ("outputs", "score", "stage")
@@ -147,8 +147,8 @@ class StageOutput:
 class DeviceStage:
     """A loaded stage; several threads may run it at the same time.
 
-    A stage of kind ``lazy`` walks its trees one after the other and acquires a feature when a node
-    tests it. Any other stage acquires all its features and runs its model.
+    A stage of kind ``lazy`` walks its trees in order and acquires a feature when a node tests it.
+    Any other stage acquires all its features and then runs its model.
 
     Attributes
     ----------
@@ -180,8 +180,8 @@ class DeviceStage:
     def run_instance(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
         """Run the stage for one instance; `reading` acquires its features.
 
-        `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
-        acquired or is refused; the features acquired before are still charged.
+        With `allow_missing` values may be NaN. Raises SensorError if a feature cannot be acquired
+        or is refused; the features acquired before are still charged.
         """
         model = self.model
         if not isinstance(model, TreeWalker):
@@ -204,8 +204,8 @@ def run_stages(
 ) -> bool:
     """Run stages on one instance until one stops; return whether one did.
 
-    Each stage's output is appended to `outputs`, so that the caller has the outputs of the earlier
-    stages if a stage raises SensorError, as :meth:`DeviceStage.run_instance` does.
+    The outputs are appended to `outputs`. If a stage raises SensorError, as
+    :meth:`DeviceStage.run_instance` does, the caller still has the outputs of the earlier stages.
     """
     for stage in stages:
         output = stage.run_instance(reading, allow_missing=allow_missing)
@@ -285,7 +285,7 @@ def _check_stage_file(
     if spec.kind == "graph":
         return lambda: _load_given_graph(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
-    # a graph would acquire all features, so that lazy trees are walked with any runner
+    # lazy trees have no graph, because a graph would acquire all features
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
         return lambda: TreeWalker(model)
     if not _uses_onnxruntime(runner):

@@ -1,9 +1,9 @@
 """Walk the trees of a stage for one instance, and acquire a feature only when a node tests it.
 
-For one row plain Python is faster than numpy, whose calls take longer than the tests of a tree, and
-a device may have neither numba nor a compiler. Python's floats compare float32 values exactly. The
-leaves are summed in float32 in the order of the trees, so that margins have the same bits as in
-training.
+For one row plain Python is faster than numpy, because a call of numpy takes longer than the tests
+of a tree. A device may have neither numba nor a compiler. Python's floats compare float32 values
+exactly. The leaves are summed in float32 in the order of the trees, so margins have the same bits
+as in training.
 """
 
 from __future__ import annotations

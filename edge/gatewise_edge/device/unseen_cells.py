@@ -1,4 +1,4 @@
-"""Counts of the categories that training has not seen, with a warning about suspicious columns."""
+"""Counts of categories that were not in the training rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _LOG = logging.getLogger(__name__)
 MIN_CELLS_TO_REPORT: Final = 20
 """Number of cells after which a column with only unseen categories is reported.
 
-A few rare categories in a row may come by chance.
+The first few cells of a column may have rare categories by chance.
 """
 
 
 class UnseenCategories:
     """Counts of the cells and of the unseen cells in each column of categories.
 
-    A column with only unseen categories tells a model nothing. Usually its texts are spelled
-    differently than in training, or come from another source. Not thread-safe.
+    A model learns nothing from a column with only unseen categories. The usual cause is that its
+    texts are spelled differently than in training. Not thread-safe.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
 """A SQLite file of requests that could not be sent, bounded by size and by age.
 
-When the file is full, each stored request stays with probability 1/2, independently of the others,
-and the probability of a later request is halved as well. The file records with each request the
-probability with which it is there, so that estimates that weight instances by its inverse stay
-unbiased. An empty file begins again with probability 1.
+When the file is full, each stored request is dropped with probability 1/2, independently of the
+others, and later requests are stored with half of the former probability. The file records the
+probability of each request. Estimates that weight instances by its inverse are therefore unbiased.
+An empty file begins again with probability 1.
 
-SQLite's journal makes each change atomic, so that a crash leaves no partial request in the file.
+SQLite's journal makes each change atomic, so a crash leaves no partial request in the file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from gatewise.errors import InputError
 
-#: AUTOINCREMENT never uses a number again, so that a caller can continue after the last one.
+#: AUTOINCREMENT never reuses a number, so a caller can continue after the last number it read.
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS requests"
     " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, chance REAL NOT NULL,"
@@ -30,10 +30,18 @@ _SCHEMA = (
 
 
 class UnsentRequest(NamedTuple):
-    """An encoded request of a store.
+    """A stored request.
 
-    `number` is its number in the file, `answered_at` the Unix time of the device's answer, and
-    `chance` the probability with which the store kept it.
+    Attributes
+    ----------
+    number : int
+        Number in the file.
+    answered_at : float
+        Unix time of the device's answer.
+    chance : float
+        Probability with which the store kept it.
+    payload : bytes
+        The encoded request.
     """
 
     number: int
@@ -89,8 +97,8 @@ class UnsentStore:
             # SQLite gives its journal the permissions of the file.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            # With these modes only a power failure can lose the latest requests, and each addition
-            # costs no wait for the disk.
+            # With these modes an addition does not wait for the disk, and only a power failure can
+            # lose the latest requests.
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_SCHEMA)
@@ -101,7 +109,6 @@ class UnsentStore:
             totals = self._database.execute(query).fetchone()
             self._n_requests, self._n_bytes, self._chance = totals
         except (OSError, sqlite3.Error) as error:
-            # The subclasses stand for a lock, a full disk and the like.
             raise InputError(
                 f"--keep-unsent {path}: {error}; give another name, or move the file away"
             ) from None
@@ -115,7 +122,7 @@ class UnsentStore:
         return int(self._n_bytes)
 
     def add(self, payload: bytes, answered_at: float) -> None:
-        """Store a request with the probability of the requests that the file already has.
+        """Store a request, with the same probability as the requests that the file already has.
 
         `answered_at` is the Unix time of the device's answer to its instance. Raises sqlite3.Error
         if the disk is full.
@@ -127,7 +134,7 @@ class UnsentStore:
             while is_admitted and self._n_bytes + len(payload) > self._max_bytes:
                 if not self._drop_half():  # another process has emptied the file
                     break
-                # The new request gets the probability of the stored ones.
+                # The new request must have the same probability as the stored ones.
                 is_admitted = self._rng.random() < 0.5
             if not is_admitted:
                 self.counts["late_dropped"] += 1
@@ -141,7 +148,7 @@ class UnsentStore:
             self.counts["late_kept"] += 1
 
     def next_request(self, last_number: int) -> UnsentRequest | None:
-        """Return the first request after number `last_number`; drop requests that are too old."""
+        """Return the request after number `last_number`, or None; drop requests that are old."""
         with self._lock:
             while (request := self._first_after(last_number)) is not None:
                 if self._clock() - request.answered_at <= self._max_age_s:

@@ -21,7 +21,7 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.fleet_audit import disagreement_bound
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.device.installation import Installation
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import PayloadHandler
 from gatewise_export.bundle.bundle import Bundle
@@ -76,7 +76,7 @@ def make_row_table(
         If the bundle is for regression, or the rows do not fit it.
     """
     manifest = bundle.manifest
-    installed_bundle = InstalledBundle.load(bundle, runs_self_test=False, block_functions=None)
+    installation = Installation.load(bundle, runs_self_test=False, block_functions=None)
     if not manifest.classes:
         raise InputError("a bundle for regression uses no cloud, so it cannot be simulated")
     rows = np.ascontiguousarray(X, np.float32)
@@ -90,20 +90,20 @@ def make_row_table(
         )
 
     # the device's answer to each row without a cloud
-    outcomes = _run_device(bundle, installed_bundle, rows)
+    outcomes = _run_device(bundle, installation, rows)
     request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
     cloud_times_us: tuple[float, float] | None = None
     # the cloud's answer to each row with values that the cloud accepts
-    if installed_bundle.has_cloud:
-        request_features[installed_bundle.request_inputs] = True
-        is_accepted = _is_accepted_by_cloud(installed_bundle, rows)
+    if installation.has_cloud:
+        request_features[installation.request_inputs] = True
+        is_accepted = _is_accepted_by_cloud(installation, rows)
         is_refused = outcomes.is_offloaded & ~is_accepted & (outcomes.label != NO_LABEL)
         outcomes.is_offloaded &= is_accepted
         outcomes.is_failed |= is_refused
         _add_refused_features(bundle, rows, np.flatnonzero(is_refused), outcomes.is_acquired)
         with closing(load_cloud_model(bundle, backend)) as cloud_model:
-            request_rows = rows[is_accepted][:, installed_bundle.request_inputs]
+            request_rows = rows[is_accepted][:, installation.request_inputs]
             cloud_label[is_accepted] = _run_cloud(cloud_model, request_rows)
             if is_accepted.any():
                 cloud_times_us = _time_cloud(cloud_model, request_rows)
@@ -113,12 +113,12 @@ def make_row_table(
         model=manifest.name,
         version=manifest.version,
         classes=tuple(map(str, manifest.classes)),
-        n_stages=len(installed_bundle.stages),
-        has_cloud=installed_bundle.has_cloud,
-        offload_price=installed_bundle.offload_price,
-        request_price=installed_bundle.request_price,
-        n_values=len(installed_bundle.request_inputs),
-        dtype=installed_bundle.dtype,
+        n_stages=len(installation.stages),
+        has_cloud=installation.has_cloud,
+        offload_price=installation.offload_price,
+        request_price=installation.request_price,
+        n_values=len(installation.request_inputs),
+        dtype=installation.dtype,
         truth=labels,
         last_stage=outcomes.last_stage,
         is_offloaded=outcomes.is_offloaded,
@@ -129,7 +129,7 @@ def make_row_table(
         max_disagreement=disagreement_bound(manifest),
         **_acquired_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
     )
-    return table, _make_timings(outcomes, len(installed_bundle.stages), cloud_times_us)
+    return table, _make_timings(outcomes, len(installation.stages), cloud_times_us)
 
 
 def _make_timings(
@@ -180,7 +180,7 @@ class _DeviceOutcomes:
 
 
 def _run_device(
-    bundle: Bundle, installed_bundle: InstalledBundle, rows: NDArray[np.float32]
+    bundle: Bundle, installation: Installation, rows: NDArray[np.float32]
 ) -> _DeviceOutcomes:
     n_rows = len(rows)
     outcomes = _DeviceOutcomes(
@@ -197,7 +197,7 @@ def _run_device(
             try:
                 answer = device.begin(row)
             except SensorError as error:
-                outcomes.is_offloaded[i] = installed_bundle.has_cloud and error.cause != "infinite"
+                outcomes.is_offloaded[i] = installation.has_cloud and error.cause != "infinite"
                 continue
             assert isinstance(answer, Answer)  # without a link no answer is ever pending
             outcomes.last_stage[i] = answer.stage
@@ -206,7 +206,7 @@ def _run_device(
             outcomes.confidence[i] = answer.probabilities.max()
             outcomes.answer_ms[i] = answer.latency_ms
             is_fallback = answer.route == "fallback"
-            is_refused = not installed_bundle.has_cloud or answer.reason.startswith("infinite")
+            is_refused = not installation.has_cloud or answer.reason.startswith("infinite")
             outcomes.is_failed[i] = is_fallback and is_refused
             outcomes.is_offloaded[i] = answer.reason == "edge-only" or (
                 is_fallback and not is_refused
@@ -267,13 +267,11 @@ def _acquired_columns(
 # -- the cloud ----------------------------------------------------------------------------------
 
 
-def _is_accepted_by_cloud(
-    installed_bundle: InstalledBundle, rows: NDArray[np.float32]
-) -> BoolArray:
+def _is_accepted_by_cloud(installation: Installation, rows: NDArray[np.float32]) -> BoolArray:
     """Whether the cloud accepts all values of each row, shape (n,)."""
-    request_rows = rows[:, installed_bundle.request_inputs]
+    request_rows = rows[:, installation.request_inputs]
     is_refused = (
-        np.isinf(request_rows) if installed_bundle.cloud_takes_nan else ~np.isfinite(request_rows)
+        np.isinf(request_rows) if installation.cloud_takes_nan else ~np.isfinite(request_rows)
     )
     return np.asarray(~is_refused.any(axis=1), np.bool_)
 

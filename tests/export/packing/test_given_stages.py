@@ -11,7 +11,7 @@ import pytest
 import gatewise as gw
 from gatewise.models.instances import InstanceSpec
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_edge.device.installed import InstalledBundle
+from gatewise_edge.device.installation import Installation
 from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
@@ -77,13 +77,13 @@ def test_a_simulation_reads_images_and_counts_their_bytes(pair_and_path):
     bundle = gw.Bundle.open(path)
     rows = Rows.from_arrays("digits", images[:50], y[:50], bundle.manifest)
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
-    installed = InstalledBundle.load(bundle, runs_self_test=False)
+    installation = Installation.load(bundle, runs_self_test=False)
     sizes = MessageSizes(
-        model=installed.manifest.name,
-        version=installed.manifest.version,
-        n_values=len(installed.request_inputs),
-        n_classes=len(installed.manifest.classes),
-        dtype=installed.dtype,
+        model=installation.manifest.name,
+        version=installation.manifest.version,
+        n_values=len(installation.request_inputs),
+        n_classes=len(installation.manifest.classes),
+        dtype=installation.dtype,
     )
     # 9,000 ms to live; the names of model and version are a few bytes.
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
