@@ -1,7 +1,7 @@
 """The circuit breaker, which blocks requests while the cloud does not reply.
 
-While it is open, hard instances get a fallback at once, and the features that only the cloud reads
-are not acquired. Pure logic without clock or thread; times are seconds on any monotonic clock.
+While it is open, hard instances get a fallback at once, and the device does not acquire features
+that only the cloud reads. Times are in seconds on any monotonic clock.
 
 ::
 
@@ -12,8 +12,8 @@ are not acquired. Pure logic without clock or thread; times are seconds on any m
 
 A request fails only if it gets no reply by its deadline or the link refuses it. An error such as
 ``busy``, ``no-model`` or ``failed`` is a reply, because a worker that is busy now may have room for
-the next request. Pauses grow and are drawn at random, so that the devices of a fleet do not send
-their probes all at once.
+the next request. Pauses grow. They are drawn at random, because the devices of a fleet must not
+send their probes all at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class BreakerCounts:
 
 @dataclass(slots=True)
 class Breaker:
-    """Decide whether a request may be sent.
+    """A circuit breaker, which decides whether a request may be sent.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Breaker:
     _n_silent_in_a_row: int = field(default=0, init=False)
     _n_openings: int = field(default=0, init=False)
     _paused_until: float = field(default=-math.inf, init=False)
-    #: Requests sent before the state last changed do not count.
+    #: Time of the last change of the state. Earlier requests do not count.
     _changed_at: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class Breaker:
         `sent_at` is the time of the request, and `now` the time of the reply or of the deadline.
         """
         if has_reply:
-            # The reply shows that the cloud works now, even if the request is old.
+            # The reply shows that the cloud works now, whenever the request was sent.
             self._n_silent_in_a_row = 0
             self._silences.append(False)
             if self.state != "closed":

@@ -29,7 +29,7 @@ _ENCODING_HINT: Final = (
     "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A, [ as %5B"
 )
 #: Time in ms after which a peer that does not acknowledge data counts as dead. It is shorter than
-#: the keepalive, and leaves time for several retransmissions over a slow link.
+#: the keepalive, but long enough for several retransmissions over a slow link.
 _USER_TIMEOUT_MS: Final = 3000
 
 
@@ -164,7 +164,7 @@ def _host_and_port(address: SplitResult) -> tuple[str, int]:
         raise InputError(
             "the broker's URL must begin with mqtt:// or mqtts://, such as mqtt://localhost"
         )
-    # In user:p#ss@host the part behind the # is parsed as a fragment.
+    # In user:p#ss@host the text after the # is parsed as a fragment.
     if any("@" in part for part in (address.path, address.query, address.fragment)):
         raise InputError(f"the broker's URL must be {_URL_FORM}; {_ENCODING_HINT}")
     try:

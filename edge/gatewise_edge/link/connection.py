@@ -1,10 +1,10 @@
 """A client's connection to a broker, its network thread, and its reconnects.
 
-paho-mqtt implements the protocol, but its network thread has two faults: it writes the messages of
-other threads only when it runs again, and it ends at a packet that it cannot parse. This
-module therefore runs its own loop, with the methods that paho offers to external event loops.
-Every thread writes its messages at once, an invalid packet ends only the connection, and no message
-of an old connection is sent on a new one.
+paho-mqtt implements the protocol, but its network thread has two faults. It writes the messages of
+other threads only when it runs again, and it ends at a packet that it cannot parse. This module
+therefore runs its own loop, with the methods that paho offers to external event loops. Every thread
+writes its messages at once, an invalid packet ends only the connection, and no message of an old
+connection is sent on a new one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from gatewise_edge.link.broker_url import Endpoint, disconnect_reason, make_clie
 
 _LOG = logging.getLogger(__name__)
 
-#: Silence in seconds after which paho sends a PINGREQ. The broker publishes the last will after one
-#: and a half times as long (MQTT 3.1.1, section 3.1.2.10).
+#: Silence in seconds after which paho sends a PINGREQ. The broker publishes the last will after 1.5
+#: times this time (MQTT 3.1.1, section 3.1.2.10).
 _KEEPALIVE_SECONDS: Final = 10
 #: Longest time in seconds between two calls of paho's keepalive, which counts in seconds.
 _TICK_SECONDS: Final = 1.0
-#: Mean seconds before the first attempt to reconnect; doubled each time, up to the largest. A lost
-#: connection is back soon, and a broker that was away for long is found again within 90 s.
+#: Mean pause in seconds before the first attempt to reconnect. Each further attempt doubles it, up
+#: to the maximum. A short fault thus lasts little longer, and the end of a long one is noticed
+#: within 90 s.
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 60.0
 
 
 class BrokerConnection:
-    """A connection with a clean session; its own thread reconnects it. Thread-safe.
+    """A connection with a clean session, which its own thread reconnects. Thread-safe.
 
-    All callbacks are called on the network thread, one at a time and without a lock held. Their
-    errors are logged.
+    The network thread calls all callbacks, one at a time and without a lock held. Their errors are
+    logged.
 
     Parameters
     ----------
@@ -79,16 +80,23 @@ class BrokerConnection:
     ) -> None:
         self._endpoint = endpoint
         self._handle_connect = on_connect
-        self._handle_subscribe = on_subscribe
-        self._handle_message = on_message
         self._handle_disconnect = on_disconnect
+        #: Events that paho reported and that no callback has handled yet. paho calls the functions
+        #: below with its locks held, so they only add an event.
+        self._events: deque[Callable[[], None]] = deque()
         client = make_client(endpoint, client_id, max_inflight=max_unacked)
         if last_will is not None:
             client.will_set(*last_will, qos=1, retain=True)
         client.on_connect = self._on_connect
-        client.on_subscribe = self._on_subscribe
-        client.on_publish = client.on_unsubscribe = self._on_ack
-        client.on_message = self._on_message
+        client.on_subscribe = lambda _client, _userdata, packet_id, reasons, _: self._events.append(
+            partial(on_subscribe, packet_id, reasons)
+        )
+        client.on_publish = client.on_unsubscribe = lambda _client, _userdata, packet_id, *_: (
+            self._events.append(partial(self._acknowledge, packet_id))
+        )
+        client.on_message = lambda _client, _userdata, message: self._events.append(
+            partial(on_message, message)
+        )
         client.on_disconnect = self._on_disconnect
         # If this callback is set, paho queues messages and lets this class write them.
         client.on_socket_register_write = lambda *_: None
@@ -99,9 +107,7 @@ class BrokerConnection:
         self._read_lock: Any = self._write_lock if endpoint.uses_tls else contextlib.nullcontext()
         #: Callbacks of unacknowledged messages and UNSUBSCRIBEs, by packet id.
         self._pending_acks: dict[int, Callable[[], None] | None] = {}
-        #: Events that paho reported and that no callback has handled yet.
-        self._events: deque[Callable[[], None]] = deque()
-        #: Why the connection ended; empty while it is not known.
+        #: Reason why the connection ended; empty while it is unknown.
         self._end_reason = ""
         #: Whether the last attempt to connect reached a broker.
         self.has_reached_broker = False
@@ -128,7 +134,7 @@ class BrokerConnection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether there are events or bytes to handle; for calls on the network thread."""
+        """Whether events or received bytes wait for the network thread, which alone may ask."""
         connection: Any = self._client.socket()
         if self._events or connection is None:
             return bool(self._events)
@@ -217,12 +223,12 @@ class BrokerConnection:
             if self._is_closing.is_set():
                 return
             self._run_handler(partial(self._handle_disconnect, self._end_reason))
-            # Randomise the pause, so that the devices of a fleet do not reconnect all at once.
+            # Randomise the pause, because the devices of a fleet must not reconnect all at once.
             self._is_closing.wait(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2.0 * pause_s, _MAX_PAUSE_SECONDS)
 
     def _connect(self) -> bool:
-        """Open the socket and send CONNECT; False, with a reason, if the broker is unreachable."""
+        """Open the socket and send CONNECT; return False if the broker cannot be reached."""
         self._endpoint.reload_certificate()
         try:
             with self._write_lock:
@@ -250,7 +256,7 @@ class BrokerConnection:
             has_decrypted = self._endpoint.uses_tls and connection.pending() > 0
             events_by_descriptor = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
             if wake_receiver.fileno() in events_by_descriptor:
-                wake_receiver.recv(4096)  # the bytes of all calls of _wake so far
+                wake_receiver.recv(4096)  # a byte for each call of _wake so far
             if (descriptor in events_by_descriptor or has_decrypted) and not self._read_packets():
                 break
             is_accepted = is_accepted or self._client.is_connected()
@@ -265,7 +271,7 @@ class BrokerConnection:
         return is_accepted
 
     def _read_packets(self) -> bool:
-        """Handle received bytes; return False if they are not MQTT and the connection was ended."""
+        """Handle received bytes; if they are not MQTT, end the connection and return False."""
         connection: Any = self._client.socket()
         try:
             with self._read_lock:
@@ -294,7 +300,7 @@ class BrokerConnection:
     def _wake(self) -> None:
         wake_sender = self._wake_sender
         if wake_sender is not None:
-            with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            with contextlib.suppress(OSError):  # the thread may have just ended
                 wake_sender.send(b"\0")
 
     def _dispatch(self) -> None:
@@ -308,7 +314,6 @@ class BrokerConnection:
             _LOG.exception("an event of the connection could not be handled")
 
     # -- paho's callbacks -------------------------------------------------------------------
-    # They only queue an event, because paho calls them with its locks held.
 
     def _on_connect(
         self,
@@ -318,42 +323,21 @@ class BrokerConnection:
         reason: ReasonCode,
         _properties: object,
     ) -> None:
-        # paho would send the packets of the last connection again, but they are stale by now.
+        # Drop the stale packets of the last connection, which paho would send again.
         client.drop_out_messages()
         if reason.is_failure:
             self._end_reason = str(reason)
         else:
             self._events.append(self._handle_connect)
 
-    def _on_subscribe(
-        self,
-        _client: object,
-        _userdata: object,
-        packet_id: int,
-        reasons: Sequence[ReasonCode],
-        _properties: object,
-    ) -> None:
-        self._events.append(partial(self._handle_subscribe, packet_id, reasons))
-
-    def _on_ack(self, _client: object, _userdata: object, packet_id: int, *_: object) -> None:
-        self._events.append(partial(self._acknowledge, packet_id))
-
-    def _on_message(self, _client: object, _userdata: object, message: paho.MQTTMessage) -> None:
-        self._events.append(partial(self._handle_message, message))
-
     def _on_disconnect(
-        self,
-        _client: object,
-        _userdata: object,
-        _flags: object,
-        reason: object,
-        _properties: object,
+        self, _client: object, _userdata: object, _flags: object, reason: object, _: object
     ) -> None:
         # A refused connection already has its reason.
         self._end_reason = self._end_reason or disconnect_reason(reason)
 
     def _acknowledge(self, packet_id: int) -> None:
-        with self._write_lock:  # `publish` holds it until the id is in the table
+        with self._write_lock:  # `publish` holds it until it has stored the callback
             on_ack = self._pending_acks.pop(packet_id, None)
         if on_ack is not None:
             on_ack()

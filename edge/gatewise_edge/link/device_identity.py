@@ -1,10 +1,10 @@
 """Detection of two devices with the same id, which disconnect each other in turn.
 
 A broker ends a client's connection when another client connects with the same id (MQTT 3.1.1,
-section 3.1.4). The first client then reconnects and ends the other's connection, so that each loses
+section 3.1.4). The first client then reconnects and ends the connection of the other. Each loses
 half of its answers. To detect this, each process publishes a retained random mark on its session
-topic after each reconnect, and clears the topic when it ends. A process that has read its own mark
-there, and then reads another one, shares its id.
+topic whenever it connects, and clears the topic when it ends. A process shares its id if it reads
+another mark there after its own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 
 _LOG = logging.getLogger(__name__)
 
-#: The warning ends this many seconds after the last takeover. It is more than the longest pause
-#: before a reconnect, which is a minute.
+#: Time after the last takeover at which the warning ends, in seconds. It is longer than the longest
+#: pause before a reconnect, which is 90 s.
 _WARNING_SECONDS: Final = 120.0
-#: Number of takeovers that raises the warning. A single takeover may come from a broker that was
-#: restarted with old retained messages.
+#: Number of takeovers after which there is a warning. A broker that restarts with old retained
+#: messages may cause a single takeover.
 _MIN_TAKEOVERS: Final = 2
 
 
@@ -47,12 +47,13 @@ class DeviceIdentity:
         self._lock = threading.Lock()
 
     def receive(self, payload: bytes) -> None:
-        """Read a message of the session topic, in the order in which the messages arrive."""
+        """Read the next message of the session topic."""
         with self._lock:
             if payload == self.mark:
                 self._mark_was_read = True
                 return
-            if not self._mark_was_read or not payload:  # an older process, or a process that ended
+            # another process had the id before this one, or it ends and clears the topic
+            if not self._mark_was_read or not payload:
                 return
             self._mark_was_read = False
             self.takeovers += 1

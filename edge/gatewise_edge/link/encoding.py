@@ -1,14 +1,14 @@
-"""Encode and decode messages between device and cloud. Pure, no I/O.
+"""Encode and decode messages between device and cloud.
 
-A message is one CBOR map (RFC 8949) with text keys and a checksum. Arrays are RFC 8746 typed
-arrays, so that numbers are not encoded one by one. docs/wire.md lists every key, its type and its
-limits.
+A message is one CBOR map (RFC 8949) with text keys and a checksum. Arrays are typed arrays (RFC
+8746), because encoding numbers one by one would take long. docs/wire.md lists every key, its type
+and its limits.
 
-A decoder checks everything. A payload must have at most :data:`.MAX_PAYLOAD` bytes and be one map
-of at most 32 entries, with definite lengths, distinct keys and no nested values. The only allowed
-CBOR tags are those of typed arrays. Every type, range and shape is checked. Unknown keys are
-ignored, so that later devices may add keys. Infinite values are refused. NaN stands for a missing
-value, and is refused unless the caller allows it.
+A decoder trusts nothing. A payload must have at most :data:`.MAX_PAYLOAD` bytes and be one map of
+at most 32 entries, with definite lengths, distinct keys and no nested values. The only allowed CBOR
+tags are those of typed arrays. Every type, range and shape is checked. Infinite values are refused.
+NaN stands for a missing value, and is refused unless the caller allows it. Unknown keys are
+ignored, because later devices may add keys.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
@@ -80,7 +80,7 @@ def write_map(entries: dict[str, Any]) -> bytes:
 
 
 def _checksum(content: bytes | memoryview) -> bytes:
-    """CRC-32 in network byte order, against damage on the way; it does not authenticate."""
+    """CRC-32 in network byte order, which detects damage but does not authenticate."""
     return zlib.crc32(content).to_bytes(4, "big")
 
 

@@ -1,8 +1,9 @@
 """Sockets that refuse an MQTT packet by the length in its header, before its body is read.
 
 paho-mqtt reads a packet of any length, up to 256 MB, into memory. It creates its sockets with the
-`wrap_socket` method of a TLS context, so that a context can provide these classes: for TLS as its
-`sslsocket_class`, and for TCP through a context that does not encrypt.
+`wrap_socket` method of a TLS context, and this method can return other classes of sockets. For TLS,
+:class:`TlsSocket` is the context's `sslsocket_class`. For TCP, :class:`PlainContext` does not
+encrypt and returns a :class:`PlainSocket`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Final
 
 from gatewise_edge.checks import MAX_PAYLOAD
 
-#: Largest size of a packet in bytes. It is above :data:`MAX_PAYLOAD`, so that a payload slightly
-#: above that limit gets an error response and does not end the connection.
+#: Largest size of a packet in bytes. It is above :data:`MAX_PAYLOAD`, because a payload slightly
+#: above that limit must get an error response and not end the connection.
 MAX_PACKET_BYTES: Final = 2 * MAX_PAYLOAD
 
 
@@ -23,10 +24,10 @@ class OversizedPacketError(OSError):
 
 
 class PacketLimit:
-    """Mixin for a socket class that parses the headers of received packets.
+    """A mixin for socket classes that parses the headers of received packets.
 
-    The first byte of a packet has its type, and the next ones the length of the rest (MQTT 3.1.1,
-    section 2.2). `oversized` is the length of the refused packet, or 0.
+    The first byte of a packet is its type, and the next bytes are the length of the rest (MQTT
+    3.1.1, section 2.2). `oversized` is the length of a refused packet, or 0.
     """
 
     oversized = 0

@@ -1,9 +1,9 @@
 """The interface between a device and a transport that carries payloads to and from the cloud.
 
 A link knows nothing of requests, deadlines or retries, which :mod:`.offload` handles. It reports
-whether it can send, accepts or refuses each payload at once, and passes every payload that arrives
-to one function, on any thread. Without a connection it refuses payloads instead of queueing them,
-because a request that is sent later is stale.
+whether it can send, accepts or refuses each payload at once, and passes every received payload to
+one function, on any thread. Without a connection it refuses payloads instead of queueing them,
+because a queued request would be stale when it is sent.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Disconnect; no payload is received any more. May be called twice."""
+        """Disconnect; the link then receives nothing. May be called twice."""
         ...
 
 
 class InProcessLink:
-    """A link to a cloud model in the same process, for tests, trials and batch work.
+    """A link to a cloud model in the same process, for tests and batch work.
 
-    Messages are encoded and checked as on a real link.
+    It encodes and checks messages as a real link does.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Forms of requests and responses: CBOR, and JSON for clients without CBOR. Pure, no I/O.
+"""Forms of requests and responses: CBOR, and JSON for clients without CBOR.
 
-A JSON request has the fields of a CBOR request (:mod:`.wire`) under the same names. Its ``id`` is
+A JSON request has the fields of a CBOR request (:mod:`.wire`) under the same names. Its ``id`` has
 32 lower-case hexadecimal digits. Its ``x`` is one row or a list of rows, with null for a missing
-value. ``v``, ``n`` and ``k`` are optional. The same checks and limits apply. A JSON response has
-lists of numbers for ``y`` and, row by row, for ``p``. JSON messages have no checksum.
+value. ``v``, ``n`` and ``k`` are optional. The same checks and limits apply. In a JSON response
+``y`` is a list of numbers, and ``p`` has a list for each row. JSON messages have no checksum.
 
 >>> request = decode_json_request(
 ...     b'{"id": "00112233445566778899aabbccddeeff", "m": "digits", "mv": "1", "ttl": 500,'
@@ -83,7 +83,7 @@ class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
     pr: Literal[0, 1] = 0
 
 
-#: Made once, because each compiles the fields of its type.
+#: Decoders are made once, because making one compiles the fields of its type.
 _ID_DECODER: Final = msgspec.json.Decoder(_MessageId)
 _REQUEST_DECODER: Final = msgspec.json.Decoder(_JsonRequest)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -98,7 +98,7 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
     request_id = _request_id(payload)
     try:
         message = _REQUEST_DECODER.decode(payload)
-        # msgspec uses the last of two equal keys, and another decoder may use the first.
+        # Refuse equal keys: msgspec would use the last one, and other decoders may use the first.
         unique_json(payload)
         if message.v != WIRE_VERSION:
             raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")

@@ -16,8 +16,8 @@ from gatewise_edge.errors import WireError
 
 #: Largest size of a request's values in bytes; the other fields fit the message with them.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
-#: Bounds of the fields, which docs/wire.md states for other implementations. Those that are not
-#: explained below are far above what a device needs, so that they refuse damaged messages only.
+#: Bounds of the fields, which docs/wire.md states for other implementations. Bounds without an
+#: explanation are far above the needs of a device, and refuse only damaged messages.
 MAX_ROWS: Final = 4096
 #: Largest number of rows that a device puts in a request; more would make other devices wait.
 MAX_GROUP_ROWS: Final = 256
@@ -36,7 +36,7 @@ MAX_WORKER_US: Final = 2**40
 #: Largest size of a response's fields without the answers, in bytes.
 MAX_RESPONSE_FIELD_BYTES: Final = 256
 _DTYPES: Final = frozenset(map(np.dtype, DTYPES))
-#: A probability may lie outside of [0, 1] by this much, as sums of softmax in half precision do.
+#: Largest distance of a probability from [0, 1]. A softmax in half precision rounds this much.
 _PROBABILITY_TOLERANCE: Final = 1e-3
 
 #: Error codes of a response. Workers may use others; a retry can help only for RETRYABLE ones.
@@ -54,7 +54,7 @@ class AuditMark:
     Attributes
     ----------
     class_index : int
-        The device's answer.
+        Class index of the device's answer.
     probability : float
         Probability with which the answer was chosen for an audit, above 0 and up to 1.
     n_skipped : int
@@ -205,13 +205,12 @@ class Response:
         check_int("classes", probabilities.shape[1], 2, MAX_CLASSES)
         if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
             raise WireError("range", "a response with a class index out of range")
-        # Minimum and maximum are NaN if a value is.
+        # With a NaN the minimum and the maximum are NaN, and both comparisons are false.
         if not (
             probabilities.min() >= -_PROBABILITY_TOLERANCE
             and probabilities.max() <= 1 + _PROBABILITY_TOLERANCE
         ):
-            # The value farthest from [0, 1] is the farthest from its middle; argmax finds a NaN
-            # first.
+            # The value farthest from [0, 1] is the farthest from 0.5; argmax prefers a NaN.
             outlier = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
             if not np.isfinite(outlier):
                 raise WireError("infinite", "a response with a probability that is not finite")

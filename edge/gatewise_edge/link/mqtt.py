@@ -1,12 +1,12 @@
 """The link over MQTT 3.1.1, for any broker.
 
 Without a connection the link refuses requests at once. When the connection breaks, it drops the
-requests that it has not sent, because they would be stale later. The connection itself is in
-:mod:`gatewise_edge.link.connection`.
+requests that it has not sent, because they would be stale later.
+:mod:`gatewise_edge.link.connection` implements the connection.
 
-The network thread writes the state of the link, and other threads read it without a lock: each
-attribute is replaced as a whole, and a reader of an old value behaves as if it had read before the
-event. The handlers do not change while the link is open.
+The network thread writes the state of the link, and other threads read it without a lock. This is
+safe, because each attribute is a single value, and a reader of an old value behaves as if it had
+read before the event. The handlers do not change while the link is open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from gatewise_edge.link.topics import (
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest size of a status detail in bytes: a model and its version of 64 bytes each, and counts.
+#: Largest size of a status detail in bytes. It has a model and a version, of 64 bytes each, and
+#: counts.
 _MAX_DETAIL_BYTES: Final = 300
 #: Largest size of a topic for answers in bytes: the limit of AWS IoT Core.
 _MAX_TOPIC_BYTES: Final = 256
@@ -52,9 +53,9 @@ class MqttLink:
     """A device's link to the cloud through an MQTT broker.
 
     The link publishes requests at QoS 1 on ``gw/v1/<device>/req`` and subscribes to
-    ``gw/v1/<device>/rsp``. The retained status ``gw/v1/<device>/status`` is ``online``, with the
+    ``gw/v1/<device>/rsp``. The retained status on ``gw/v1/<device>/status`` is ``online`` with the
     detail that :meth:`set_status` adds; the last will sets it to ``offline``. The link connects in
-    the background and retries until it is closed, so that a device may start before its broker.
+    the background and retries until it is closed, so a device may start before its broker.
     :meth:`connect` waits for the connection.
 
     Parameters
@@ -77,7 +78,7 @@ class MqttLink:
     certificate_name : str or None
         Name in a certificate of ``gatewise broker``.
     connection_number : int
-        Number of the connection on which the link was last ready; 0 before the first.
+        Number of times that the link has become ready.
 
     Raises
     ------
@@ -127,7 +128,7 @@ class MqttLink:
         self._broker = BrokerConnection(
             self._endpoint,
             f"gw-{self.device}",
-            max_unacked=max_inflight + 1,  # the status is one message
+            max_unacked=max_inflight + 1,  # one more for the status
             on_connect=self._on_connect,
             on_subscribe=self._on_subscribe,
             on_message=self._on_message,
@@ -164,9 +165,9 @@ class MqttLink:
     def watch(self, topic: str, handler: PayloadHandler) -> None:
         """Subscribe to another topic on every connection; call this before opening.
 
-        `topic` may be a topic filter. If the broker denies the subscription, the link logs that and
-        works without it. The network thread calls `handler` with the unchecked payload of each
-        message, perhaps more than once for the same message. `handler` must not block, and its
+        `topic` may be a topic filter. If the broker denies the subscription, the link logs a
+        warning and works without it. The network thread calls `handler` with the unchecked payload
+        of each message, perhaps twice for the same message. `handler` must not block, and its
         errors are logged. Raises InputError if the link is open or the topic is already watched.
         """
         if self._is_open:
@@ -224,7 +225,7 @@ class MqttLink:
         return self._is_ready and self._broker.publish(topic, payload, retain=retain, on_ack=on_ack)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Register a `callback` for the network thread to call whenever the link becomes ready."""
+        """Let the network thread call `callback` whenever the link becomes ready."""
         self._ready_callbacks.append(callback)
 
     def set_status(self, detail: str) -> None:
@@ -248,7 +249,7 @@ class MqttLink:
             return
         self._is_open = False
         self._receive = _ignore_payload
-        # after a takeover, the mark on the topic may be another device's
+        # after a takeover, the mark on the topic may belong to another device
         if not self._identity.takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
         acknowledged = threading.Event()
@@ -274,8 +275,8 @@ class MqttLink:
             packet_id = self._broker.subscribe([topic])
             if packet_id is not None:
                 self._pending_subacks[packet_id] = topic
-        # Publish the mark after the subscription, so that another process's mark is read first, and
-        # at QoS 0, so that it takes no place among the unacknowledged messages.
+        # Publish the mark after the subscription, which delivers the mark of another process. Use
+        # QoS 0, because unacknowledged messages are bounded.
         mark = self._identity.mark
         self._broker.publish(session_topic(self.device), mark, qos=0, retain=True)
         self._publish_status(self._status)

@@ -20,7 +20,7 @@ The states of a request::
 
 A retry is needed because a broker may acknowledge a request and lose it, and because the requests
 of a killed worker are lost. There is at most one retry, with the same bytes. Workers remember
-recent requests by id and content, so that they compute a slow request only once.
+recent requests by id and content, and compute a slow request only once.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from typing import Final, Literal
 
 from gatewise_edge.link.messages import Response
 
-#: Shortest wait before a retry in seconds, because a worker's own time may vary by as much.
+#: Shortest wait before a retry, in seconds. The time in a worker may vary by as much.
 _MIN_RETRY_S: Final = 0.02
-#: Largest factor of the wait before a retry, after answers that may belong to either copy.
+#: Largest factor by which the wait before a retry grows after ambiguous responses.
 _MAX_BACKOFF: Final = 4
-#: Longest time for which a busy worker can stop a device from sending, in seconds; a faulty worker
-#: could state a day.
+#: Longest time for which a busy worker can keep a device from sending, in seconds. Without a bound
+#: a faulty worker could keep it silent for a day.
 _MAX_PAUSE_S: Final = 30.0
-#: Largest number of audits in flight; audits do not count against the bound on requests. Few of
-#: them hardly delay live requests.
+#: Largest number of audits in flight, in addition to the bound on requests. So few audits hardly
+#: delay live requests.
 _MAX_AUDITS: Final = 4
 
 Outcome = Literal["answered", "refused", "timeout", "unsent"]
@@ -73,8 +73,7 @@ class Offload:
     settled_at : float
         Time of the outcome; NaN while the request is open.
     on_answer : callable or None
-        Of an audit or a late request, the function to call with the answer. Such a request gets no
-        retry.
+        Function to call with the answer to an audit or a late request. Such requests get no retry.
     """
 
     id: bytes
@@ -104,7 +103,7 @@ class Offload:
 
     @property
     def wake_at(self) -> float:
-        """Time of the next poll if no response arrives before."""
+        """Time at which to poll the request unless a response arrives before."""
         return self.settled_at if self.is_settled else min(self.retry_at, self.deadline)
 
 
@@ -156,9 +155,9 @@ class RoundTrip:
     or after the smoothed time plus four deviations if that is longer.
 
     The response to a request that was sent twice may answer either copy. If it arrives too soon or
-    too late after the retry to answer the second copy, the time since the first copy is measured.
-    Otherwise no time is measured (Karn's rule), but the next retry waits longer, so that a link
-    that became slower is measured before retries flood it.
+    too late after the retry to answer the second copy, it measures the time since the first copy.
+    Otherwise it measures nothing (Karn's rule), but the next retry waits longer. A link that became
+    slower is thus measured before retries flood it.
     """
 
     smoothed_s: float | None = None
@@ -166,9 +165,9 @@ class RoundTrip:
     backoff: int = 1
 
     def expected_s(self, time_left_s: float) -> float:
-        """Expected round-trip time; before the first measurement a quarter of the time left.
+        """Expected round-trip time; before the first measurement, a quarter of the time left.
 
-        With a quarter, a retry comes at half of the time and leaves enough for its response.
+        The retry is then due after half of the time, and leaves the other half for its response.
         """
         return time_left_s / 4 if self.smoothed_s is None else self.smoothed_s
 
@@ -196,8 +195,8 @@ class RoundTrip:
         if self.smoothed_s is None:
             self.add_round_trip(since_first_s)
             return
-        # The times after which the second copy may be answered: from half of the usual round trip
-        # to the wait before a retry.
+        # The response to the second copy takes from half of the usual round trip to the wait before
+        # a retry.
         earliest_s = self.smoothed_s / 2
         latest_s = max(2 * self.smoothed_s, self.smoothed_s + 4 * self.deviation_s)
         if earliest_s <= since_retry_s <= latest_s:
@@ -216,8 +215,7 @@ class OffloadTable:
     max_in_flight : int, default 32
         Largest number of requests in flight; audits are not counted.
     n_remembered : int, default 256
-        Number of settled requests to remember, so that a late response is not taken for an unknown
-        one.
+        Number of settled requests to remember, with which late responses are recognised.
     round_trip : RoundTrip
         Measured round-trip time.
     counts : OffloadCounts
@@ -265,7 +263,7 @@ class OffloadTable:
         return offload
 
     def admit_audit(self, now: float) -> bool:
-        """Settle audits that are past their deadline; return whether another may be sent."""
+        """Settle audits that are past their deadline; return whether another audit may be sent."""
         audits = [
             offload for offload in self._open_offloads.values() if offload.on_answer is not None
         ]
@@ -290,8 +288,8 @@ class OffloadTable:
     def receive(self, response: Response, now: float) -> Offload | None:
         """Match a response with its request; return the request if the response settles it.
 
-        Returns None if the response matches no open request, or if another copy of the request may
-        still get an answer.
+        Returns None if the response matches no open request, or if it is an error and another copy
+        of the request may still get an answer.
         """
         offload = self._open_offloads.get(response.id)
         if offload is None:
@@ -342,7 +340,7 @@ class OffloadTable:
         if not offload.is_resent:
             self.round_trip.add_round_trip(now - offload.sent_at)
         elif offload.response is not None and offload.response.error is not None:
-            # The first copy was refused, so that this answers the second copy.
+            # This answers the second copy, because the first copy was refused.
             self.round_trip.add_round_trip(now - offload.resent_at)
         else:
             self.round_trip.add_retried_round_trip(now - offload.sent_at, now - offload.resent_at)
@@ -372,7 +370,7 @@ class OffloadTable:
         else:
             self.counts.late += 1
             if response.error is None:
-                # Measure it, because otherwise a link slower than the deadline is never measured.
+                # Measure it, because a link slower than the deadline would never be measured.
                 self._measure_round_trip(offload, now)
 
 

@@ -1,4 +1,4 @@
-"""Rules for a device's offloads, and a token bucket that bounds their rate."""
+"""Rules for the offloads of a device, and a token bucket that bounds their rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ImplausibleHandling = Literal["answer", "offload", "ignore"]
 
 @dataclass(frozen=True, kw_only=True)
 class OffloadRules:
-    """Rules that say when a device may offload an instance.
+    """Rules for the offloads of a device.
 
     Parameters
     ----------
@@ -28,14 +28,14 @@ class OffloadRules:
         Circuit breaker, which blocks requests and the acquisition of their features while the cloud
         does not reply. True makes one with the default settings; False means no breaker.
     max_offloads : str, optional
-        Bound on the rate of offloads, such as ``"60/h"`` (:class:`TokenBucket`). An instance
-        beyond it gets a fallback with the reason ``offload-limit``.
+        Bound on the rate of offloads, such as ``"60/h"`` (:class:`TokenBucket`). Hard instances
+        beyond the bound get a fallback with the reason ``offload-limit``.
     implausible : {"answer", "offload", "ignore"}, default "answer"
-        Treatment of an instance with a value far outside the training range. ``answer`` gives the
-        usual answer with the reason ``implausible:<name>``, ``offload`` asks the cloud if possible,
-        and ``ignore`` does not compare values.
+        Treatment of an instance with a value far outside the training range. With ``answer`` it
+        gets its usual answer, with the reason ``implausible:<name>``. With ``offload`` it is
+        offloaded if possible. With ``ignore`` the device does not compare values with ranges.
     private : bool, default False
-        Whether requests ask workers not to store the instances.
+        Whether requests forbid workers to store the instances.
 
     Raises
     ------
@@ -71,11 +71,11 @@ class OffloadRules:
 
 
 class TokenBucket:
-    """A token bucket that allows `n_offloads` at once, and as many per `period_s` on average.
+    """A token bucket that allows `n_offloads` at once, and that many per `period_s` on average.
 
-    The bucket is full at first and fills evenly up to `n_offloads` tokens. Each offload takes a
-    token. A restart fills the bucket. Pure logic; times are in seconds on a monotonic clock. Raises
-    InputError if `n_offloads` is below 1.
+    The bucket has `n_offloads` tokens at first, and fills evenly up to that number. Each offload
+    takes a token. A restart of the device fills the bucket. Times are in seconds on a monotonic
+    clock. Raises InputError if `n_offloads` is below 1.
 
     >>> token_bucket = TokenBucket.parse("2/min")
     >>> [token_bucket.take_token(now) for now in (0.0, 0.0, 0.0, 29.0, 30.0)]

@@ -12,7 +12,7 @@ from typing import Final
 from gatewise_edge.checks import check_device, check_level, check_model
 from gatewise_edge.errors import WireError
 
-#: First levels of every topic, with the version of the topics' layout.
+#: First levels of every topic; v1 is the version of the layout.
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
 REQUEST_TOPICS: Final = f"{_ROOT}/+/req"

@@ -1,7 +1,7 @@
 """The device's requests: admit, send, retry and settle them, and count their bytes.
 
-Thread-safe, because the link delivers responses on its own thread and several threads may wait for
-answers.
+The uplink is thread-safe, because the link delivers responses on its own thread and several threads
+may wait for answers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
-#: Smallest time until the deadline with which a request is still sent, in seconds: the unit of its
-#: field `ttl`.
+#: Shortest time before the deadline at which a request is still sent, in seconds. It is the unit of
+#: the request's field `ttl`.
 _MIN_SECONDS_LEFT: Final = 0.001
-#: Longest time between two checks of the link while a late request is in flight, in seconds. A link
-#: does not report that it was lost.
+#: Longest time between two checks of the link while a late request is in flight, in seconds. Checks
+#: are needed, because a link does not report that it was lost.
 _LINK_CHECK_SECONDS: Final = 0.5
-#: Shortest time between two warnings that a worker lacks the model, in s.
+#: Shortest time between two warnings that a worker lacks the model, in seconds.
 _WARNING_SECONDS: Final = 60.0
 
 
@@ -66,7 +66,7 @@ class Uplink:
         self._clock = clock
         self._has_worker = True  # False once a worker said that it does not have the model
         self._next_warning_at = -math.inf
-        self._is_silent = False  # True once the log says that the cloud does not reply
+        self._has_logged_silence = False  # whether the silence is in the log
         self._breaker = rules.new_breaker()
         self._token_bucket = rules.new_token_bucket()
         self._offloads = OffloadTable(rules.max_in_flight, on_outcome=self._inform_breaker)
@@ -174,12 +174,24 @@ class Uplink:
         An audit has a `mark`, needs no admission and gets no retry. If its answer arrives by the
         deadline, the link's thread calls `on_answer` with it.
         """
-        offload = self._register(
-            instances, model, version, deadline, mark=mark, on_answer=on_answer
-        )
-        if isinstance(offload, Offload):
-            self._transmit(offload, offload.payload)
-        elif mark is None:
+        now = self._clock()
+        offload: Offload | str | None
+        if deadline - now < _MIN_SECONDS_LEFT:
+            offload = "deadline"
+        elif instances.nbytes > MAX_VALUE_BYTES:
+            offload = "too-large"  # sensors returned values of a wider type than the bundle expects
+        else:
+            request = Request(
+                id=new_id(),
+                model=model,
+                version=version,
+                ttl_ms=min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS),
+                X=instances,
+                audit=mark,
+                private=self.private,
+            )
+            offload = self._open_offload(request, now, deadline, on_answer) or "full"
+        if isinstance(offload, str) and mark is None:
             self.release()
         return offload
 
@@ -189,20 +201,9 @@ class Uplink:
         It ends after `timeout_s` or when the link is lost. Like an audit it needs no admission and
         gets no retry.
         """
-        payload = encode_request(request)
-        with self._condition:
-            now = self._clock()
-            offload = self._offloads.open(
-                request.id,
-                request.model,
-                request.version,
-                now=now,
-                deadline=now + timeout_s,
-                payload=payload,
-                on_answer=_ignore_response,
-            )
+        now = self._clock()
+        offload = self._open_offload(request, now, now + timeout_s, lambda response: None)
         assert offload is not None  # only live requests count against the bound
-        self._transmit(offload, payload)
         while not self.poll(offload):
             with self._condition:
                 if not self.ready:
@@ -221,7 +222,7 @@ class Uplink:
             return self._cloud_replies and self._offloads.admit_audit(self._clock())
 
     def poll(self, offload: Offload) -> bool:
-        """Retry a request or end it, whichever is due; return whether it is settled."""
+        """Retry or end a request if that is due; return whether it is settled."""
         with self._condition:
             is_retry_due = self._offloads.poll(offload, self._clock())
             payload = offload.payload
@@ -233,50 +234,34 @@ class Uplink:
     def wait(self, offload: Offload) -> None:
         """Wait until a response may have arrived or a request must be polled."""
         with self._condition:
-            if not offload.is_settled:  # a response may have come just now
+            if not offload.is_settled:  # a response may have settled it before the lock was held
                 self._condition.wait(max(0.0, offload.wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _register(
+    def _open_offload(
         self,
-        instances: NDArray[Any],
-        model: str,
-        version: str,
+        request: Request,
+        now: float,
         deadline: float,
-        *,
-        mark: AuditMark | None = None,
-        on_answer: Callable[[Response], None] | None = None,
-    ) -> Offload | str:
-        """Encode a request and register it as in flight."""
-        now = self._clock()
-        if deadline - now < _MIN_SECONDS_LEFT:
-            return "deadline"
-        if instances.nbytes > MAX_VALUE_BYTES:
-            return "too-large"  # sensors returned values of a wider type than the bundle expects
-        ttl_ms = min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS)
-        request = Request(
-            id=new_id(),
-            model=model,
-            version=version,
-            ttl_ms=ttl_ms,
-            X=instances,
-            audit=mark,
-            private=self.private,
-        )
+        on_answer: Callable[[Response], None] | None,
+    ) -> Offload | None:
+        """Register a request as in flight and send it; None if too many are in flight."""
         payload = encode_request(request)
         with self._condition:
             offload = self._offloads.open(
                 request.id,
-                model,
-                version,
+                request.model,
+                request.version,
                 now=now,
                 deadline=deadline,
                 n_rows=request.n_rows,
                 payload=payload,
                 on_answer=on_answer,
             )
-        return offload or "full"
+        if offload is not None:
+            self._transmit(offload, payload)
+        return offload
 
     def _transmit(self, offload: Offload, payload: bytes) -> None:
         """Pass a request to the link; if the link refuses its first copy, settle it."""
@@ -299,7 +284,7 @@ class Uplink:
                 self._offloads.counts.invalid += 1
                 return
             offload = self._offloads.receive(response, self._clock())
-            self._condition.notify_all()  # in every case, because a retry may be due now
+            self._condition.notify_all()  # also without an outcome, because a retry may be due now
         if offload is None:
             return
         self._log_silence()
@@ -308,13 +293,13 @@ class Uplink:
             offload.on_answer(response)
 
     def _log_silence(self) -> None:
-        """Log that the cloud has stopped to reply, or replies again."""
-        if self._is_silent != self._cloud_replies:  # the log is right; read without the lock
+        """Log that the cloud no longer replies, or that it replies again."""
+        if self._has_logged_silence != self._cloud_replies:  # read without the lock, to be fast
             return
         with self._condition:
             is_silent = not self._cloud_replies
-            has_changed = self._is_silent != is_silent
-            self._is_silent = is_silent
+            has_changed = self._has_logged_silence != is_silent
+            self._has_logged_silence = is_silent
         if has_changed and is_silent:
             _LOG.warning(
                 "the cloud does not reply to this device's requests: `gatewise doctor` finds the "
@@ -326,7 +311,7 @@ class Uplink:
     def _log_no_model(self, response: Response) -> None:
         """Log that a worker lacks the model; log it again only after a worker has answered.
 
-        If some workers of the pool have the model and others do not, log it once a minute.
+        If only some workers of the pool have the model, log it at most once per minute.
         """
         now = self._clock()
         if response.error == NO_MODEL and self._has_worker and now >= self._next_warning_at:
@@ -345,7 +330,3 @@ class Uplink:
         if self._breaker is not None and offload.on_answer is None:
             has_reply = offload.response is not None
             self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
-
-
-def _ignore_response(response: Response) -> None:
-    """Do nothing: the sender of a late request reads the response from the request."""
