@@ -391,7 +391,7 @@ class Device:
         return self._run_flow_step(instance, self._flow.proceed)
 
     def finish(self, outcome: Answer | PendingInstance) -> Answer:
-        """Wait for the answer to an instance that :meth:`begin` returned.
+        """Wait for the answer to an instance; `outcome` is the result of :meth:`begin`.
 
         Raises SensorError as :meth:`answer` does.
         """

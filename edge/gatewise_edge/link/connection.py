@@ -134,7 +134,7 @@ class BrokerConnection:
 
     @property
     def has_unread(self) -> bool:
-        """Whether events or received bytes wait for the network thread, which alone may ask."""
+        """Whether there are events or bytes to handle; only for callbacks."""
         connection: Any = self._client.socket()
         if self._events or connection is None:
             return bool(self._events)
