@@ -43,13 +43,14 @@ def exit_costs(
         Price of an offload without its features.
     pays_for_stages : bool, default True
         Whether an offloaded instance also pays for the features of the stages. Adapt's authors
-        charge it only for those of the high-cost model.
+        charge it only for the features of the high-cost model.
 
     Returns
     -------
     ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        One entry per stage; the last entry is the cost of an offload or, in a cascade that never
-        offloads, that of its last stage again. The axis n exists if a mask has it.
+        One entry per stage, and a last entry with the cost of an offload. In a cascade that never
+        offloads, the last entry repeats the cost of the last stage. The axis n exists if a mask has
+        it.
 
     Examples
     --------
@@ -89,8 +90,8 @@ def select_exit_costs(
 def last_exit_within(costs_by_exit: NDArray[np.float64], max_cost: float) -> int:
     """Find the last exit that costs at most `max_cost`; return -1 if every exit costs more.
 
-    `costs_by_exit`, (n_exits,), must be in ascending order. Costs of :func:`exit_costs` are, if an
-    offload pays for the stages, because prices are not negative.
+    `costs_by_exit`, (n_exits,), must be in ascending order. The result of :func:`exit_costs` is in
+    this order if an offload pays for the stages, because prices are not negative.
 
     >>> last_exit_within(np.array([1.0, 3.0, 7.0]), 3.0)
     1

@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 
 from gatewise.errors import GatewiseError, find_interruption, not_installed
 
-#: End of ``gatewise --help``; \\b keeps the lines of the paragraph after it.
+#: End of ``gatewise --help``; \\b preserves the line breaks of the next paragraph.
 EXAMPLES = """\
 Examples:
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 class Progress(Protocol):
     """Function that reports the progress of long work: ``report(done, total, step)``.
 
-    The first report of a step has a `done` of 0. If `total` is 0, nothing is done yet.
+    The first report of a step has a `done` of 0. A `total` of 0 means that it is not known yet.
     """
 
     def __call__(self, done: float, total: float, step: str = "") -> None: ...
@@ -68,7 +68,7 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
     rows = [[str(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for i, column_name in enumerate(header):
-        # the first character decides, because a unit may follow a number; n begins nan
+        # the first character decides, because a unit may follow a number; "n" is that of nan
         is_numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
         table.add_column(column_name, justify="right" if i and is_numeric else "left")
     for row in rows:
@@ -151,7 +151,7 @@ def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
     else:
         note(title)
         last_tenth = 0
-        started_steps = {""}  # a report without a step starts none
+        started_steps = {""}  # a report without a step does not start one
 
         def print_tenth(done: float, total: float, step: str = "") -> None:
             nonlocal last_tenth

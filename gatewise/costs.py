@@ -4,8 +4,8 @@ For one instance, acquiring the set ``S`` of features costs::
 
     sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
 
-A feature touches its own group and all groups that its group requires. A required group may be a
-test that must come first, or a spectrum from which many features are computed. An offloaded
+A feature touches its own group and all groups that its group requires. For example, a medical test
+requires another test that comes first, and many features require the same spectrum. An offloaded
 instance also pays for the features of the high-cost model that the device has not acquired, and the
 prices of :class:`CloudPrices`. Training, devices, workers and the simulator all use this
 definition.
@@ -75,8 +75,8 @@ class FeatureCosts:
     ------
     InputError
         If a price is negative, NaN or infinite, if a length does not match, if a name appears
-        twice, or if groups require each other. Also if a group has a shared price, but neither
-        features nor a group that requires it. The message names the feature or group.
+        twice, if groups require each other, or if a group has a shared price but no feature or
+        other group touches it. The message names the feature or group.
 
     Examples
     --------
@@ -343,7 +343,7 @@ class FeatureCosts:
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
             # sums of whole numbers below 2^53 are exact in any order
             return np.asarray(is_paid @ prices, np.float64)
-        # few sets of features are distinct: add the prices of each set once, exactly, by fsum
+        # few sets of features are distinct, so add the prices of each set once and exactly by fsum
         packed_sets = np.packbits(is_paid, axis=1)
         _, representatives, set_index = np.unique(
             packed_sets.view(f"V{packed_sets.shape[1]}")[:, 0],
@@ -361,9 +361,10 @@ class FeatureCosts:
 
         Shapes: `acquired`, a mask, (n_features,); returns (n_features,), 0 for acquired features.
         """
-        # own[k] + sum of the shared prices that the group of k still has to pay
+        # own[k] + sum of the shared prices that are not paid yet and that feature k touches
         unpaid_shared = np.where(self._mark_touched_groups(acquired), 0.0, self.shared)
-        group_price = np.append(self._paid @ unpaid_shared, 0.0)  # -1, no group, picks the 0
+        # the index -1 of features without a group selects the 0 at the end
+        group_price = np.append(self._paid @ unpaid_shared, 0.0)
         return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
 
     @property

@@ -33,7 +33,7 @@ T = TypeVar("T")
 #: Largest number in a document, so that sums of many numbers stay finite.
 MAX_NUMBER: Final = 1e300
 
-#: Largest number of lists and objects in a document, which bounds the memory of its values.
+#: Largest number of lists and objects in a document, so that its values fit into memory.
 MAX_CONTAINERS: Final = 200_000
 
 #: A number that is neither NaN nor infinite.

@@ -10,9 +10,8 @@ try:
 except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+#: Number of attempts to lock a file on Windows. Each takes up to 10 s, and all take up to an hour.
 _MAX_ATTEMPTS: Final = 360
-"""Number of attempts to lock a file on Windows, where each attempt takes up to 10 s: together up to
-an hour."""
 
 
 def lock_file(descriptor: int, *, waits: bool = True) -> None:

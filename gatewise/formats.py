@@ -32,7 +32,7 @@ _UNITS: Final = {
     "day": DAY,
 }
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)")
-#: Largest share that a sum of floats may give in place of 0.
+#: Largest share that a sum of floats may give instead of 0.
 _ROUNDING_ERROR: Final = 1e-12
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
@@ -112,7 +112,7 @@ def millis(value: float | None) -> str:
     """
     if value is None or math.isnan(value):
         return _UNKNOWN
-    if 5e-4 < value < 1:  # less than half a microsecond counts as 0
+    if 5e-4 < value < 1:  # times below half a microsecond are shown as 0
         return f"{value:.2g} ms"
     return "0 ms" if value < 1 else f"{number(value)} ms"
 
@@ -141,7 +141,7 @@ def joules(value: float | None) -> str:
     if value is None or math.isnan(value):
         return _UNKNOWN
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
-        if value >= 0.9995 * size:  # three digits of it round up to the unit
+        if value >= 0.9995 * size:  # values from here on round up to one unit in three digits
             return f"{number(value / size)} {unit}"
     return f"{number(value / 1e-6)} uJ" if value else "0 J"
 
@@ -185,7 +185,7 @@ def listed(texts: Sequence[str]) -> str:
 def threshold(value: float | None, digits: int = 4) -> str:
     """Format the threshold of a stage.
 
-    None means that the stage never stops, and the lowest float32 number that it always stops.
+    With the threshold None a stage never stops, and with the lowest float32 number it always stops.
 
     >>> threshold(0.53125), threshold(None), threshold(-3.4028234663852886e38)
     ('0.5312', 'never', 'always')

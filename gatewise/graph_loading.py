@@ -31,7 +31,7 @@ except ImportError:  # Windows can import this module, but has no signals to che
     resource = None  # type: ignore[assignment]
 
 _PROCESS_STATUS: Final = Path("/proc/self/status")
-#: If a bundle states no limits: limits for an empty graph, and their growth per byte of the graph.
+#: Limits for a bundle that states none: for an empty graph, and their growth per byte of a graph.
 _DEFAULT_MEMORY_BYTES: Final = 1 << 30  # 1 GiB
 _MEMORY_BYTES_PER_GRAPH_BYTE: Final = 8
 _DEFAULT_SECONDS: Final = 10.0
@@ -47,7 +47,7 @@ class LoadLimits(Record, frozen=True):
     seconds: Amount
 
 
-#: Largest limits that an operator allows by default; a bundle may state lower ones.
+#: Largest limits that a bundle may state, unless the operator allows others.
 MAX_LOAD_LIMITS: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
 #: Digests of the checks that succeeded in this process, which need not run again.
@@ -83,9 +83,9 @@ def check_loads(
 ) -> None:
     """Check that a graph, or the file of a `library`, loads and runs on rows `x` within limits.
 
-    A bundle may state its limits; otherwise they grow with the size of the graph.
-    Raises GraphLoadError if stated limits exceed the `max_limits`, or if the graph exceeds its
-    limits. Memory is limited on Linux only.
+    Without the `stated_limits` of a bundle, the limits grow with the size of the graph. Raises
+    GraphLoadError if stated limits exceed the `max_limits`, or if the graph exceeds its limits.
+    Memory is limited on Linux only.
     """
     limits = _choose_limits(len(graph), stated_limits, max_limits)
     task = _LoadTask(len(graph), x.shape, str(x.dtype), library, n_classes, limits)

@@ -8,9 +8,9 @@
     ordinal    index of the category (-1 for an unknown category)
     time       parts of a date: month, weekday, hour, ...
 
-A missing cell becomes NaN. In a column with `fill` it becomes these values, and an indicator
-feature becomes 1. To add a kind, add a class here and to :data:`AnyColumn`; tables, price files,
-commands and bundles then accept it.
+A missing cell becomes NaN. In a column with `fill` it becomes the values of `fill`, and an
+indicator feature becomes 1. To add a kind, add a class here and to :data:`AnyColumn`. Tables, price
+files, commands and bundles then accept it.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def _name_one_hot(name: str, categories: Sequence[str]) -> list[str]:
     """Name the features of categories; the names are printable, short and distinct."""
     names: list[str] = []
     for index, category in enumerate(categories):
-        # a longer name would not fit into tables and plots; the index keeps short names distinct
+        # longer names would not fit into tables and plots; the index keeps short names distinct
         short_name = "".join(
             character if character.isprintable() else "_" for character in category
         )[:12]
@@ -379,7 +379,7 @@ def _name_one_hot(name: str, categories: Sequence[str]) -> list[str]:
 
 
 def _list_varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
-    """List the coarse parts of the times that vary, or else the fine parts that vary."""
+    """List the parts from month to hour that vary between times, or else minute and second."""
 
     def select_varying(*parts: str) -> tuple[str, ...]:
         return tuple(

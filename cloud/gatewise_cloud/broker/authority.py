@@ -61,8 +61,8 @@ class Authority:
     """Certificate authority with the files ``ca.crt``, ``ca.key`` and ``ca.crl`` of a folder.
 
     The constructor makes a new authority if the folder has none. `clock` returns a time with its
-    zone. Raises InputError if only one of the certificate and its key exists, or if one of them
-    cannot be read.
+    zone. Raises InputError if only the certificate or only its key exists, or if a file cannot be
+    read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
@@ -85,11 +85,11 @@ class Authority:
             issuer = _distinguished_name("gatewise authority")
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
-            identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
             public_key = self._key.public_key()
             builder = _certificate_builder(
                 issuer, issuer, public_key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
+            identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
             builder = builder.add_extension(identifier, critical=False)
             self.certificate = self._sign(files.certificate, builder)
         if not self._crl_file.exists():
@@ -97,16 +97,13 @@ class Authority:
 
     def issue_server(self, files: CertificateFiles, hosts: Sequence[str]) -> None:
         """Write a key and a certificate for a server with these host names or addresses."""
-        alternative_names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
-        key = _new_key(files.key).public_key()
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH
         self._write_certificate(
             files.certificate,
             _distinguished_name(hosts[0]),
             SERVER_DAYS,
-            purpose,
-            key=key,
-            alternative_names=alternative_names,
+            ExtendedKeyUsageOID.SERVER_AUTH,
+            key=_new_key(files.key).public_key(),
+            alternative_names=[_general_name(host) for host in hosts],
         )
 
     def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:
@@ -117,21 +114,17 @@ class Authority:
         self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str
     ) -> None:
         """Write a certificate for a client that has made its own `key`."""
+        subject = _distinguished_name(name, role)
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH
-        self._write_certificate(
-            path, _distinguished_name(name, role), CLIENT_DAYS, purpose, key=key
-        )
+        self._write_certificate(path, subject, CLIENT_DAYS, purpose, key=key)
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Add a certificate to the revocation list."""
         crl = x509.load_pem_x509_crl(self._crl_file.read_bytes())
-        entry_of_serial_number = {entry.serial_number: entry for entry in crl}
-        if certificate.serial_number not in entry_of_serial_number:
-            builder = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
-            entry_of_serial_number[certificate.serial_number] = builder.revocation_date(
-                self._clock()
-            ).build()
-            self._write_crl(list(entry_of_serial_number.values()))
+        serial_number = certificate.serial_number
+        if crl.get_revoked_certificate_by_serial_number(serial_number) is None:
+            builder = x509.RevokedCertificateBuilder().serial_number(serial_number)
+            self._write_crl([*crl, builder.revocation_date(self._clock()).build()])
 
     def _write_certificate(
         self,
@@ -141,7 +134,7 @@ class Authority:
         purpose: x509.ObjectIdentifier,
         *,
         key: ec.EllipticCurvePublicKey,
-        alternative_names: x509.SubjectAlternativeName | None = None,
+        alternative_names: Sequence[x509.GeneralName] = (),
     ) -> None:
         now = self._clock()
         # a certificate is not valid after its authority has expired
@@ -155,8 +148,9 @@ class Authority:
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(identifier, critical=False)
-        if alternative_names is not None:
-            builder = builder.add_extension(alternative_names, critical=False)
+        if alternative_names:
+            names = x509.SubjectAlternativeName(alternative_names)
+            builder = builder.add_extension(names, critical=False)
         self._sign(path, builder)
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:

@@ -105,7 +105,7 @@ class Broker(ABC):
     def _start(self, port: int, folder: Path) -> ChildProcess:
         """Start the broker on `port`, or on a free port if it is 0.
 
-        Another program may take the free port first; another one is tried then.
+        If another program takes the free port first, the broker is started on another free port.
         """
         name = f"the {self.kind} broker"
         for attempt in range(1, _MAX_PORT_ATTEMPTS + 1):
@@ -209,7 +209,7 @@ def _check_loopback(host: str, port: int) -> None:
 
 
 def _usable_port(host: str, port: int) -> int:
-    """Find a free port if `port` is 0, else check that `port` is free; raise BrokerError if not."""
+    """Return `port`, or a free port if it is 0; BrokerError if `port` cannot be used."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
             # as in brokers, a port whose old connections are still closing counts as free

@@ -1,15 +1,14 @@
 """Add and revoke clients of a running broker through mosquitto's dynamic security plugin.
 
 An operator publishes commands on the plugin's control topic. Only the connections of revoked
-clients end. After each command the plugin writes its file, and meanwhile the broker handles no
-messages: for 60 ms with 20,000 devices.
+clients end. After each command the plugin writes its file, which takes 60 ms with 20,000 devices.
+The broker handles no messages in that time.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import paho.mqtt.client as paho
@@ -99,28 +98,26 @@ def _send_commands(endpoint: Endpoint, commands: Sequence[Command]) -> Iterator[
     if not commands:
         return
     responses: list[Mapping[str, Any]] = []
+    n_sent = 0
 
     def add_responses(message: paho.MQTTMessage) -> None:
         responses.extend(json.loads(message.payload)["responses"])
 
-    with subscribed(
+    def has_all_responses() -> bool:
+        return len(responses) >= n_sent
+
+    session = subscribed(
         endpoint, _RESPONSE_TOPIC, on_message=add_responses, timeout=_TIMEOUT_SECONDS
-    ) as (
-        client,
-        is_granted,
-    ):
+    )
+    with session as (client, is_granted):
         if not is_granted:
             raise refusal_error(
                 endpoint, "this client may not control it (does it have the plugin?)"
             )
-        for start in range(0, len(commands), _BATCH_SIZE):
-            batch = commands[start : start + _BATCH_SIZE]
+        while n_sent < len(commands):
+            batch = commands[n_sent : n_sent + _BATCH_SIZE]
             client.publish(_COMMAND_TOPIC, json.dumps({"commands": batch}), qos=1)
-            is_complete = partial(_is_complete, responses, start + len(batch))
-            if not run_until(client, is_complete, _TIMEOUT_SECONDS):
+            n_sent += len(batch)
+            if not run_until(client, has_all_responses, _TIMEOUT_SECONDS):
                 raise LinkError(endpoint.url, f"broker {endpoint.url} does not answer a command")
     yield from responses
-
-
-def _is_complete(responses: list[Mapping[str, Any]], n_expected: int) -> bool:
-    return len(responses) >= n_expected

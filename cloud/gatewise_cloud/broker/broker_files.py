@@ -1,15 +1,16 @@
 """Files that mosquitto reads: its configuration, and the rights of clients.
 
-Measurements led to some lines of the configuration. Without ``set_tcp_nodelay`` a request takes
-44 ms instead of 1. Without ``autosave_interval 1`` a broker that is killed loses messages that it
-has acknowledged. Without the limits one client with many sleeping sessions fills memory and disk.
+Measurements are the reason for some lines of the configuration. Without ``set_tcp_nodelay`` a
+request takes 44 ms instead of 1. Without ``autosave_interval 1`` a broker that is killed loses
+messages that it has acknowledged. Without the limits one client with many sleeping sessions fills
+memory and disk.
 
 Two layers control access. mosquitto's access list says which topics a client may write and receive,
 but it grants every subscription. A device could therefore subscribe to the shared group of the
 workers and receive their requests. The dynamic security plugin refuses such subscriptions. In the
-plugin all devices have the same role, because it writes all roles to disk at each change. With a
-role for each of 20,000 devices it adds 45 devices per minute instead of 1,000. Without the plugin,
-the random name of the group is the only protection.
+plugin all devices have the same role, because the plugin writes all roles to disk at each change.
+If each of 20,000 devices had its own role, the plugin would add 45 devices per minute instead of
+1,000. Without the plugin, the random name of the group is the only protection.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Anytime-valid comparison of two groups of devices, such as by their shares of errors.
+"""Anytime-valid comparison of two groups of devices, for example by their shares of errors.
 
-The excess of a release is the difference between its share and the share of the other versions. The
+The excess of a release is its share less the share of the other versions. The
 standard error of a group's share is estimated from the spread between its devices. Let z be the
 number of standard errors by which the excess lies above a limit. The test mixes normal alternatives
 with the scale :data:`EFFECT`. With the information V = 1 / error^2 and w = V EFFECT^2, the evidence

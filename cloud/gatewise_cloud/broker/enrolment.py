@@ -48,8 +48,8 @@ _COLLECT_SECONDS: Final = 0.2
 _MAX_CONNECTIONS: Final = 64
 
 
-class Enrolment(Record, frozen=True):
-    """Unused token: the hash of its secret, and its expiry in Unix seconds."""
+class _UnusedToken(Record, frozen=True):
+    """Token that was not used yet: the hash of its secret, and its expiry in Unix seconds."""
 
     sha256: str
     expires: float
@@ -65,15 +65,15 @@ def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     clients = read_roster(folder).clients
     authority_certificate = (folder / "ca.crt").read_bytes()
     expiry = time.time() + _TOKEN_LIFETIME_SECONDS
-    enrolments = _read_tokens(folder)
+    unused_tokens = _read_tokens(folder)
     tokens = {}
     for name in names:
         if name in clients:
             raise InputError(f"client {name!r} has a certificate: revoke it first")
         secret = secrets.token_hex(16)
-        enrolments[name] = Enrolment(sha256=_hash_secret(secret), expires=expiry)
+        unused_tokens[name] = _UnusedToken(sha256=_hash_secret(secret), expires=expiry)
         tokens[name] = write_token(name, secret, authority_certificate)
-    _write_tokens(folder, enrolments)
+    _write_tokens(folder, unused_tokens)
     return tokens
 
 
@@ -91,7 +91,7 @@ class EnrolmentServer(ThreadingHTTPServer):
 
     ``GET /ca.crt`` returns the authority's certificate. ``POST /enrol`` receives
     ``{"token": ..., "csr": ...}`` and returns ``{"certificate": ..., "broker": ...}``. The server
-    enrols devices in groups, because it writes the roster of all devices and connects to the broker
+    enrols devices in groups. It writes the roster of all devices and connects to the broker only
     once for each group.
 
     Parameters
@@ -102,9 +102,9 @@ class EnrolmentServer(ThreadingHTTPServer):
         Address to listen on.
     port : int
         TCP port; 0 selects a free port.
-    apply : callable
+    grant_rights : callable
         Called with the folder and the names of new devices, to give them rights in a running
-        broker. If it raises an error, their tokens stay valid.
+        broker. If it raises an error, the tokens of these devices stay valid.
     clock : callable
         Returns the time with its zone.
     """
@@ -120,11 +120,11 @@ class EnrolmentServer(ThreadingHTTPServer):
         *,
         host: str,
         port: int,
-        apply: Callable[[BrokerFolder, Sequence[str]], None],
+        grant_rights: Callable[[BrokerFolder, Sequence[str]], None],
         clock: Clock,
     ) -> None:
         self.folder = folder
-        self._apply = apply
+        self._grant_rights = grant_rights
         self._clock = clock
         self._free_threads = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._requests: queue.SimpleQueue[_EnrolmentRequest | None] = queue.SimpleQueue()
@@ -199,19 +199,15 @@ class EnrolmentServer(ThreadingHTTPServer):
 
     def _certify_devices(self, requests: Sequence[_EnrolmentRequest]) -> None:
         # certify the devices with valid tokens
-        enrolments = _read_tokens(self.folder)
+        unused_tokens = _read_tokens(self.folder)
         now = self._clock().timestamp()
         authority = Authority(self.folder, clock=self._clock)
         certificates: dict[str, Path] = {}
         accepted_requests: list[_EnrolmentRequest] = []
         for request in requests:
             name = request.name
-            enrolment = enrolments.get(name)
-            if (
-                enrolment is None
-                or name in certificates
-                or not enrolment.admits(request.secret, now)
-            ):
+            token = unused_tokens.get(name)
+            if token is None or name in certificates or not token.admits(request.secret, now):
                 refusal = InputError("the token is not valid, was used before or has expired")
                 request.certificate.set_exception(refusal)
                 continue
@@ -223,10 +219,10 @@ class EnrolmentServer(ThreadingHTTPServer):
             return
         # give them rights, and only then delete their tokens: after an interruption, a device can
         # use its token again
-        self._apply(register_devices(self.folder, certificates), list(certificates))
+        self._grant_rights(register_devices(self.folder, certificates), list(certificates))
         for name in certificates:
-            del enrolments[name]
-        _write_tokens(self.folder, enrolments)
+            del unused_tokens[name]
+        _write_tokens(self.folder, unused_tokens)
         for request in accepted_requests:
             request.certificate.set_result(certificates[request.name].read_text())
 
@@ -265,7 +261,7 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing, because `apply` logs enrolments."""
+        """Log nothing, because `grant_rights` logs enrolments."""
 
 
 def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
@@ -287,12 +283,12 @@ def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _read_tokens(folder: Path) -> dict[str, Enrolment]:
+def _read_tokens(folder: Path) -> dict[str, _UnusedToken]:
     path = folder / _TOKENS_FILE
     if not path.exists():
         return {}
-    return decode_json(path.read_bytes(), dict[str, Enrolment], str(path))
+    return decode_json(path.read_bytes(), dict[str, _UnusedToken], str(path))
 
 
-def _write_tokens(folder: Path, tokens: dict[str, Enrolment]) -> None:
+def _write_tokens(folder: Path, tokens: dict[str, _UnusedToken]) -> None:
     replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE_MODE)

@@ -17,6 +17,8 @@ from gatewise_edge.link.wire import shared_subscription
 
 #: Keep-alive interval of these sessions, which a broker needs to detect a client that died.
 _KEEPALIVE_SECONDS = 10
+#: Longest wait for a broker's grant of a subscription, and for a message that was published.
+TIMEOUT_SECONDS = 10.0
 #: Longest wait for a shared message after the plain message that was published later.
 _GRACE_SECONDS = 0.5
 
@@ -43,9 +45,9 @@ def subscribed(
 ) -> Iterator[tuple[paho.Client, bool | None]]:
     """Connect and subscribe; :func:`run_until` then calls `on_message` with each message.
 
-    Yields the client, and whether the broker granted all `topics`. That is None if the broker did
-    not answer within `timeout` seconds. Raises LinkError if the broker cannot be reached or refuses
-    the client.
+    Yields the client, and whether the broker granted all `topics`, or None if the broker did not
+    answer within `timeout` seconds. Raises LinkError if the broker cannot be reached or refuses the
+    client.
     """
     grants: list[bool] = []
     refusals: list[str] = []
@@ -122,10 +124,10 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
 
     A SUBACK does not prove it, because the embedded broker grants ``$share/...`` but never delivers
     messages. The test publishes one message on a topic with a shared subscription, and then one on
-    a topic with a plain subscription. It waits `timeout` seconds for the plain one, and half a
-    second more for the shared one. Returns None if the plain one does not arrive, because then this
-    client may lack permission there. Raises LinkError if the broker cannot be reached or refuses
-    the client.
+    a topic with a plain subscription. It waits `timeout` seconds for the plain message, and half a
+    second more for the shared one. Returns None if the plain message does not arrive, because this
+    client may lack the right to publish it. Raises LinkError if the broker cannot be reached or
+    refuses the client.
     """
     # these topics look like a device's topics, so that an access list can allow them
     base_topic = f"gw/v1/probe-{secrets.token_hex(8)}"
@@ -138,9 +140,10 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     def add_topic(message: paho.MQTTMessage) -> None:
         received_topics.add(message.topic)
 
-    with subscribed(
+    session = subscribed(
         endpoint, plain_topic, shared_filter, on_message=add_topic, timeout=timeout
-    ) as (client, is_granted):
+    )
+    with session as (client, is_granted):
         if is_granted is None:
             return None
         client.publish(shared_topic, b"", qos=1)
@@ -151,9 +154,7 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
         return run_until(client, lambda: shared_topic in received_topics, _GRACE_SECONDS)
 
 
-def publish_retained(
-    endpoint: Endpoint, topic: str, payload: bytes, *, timeout: float = 10.0
-) -> None:
+def publish_retained(endpoint: Endpoint, topic: str, payload: bytes) -> None:
     """Publish a retained message, and wait until the broker delivers it to this client.
 
     The broker's PUBACK does not prove that it accepted the message, because MQTT 3.1.1 has no reply
@@ -166,11 +167,12 @@ def publish_retained(
         if not message.retain:
             echoes.add(bytes(message.payload))
 
-    with subscribed(endpoint, topic, on_message=add_echo, timeout=timeout) as (client, is_granted):
+    session = subscribed(endpoint, topic, on_message=add_echo, timeout=TIMEOUT_SECONDS)
+    with session as (client, is_granted):
         if is_granted is None:
             raise refusal_error(endpoint, "it did not grant the subscription in time")
         client.publish(topic, payload, qos=1, retain=True)
-        if not run_until(client, lambda: payload in echoes, timeout):
+        if not run_until(client, lambda: payload in echoes, TIMEOUT_SECONDS):
             raise LinkError(
                 endpoint.url,
                 f"broker {endpoint.url} does not deliver messages on {topic}: check that this user "

@@ -1,8 +1,8 @@
 """Rollout of a release in steps, which withdraws the release when devices report failures.
 
-A step ends with evidence: enough of the devices that are offered the release run it, and it exceeds
-no limit. A silent device gives no evidence. If it ran the release before, its silence counts as a
-failure.
+A step ends when there is evidence, which means that enough of the devices with the offer run the
+release and that it exceeds no limit. A silent device gives no evidence. If it ran the release
+before, its silence counts as a failure.
 
 With a limit on a comparison (:mod:`.comparison`), half of the devices get the release only after
 there is enough information to detect an excess. If the information stops growing first, the
@@ -198,10 +198,10 @@ class RolloutEnd(NamedTuple):
     abort_reason : str or None
         Reason why the release did not reach its last share.
     outcome : str
-        ``done`` if the release reached its last share, and ``withdrawn`` if it exceeded a limit.
-        ``no-evidence`` if it was withdrawn because no evidence came. ``superseded`` if another
-        change of the repository replaced it. ``undecided`` if a comparison did not end; the release
-        then stays at its share.
+        ``done`` if the release reached its last share, ``withdrawn`` if it exceeded a limit,
+        ``no-evidence`` if it was withdrawn because no evidence came, ``superseded`` if another
+        change of the repository replaced it, and ``undecided`` if a comparison did not end and the
+        release stays at its share.
     """
 
     offer: OfferedRelease
@@ -225,11 +225,10 @@ def roll_out(
     """Offer a release to growing shares of the devices, and withdraw it if it exceeds a limit.
 
     Before each report on a step, `wait` waits for devices to update and to answer instances.
-    `read_report` reads their statuses, and returns None if the broker does not respond, which is no
-    evidence. A step ends with evidence. After ten reports without
-    evidence the release is withdrawn. A comparison that is not expected to end stops the rollout
-    below half of the devices, unless `limits` accept that. :func:`planned_shares` adds the steps
-    that comparisons need.
+    `read_report` reads their statuses, and returns None if the broker does not respond. A step ends
+    with evidence, and after ten reports without evidence the release is withdrawn. A comparison
+    that is not expected to end stops the rollout below half of the devices, unless `limits` accept
+    that. :func:`planned_shares` adds the steps that comparisons need.
 
     Devices that are online in `baseline`, the report before the first step, should stay online. A
     call after an interruption continues from the step that was reached.
@@ -317,8 +316,8 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
 class _StepWatcher:
     """Reader of the reports on the steps of a rollout.
 
-    `has_evidence` says whether enough devices run the release. `undecided_metrics` are those whose
-    comparison has not ended, and `n_reports` is the number of reports on the step.
+    `has_evidence` says whether enough devices run the release. `undecided_metrics` are the metrics
+    whose comparison has not ended, and `n_reports` is the number of reports on the step.
     """
 
     def __init__(
@@ -371,7 +370,7 @@ class _StepWatcher:
             if not self.has_evidence:
                 n_without_evidence += 1
                 continue
-            # continue while a comparison may still end
+            # read further reports while a comparison may still end
             fractions = self._limits.information_fractions(
                 latest_report, is_before_half=is_before_half
             )

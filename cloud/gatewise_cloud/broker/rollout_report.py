@@ -19,7 +19,12 @@ from typing import Final, Self
 import paho.mqtt.client as paho
 
 from gatewise_cloud.broker.comparison import MIN_DEVICES, Comparison, Counts, GroupShare
-from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
+from gatewise_cloud.broker.mqtt_client import (
+    TIMEOUT_SECONDS,
+    refusal_error,
+    run_until,
+    subscribed,
+)
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUS_TOPICS
 from gatewise_export.repository.release import OfferedRelease
@@ -96,7 +101,8 @@ offered_devices : set of str
     def has_evidence(self, earlier_devices: Set[str]) -> bool:
         """Whether enough of the devices with the offer run the release.
 
-        `earlier_devices` were online before the offer. They count although they may be offline now.
+        `earlier_devices` were online before the offer. Those with the offer count even if they are
+        offline now.
         """
         missing_devices = self.offline_devices & earlier_devices
         expected_devices = self.running_devices | (
@@ -127,7 +133,7 @@ offered_devices : set of str
         } | {metric: None if math.isnan(share) else share for metric, share in shares.items()}
 
 
-def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str]:
+def read_statuses(endpoint: Endpoint) -> dict[str, str]:
     """Read the retained status of each device, by topic.
 
     Raises LinkError if the broker cannot be reached or does not grant the subscription.
@@ -142,10 +148,8 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
             last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
 
-    with subscribed(endpoint, STATUS_TOPICS, on_message=add_status, timeout=timeout) as (
-        client,
-        is_granted,
-    ):
+    session = subscribed(endpoint, STATUS_TOPICS, on_message=add_status, timeout=TIMEOUT_SECONDS)
+    with session as (client, is_granted):
         if not is_granted:
             raise refusal_error(endpoint, f"it does not grant {STATUS_TOPICS}")
         last_arrival = time.monotonic()
@@ -165,7 +169,7 @@ def _counts_by_metric(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
     """Read the counts in the words of statuses; malformed words are ignored."""
     counts: dict[str, list[Counts]] = {metric: [] for metric in METRICS}
     for words in statuses:
-        texts_by_field = dict(field_name.split("=", 1) for field_name in words if "=" in field_name)
+        texts_by_field = dict(word.split("=", 1) for word in words if "=" in word)
         for metric, (field_name, position) in METRICS.items():
             try:
                 field_numbers = [float(number) for number in texts_by_field[field_name].split(",")]

@@ -7,7 +7,7 @@ with features to fetch, wait on threads.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,8 +40,8 @@ MAX_BODY_BYTES = 16 << 20
 N_THREADS = 64
 """Number of rows that can wait for the cloud or for features at the same time."""
 
-FetchFeatures = Callable[[Sequence[str], Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
-"""Function that fetches the named cells of an instance, given the cells that it has."""
+FetchFeatures = Callable[[Sequence[str], Mapping[str, Any]], Coroutine[Any, Any, Mapping[str, Any]]]
+"""Coroutine function that fetches the named cells of an instance, given its other cells."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
 _INFER_DECODER = msgspec.json.Decoder(InferRequest)
@@ -142,9 +142,7 @@ class CascadeService:
         def fetch_and_wait(
             absent_names: Sequence[str], timeout_seconds: float
         ) -> Mapping[str, Any]:
-            future = asyncio.run_coroutine_threadsafe(
-                _await_cells(fetch(absent_names, cells)), loop
-            )
+            future = asyncio.run_coroutine_threadsafe(fetch(absent_names, cells), loop)
             try:
                 return future.result(timeout_seconds)
             except TimeoutError:
@@ -213,10 +211,6 @@ class CascadeService:
             return None
         error = f"this service has only the model {manifest.name}, version {manifest.version}"
         return _json_response({"error": error}, 404)
-
-
-async def _await_cells(cells: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return await cells
 
 
 async def _read_body(request: Request) -> bytes:

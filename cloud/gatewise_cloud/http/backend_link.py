@@ -7,18 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.link.link import InProcessLink, PayloadHandler
 
+#: Number of requests that run at the same time; the others wait, and may miss their deadline.
+_N_THREADS = 16
+
 
 class BackendLink:
-    """Link to the backend of a high-cost model; it implements :class:`.Link`.
+    """Link to the backend of a high-cost model; it implements :class:`.Link`."""
 
-    `n_threads` requests run at the same time. The other requests wait, and may miss their deadline.
-    """
-
-    def __init__(self, model: CloudModel, *, n_threads: int = 16) -> None:
+    def __init__(self, model: CloudModel) -> None:
         allow_missing = model.manifest.missing.cloud == "allowed"
         self._model = model
         self._in_process_link = InProcessLink(model.answer, allow_missing=allow_missing)
-        self._threads = ThreadPoolExecutor(n_threads, thread_name_prefix="gatewise-backend")
+        self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gatewise-backend")
 
     @property
     def ready(self) -> bool:

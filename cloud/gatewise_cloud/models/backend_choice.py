@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 
-def backend_factory(
-    url: str, *, timeout: float = 5.0, is_binary: bool = False
-) -> Callable[[Manifest], Backend]:
+def backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest], Backend]:
     """Make a function that creates the backend for a bundle's manifest.
 
-    A wrong URL is thereby refused at the start of a worker, which loads its bundles later.
+    A worker that loads its bundles later can therefore refuse a wrong URL when it starts.
 
     Parameters
     ----------
@@ -27,8 +25,6 @@ def backend_factory(
         ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME`` of a server with
         the Open Inference Protocol. ``{name}`` and ``{version}`` are replaced by the bundle's name
         and version.
-    timeout : float, default 5.0
-        Timeout of an HTTP call in seconds; without effect for ``python:``.
     is_binary : bool, default False
         Whether to send numbers in binary form over HTTP; without effect for ``python:``.
 
@@ -38,7 +34,7 @@ def backend_factory(
         If the object cannot be imported, or `url` is not valid.
     """
     if not url.startswith(PYTHON_PREFIX):
-        return oip_backend_factory(url, timeout=timeout, is_binary=is_binary)
+        return oip_backend_factory(url, is_binary=is_binary)
     model = import_object(url, url.removeprefix(PYTHON_PREFIX))
 
     def make_backend(manifest: Manifest) -> Backend:

@@ -83,9 +83,7 @@ class OnnxBackend(Backend):
         try:
             outputs: list[NDArray[Any]] = self._session.run(None, {self._input_name: X})
         except Exception as error:  # onnxruntime's errors have no common base class
-            raise ModelError(
-                self._model, f"model {self._model} failed: {one_line(error)}"
-            ) from error
+            raise _run_error(self._model, error) from error
         return outputs
 
 
@@ -111,19 +109,17 @@ class BoosterBackend(Backend):
         try:
             probabilities = self._booster.predict_proba(X)
         except Exception as error:  # the libraries' errors have no common base class
-            raise ModelError(
-                self._model, f"model {self._model} failed: {one_line(error)}"
-            ) from error
+            raise _run_error(self._model, error) from error
         return [probabilities.argmax(axis=1), probabilities]
 
 
 class PythonBackend(Backend):
     """Python function or object that runs in this process; see docs/high-cost-models.md.
 
-    `source` is described in :class:`gatewise.models.opaque_models.PythonModel`. Several threads
-    call it at the same time if the worker runs batches in parallel. `classes` are the bundle's
-    labels in the order of the columns, and `spec` is the import path of the source. Raises
-    InputError if the source cannot return probabilities of these classes.
+    :class:`gatewise.models.opaque_models.PythonModel` describes `source`. Several threads call it
+    at the same time if the worker runs batches in parallel. `classes` are the bundle's labels in
+    the order of the columns, and `spec` is the import path of the source. Raises InputError if the
+    source cannot return probabilities of these classes.
     """
 
     kind = "classifier"
@@ -141,7 +137,9 @@ class PythonBackend(Backend):
                 self._model, f"model {self._model} does not answer: {one_line(error)}"
             ) from error
         except Exception as error:  # a user's code may raise anything
-            raise ModelError(
-                self._model, f"model {self._model} failed: {one_line(error)}"
-            ) from error
+            raise _run_error(self._model, error) from error
         return [probabilities.argmax(axis=1), probabilities]
+
+
+def _run_error(model: str, error: Exception) -> ModelError:
+    return ModelError(model, f"model {model} failed: {one_line(error)}")

@@ -69,24 +69,23 @@ class CloudModel:
         *,
         n_threads: int = 1,
         provider: str = CPU,
-        public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
         load_limits: LoadLimits = MAX_LOAD_LIMITS,
     ) -> CloudModel:
         """Load the high-cost model of `bundle`, and test it on the bundle's sample rows.
 
         Without a `backend`, onnxruntime or a booster's library runs the model with `n_threads`
-        threads. A child process first checks that it loads within the limits of the bundle and of
-        `load_limits`. With a `public_key`, its owner must have signed the bundle. `provider` is
-        onnxruntime's execution provider. With a provider other than the CPU, the probabilities of
-        the sample may differ by :data:`.PROVIDER_TOLERANCE` from those in the bundle.
+        threads. A child process first checks that the model loads within the limits of the bundle
+        and of `load_limits`. `provider` is onnxruntime's execution provider. With a provider other
+        than the CPU, the probabilities of the sample may differ by :data:`.PROVIDER_TOLERANCE` from
+        those in the bundle.
 
-        Raises BundleError if the bundle cannot be read, or if a hash or the signature is wrong.
-        Raises ModelError if the bundle has no high-cost model, if the model does not load, or if it
-        takes too much memory or time. Raises SelfTestError if the label of a sample row differs
-        from the label in the bundle.
+        Raises BundleError if the bundle cannot be read, or if a hash is wrong. Raises ModelError if
+        the bundle has no high-cost model, if the model does not load, or if it takes too much
+        memory or time. Raises SelfTestError if the label of a sample row differs from the label in
+        the bundle.
         """
-        bundle = open_bundle(bundle, public_key)
+        bundle = open_bundle(bundle)
         if backend is not None:  # the operator's own code, whose memory is not limited
             return cls._make_tested(bundle, backend)
         # check that the model loads within the limits

@@ -270,13 +270,11 @@ class OipBackend(Backend):
         return BackendBusy(self._model, self._last_failure)
 
 
-def oip_backend_factory(
-    url: str, *, timeout: float = 5.0, is_binary: bool = False
-) -> Callable[[Manifest], OipBackend]:
+def oip_backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest], OipBackend]:
     """Make a function that creates the backend on a server for a bundle's manifest.
 
-    ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version. For the
-    other parameters see :class:`OipBackend`.
+    ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version. For
+    `is_binary` see :class:`OipBackend`.
     """
     _split_url(url)
 
@@ -288,7 +286,6 @@ def oip_backend_factory(
             n_inputs=len(cloud_model.inputs),
             kind=cloud_model.kind,
             model=manifest.title,
-            timeout=timeout,
             is_binary=is_binary,
         )
 

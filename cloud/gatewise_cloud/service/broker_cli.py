@@ -276,7 +276,7 @@ def enrol(
         gatewise broker enrol --dir broker --port 8884
     """
 
-    def apply_roles_live(broker_folder: BrokerFolder, names: Sequence[str]) -> None:
+    def grant_rights(broker_folder: BrokerFolder, names: Sequence[str]) -> None:
         _apply_roles_live(broker_folder, dict.fromkeys(names, "devices"), broker)
         note(f"enrolled {', '.join(names)}")
 
@@ -284,7 +284,7 @@ def enrol(
         _existing_folder(folder),
         host=host,
         port=port,
-        apply=apply_roles_live,
+        grant_rights=grant_rights,
         clock=lambda: datetime.datetime.now(datetime.UTC),
     )
     with until_interrupted(), server:
@@ -325,7 +325,7 @@ def _apply_roles_live(
 
 
 def _note_old_certificates(names: Iterable[str]) -> None:
-    """Say when the broker refuses the earlier certificates of clients, if there are any."""
+    """Explain until when a running broker accepts the old certificates of clients, if any."""
     if client_list := ", ".join(names):
         note(
             f"note: a running broker refuses the old certificate of {client_list} only after it "

@@ -4,8 +4,8 @@ Every name begins with ``gatewise_worker_``. Prometheus stores a time series for
 label values, so their number is limited. Devices have no labels, and only the first hundred models
 and versions have their own labels.
 
-The tables of this module name counts of :class:`gatewise_cloud.worker.worker.Worker`. A new count
-of a worker needs its help text or label names here.
+The tables of this module refer to the counts of :class:`gatewise_cloud.worker.worker.Worker`. A new
+count with labels needs their names in this module.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.batcher import ModelKey
-from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS, OTHER_LABEL
+from gatewise_cloud.worker.counters import (
+    COUNTS,
+    HISTOGRAMS,
+    LABELLED_COUNTS,
+    MAX_LABELS,
+    OTHER_LABEL,
+)
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.status_server import StatusServer
-
-MAX_MODEL_LABELS = 100
-"""Number of models and versions that have their own labels; as in the worker's counters."""
 
 _PREFIX = "gatewise_worker_"
 #: Label names of each count in LABELLED_COUNTS.
@@ -117,12 +120,12 @@ class WorkerCollector(Collector):
 def _collect_models_and_audits(
     counters: Mapping[str, Any], model_of_label: Mapping[str, ModelKey]
 ) -> Iterator[Metric]:
-    models = counters["models"][:MAX_MODEL_LABELS]
+    models = counters["models"][:MAX_LABELS]
     model_samples = [((model["name"], model["version"]), 1) for model in models]
     yield gauge(
         f"{_PREFIX}model_info", "1 for each model served", model_samples, "model", "version"
     )
-    audits = [*counters["audits"].items()][:MAX_MODEL_LABELS]
+    audits = [*counters["audits"].items()][:MAX_LABELS]
     for make_metric, key, name, help_text in _AUDIT_METRICS:
         # a model without a promise has no evidence and no alarm: None gives no sample
         samples = [

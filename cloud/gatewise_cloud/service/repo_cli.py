@@ -333,6 +333,7 @@ def _offer_text(offer: OfferedRelease) -> str:
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:
+    """Print the version of the repository and the present offers of releases."""
     document: dict[str, Any] = {"version": repository.version}
     texts = [f"{repository.folder} is at version {repository.version}"]
     for offer in offers:

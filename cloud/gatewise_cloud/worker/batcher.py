@@ -7,10 +7,10 @@ A batch contains requests for one model, up to a number of instances. By default
 for others to join its batch, because requests collect in the queue anyway while a worker is busy.
 
 Devices take turns by rows, as in start-time fair queueing (Goyal, Vin and Cheng 1997). A request
-begins, in virtual time, when the last request of its device ends. It ends one unit later for each
-of its rows. The request that begins first is taken first. A device that sends little is therefore
-served as if it were alone, and a device that sends much delays only its own requests. No device may
-use more of the queue than it leaves free, so that other devices always find space.
+begins, in virtual time, when the previous request of its device ends, and it lasts one unit for
+each of its rows. The request that begins first is taken first. A device that sends little is
+therefore served as if it were alone, and a device that sends much delays only its own requests. No
+device may use more of the queue than it leaves free, so that other devices always find space.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Ticket:
     `arrived_at` and `expires_at` are seconds on the owner's monotonic clock. The time to live
     begins at the arrival, because devices' clocks drift.
 
-    `audit` is the mark of a request that audits an answer. The rows of a `is_private` request are
-    never stored. A request with `late_s` arrives that many seconds after the device has answered.
-    `form` is the encoding of the request and of its response.
+    `audit` is the mark of a request that audits an answer. The rows of an `is_private` request are
+    never stored. If `late_s` is not 0, the device gave its own answer that many seconds before it
+    sent the request. `form` is the encoding of the request and of its response.
     """
 
     device: str
@@ -111,8 +111,7 @@ class _DeviceLoad:
 class Batcher:
     """Queue of a worker, and the answers that it remembers for repeated requests.
 
-    In its methods a `ticket` is a request, and `now` is the time on the clock of the tickets, in
-    seconds.
+    Methods take the time `now` in seconds, on the clock of the tickets.
 
     The queue holds up to `capacity` requests and `queue_bytes` of instances; further requests are
     refused as busy. One device may have up to `device_rows` instances in the queue, or one request
@@ -122,9 +121,9 @@ class Batcher:
     same time. Up to `max_answers` answers, with `max_answer_bytes` of payload, are remembered for
     `max_answer_seconds`.
 
-    The queue knows a request until :meth:`finish` or :meth:`forget` is called, or until the request
-    expires. It remembers answers only. A device may send a request again that was refused or has
-    expired.
+    A repetition of a request that is queued or running is a duplicate, until :meth:`finish` or
+    :meth:`forget` is called or the request expires. Only answers are remembered, so a device may
+    repeat a request that was refused or has expired.
     """
 
     def __init__(

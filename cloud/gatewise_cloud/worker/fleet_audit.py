@@ -3,16 +3,16 @@
 Devices send a random share of their own answers to the high-cost model to be audited. Let p be the
 probability with which an instance is audited. Let ``X = 1/p`` if it was audited and the high-cost
 model gave another answer, and X = 0 for all other instances, including offloaded ones. The mean of
-X is the share of disagreement, which is the share of instances with another answer than the
-high-cost model's. The weight 1/p corrects for the fact that devices audit doubtful answers more
-often.
+X estimates the share of disagreement, which is the share of instances that the device and the
+high-cost model answer differently. The weight 1/p corrects for the fact that devices audit doubtful
+answers more often.
 
 A bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of bounded
 random variables by betting", 2023, section 4). Each factor ``1 + l (X - b)``, with l fixed before X
 is observed, has a mean of at most 1 as long as the bound holds. New bets begin every few instances,
 each with a part of one unit of money, so that a loss of agreement is detected soon after it begins.
-The sum is a test supermartingale. By Ville's inequality the probability that it ever reaches
-``1 / level`` is at most `level`, however long the test runs.
+The sum of the money is a test supermartingale. By Ville's inequality the probability that it ever
+reaches ``1 / level`` is at most `level`, however long the test runs.
 
 The test runs in the worker, because all devices together give evidence of a loss for which a single
 device has too few instances.
@@ -28,7 +28,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gatewise.errors import InputError
 from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_edge.link.messages import AuditMark
 
@@ -37,8 +36,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+#: Largest probability of a false alarm.
+_LEVEL: Final = 0.05
 #: Bets as shares of the largest allowed bet, 1 / bound. They suit weights 1 / p from 1 to 100. A
-#: larger bet would win only if half of all answers were wrong, which these bets detect soon.
+#: larger bet would win only if half of all answers were wrong, and these bets detect that soon.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
 #: Number of instances after which new bets begin.
 _BET_INTERVAL: Final = 250
@@ -62,12 +63,7 @@ def disagreement_bound(manifest: Manifest) -> float | None:
 class DisagreementTest:
     """Sequential test of the hypothesis that the share of disagreement is at most `bound`.
 
-    Parameters
-    ----------
-    bound : float
-        Largest share of disagreement that keeps the promise, between 0 and 1.
-    level : float, default 0.05
-        Largest probability of a false alarm, however long the test runs.
+    The `bound` lies between 0 and 1, and neither is allowed.
 
     Attributes
     ----------
@@ -76,7 +72,7 @@ class DisagreementTest:
     weighted_sum : float
         Sum of X.
     n_instances_at_alarm : int or None
-        Number of observed instances when the evidence reached ``1 / level``.
+        Number of observed instances when the alarm was raised.
 
     Examples
     --------
@@ -88,13 +84,8 @@ class DisagreementTest:
     (True, 5000, 34)
     """
 
-    def __init__(self, bound: float, *, level: float = 0.05) -> None:
-        if not 0 < bound < 1:
-            raise InputError(f"audit: the bound is {bound}; give a share between 0 and 1")
-        if not 0 < level < 1:
-            raise InputError(f"audit: the level is {level}; give a probability between 0 and 1")
+    def __init__(self, bound: float) -> None:
         self.bound = bound
-        self.level = level
         self.n_instances = 0
         self.n_audits = 0
         self.n_disagreed = 0
@@ -139,12 +130,7 @@ class DisagreementTest:
             n_instances -= n_skipped
 
     def audit(self, *, disagrees: bool, probability: float) -> None:
-        """Observe an instance that was audited with the given probability.
-
-        Raises InputError if the probability is not in (0, 1].
-        """
-        if not 0 < probability <= 1:
-            raise InputError(f"audit: the probability is {probability}; it must lie in (0, 1]")
+        """Observe an instance that was audited with a `probability` in (0, 1]."""
         self.skip()
         self.n_audits += 1
         if not disagrees:
@@ -158,7 +144,7 @@ class DisagreementTest:
             / (1.0 - stake * self.bound)
             for bet_value, stake in zip(self._bet_values, self._stakes, strict=True)
         ]
-        if self.n_instances_at_alarm is None and self.evidence >= 1.0 / self.level:
+        if self.n_instances_at_alarm is None and self.evidence >= 1.0 / _LEVEL:
             self.n_instances_at_alarm = self.n_instances
 
 

@@ -67,7 +67,8 @@ class BatchServer:
         self._session = session
         self._counters = counters
         self._archive = archive
-        self._condition = threading.Condition()  # guards the batcher and the three fields below
+        # this condition guards the batcher and the three fields below
+        self._condition = threading.Condition()
         self._n_runs = 0  # number of batches that were taken but are not answered yet
         self._next_failure_log = -math.inf  # time of the next log line about a failed request
         self._stop_mode: Literal["", "drain", "now"] = ""
@@ -227,7 +228,7 @@ class BatchServer:
         """Answer a request, and remember the answer.
 
         `run_start` is the time on the monotonic clock at which the run began. If the answer cannot
-        be encoded, the response is an error; returns whether it is the answer.
+        be encoded, the response is an error. Returns whether the response is the answer.
         """
         name, version = ticket.model
         now = time.monotonic()
@@ -337,7 +338,7 @@ class BatchServer:
                 self._n_runs -= 1
 
     def _run_batch(self, batch: Batch, unanswered_tickets: list[Ticket]) -> None:
-        """Run a batch and respond to its tickets; remove these from `unanswered_tickets`."""
+        """Run a batch and respond to its tickets; remove each one from `unanswered_tickets`."""
         run_start = time.monotonic()
         model = self.models.find(batch.model)
         try:
@@ -355,7 +356,7 @@ class BatchServer:
         n_rows = len(answer.labels)
         seconds = time.monotonic() - run_start
         self._counters.add_run(n_rows, seconds)
-        # The model may be dropped once its last ticket is finished.
+        # read the manifest now, because the model may be dropped once its last ticket is finished
         manifest = model.manifest
         answered: list[tuple[Ticket, NDArray[np.int64], NDArray[np.float32]]] = []
         start = 0

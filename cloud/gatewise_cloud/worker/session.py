@@ -96,8 +96,8 @@ class MqttSession:
         """Connect and subscribe, and wait until the broker grants the `subscription`.
 
         If the broker refuses a subscription to JSON requests or to `more_filters`, a
-        warning is logged. Raises LinkError if the broker cannot be reached, or refuses the client
-        or the `subscription`.
+        warning is logged. `receive` handles each message. Raises LinkError if the broker cannot be
+        reached, or refuses the client or the `subscription`.
         """
         self._filters = subscription, f"{subscription}/json", *more_filters
         self._receive = receive
@@ -207,8 +207,8 @@ class MqttSession:
 class SessionGroup:
     """Group of sessions with the interface of :class:`MqttSession`.
 
-    It is for brokers that limit the messages of each connection. The shared subscription divides
-    requests among the sessions, and the sessions take turns to send responses.
+    Several sessions help with a broker that limits the messages of each connection. The shared
+    subscription divides requests among the sessions, and the sessions take turns to send responses.
     """
 
     def __init__(self, sessions: Sequence[MqttSession]) -> None:

@@ -1,11 +1,11 @@
 """Worker, which receives requests from a broker and answers them with bundles' high-cost models.
 
 paho's network thread decodes, checks and queues each request. It responds immediately if no model
-is needed: if the queue is full, the model is unknown, the message is malformed, or the request is a
-duplicate. A serving thread takes queued requests, runs the model and publishes the responses
-(:mod:`.serving`). A slow model therefore never stops the reading. A full queue refuses requests
-immediately, whereas the broker would drop them silently. Requests that are on their way to a worker
-when it is killed are lost, and the devices send them again.
+is needed, for example if the queue is full, the model is unknown or the message is malformed. A
+serving thread takes queued requests, runs the model and publishes the responses (:mod:`.serving`).
+A slow model therefore never stops the reading. A full queue refuses requests immediately, whereas
+the broker would drop them silently. Requests that are on their way to a worker when it is killed
+are lost, and the devices send them again.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Worker:
         """
         with self._lifecycle_lock:
             if self._was_started:
-                raise GatewiseError("this worker was started before: make a new one")
+                raise GatewiseError("this worker was started before: make a new worker")
             if self.subscription != wire.REQUEST_TOPICS:
                 self._check_subscription()
             self._was_started = True

@@ -6,9 +6,9 @@ import typer
 
 from gatewise.console import showing_progress
 from gatewise.settings import with_options
+from gatewise_cloud.signal_handling import exit_on_termination
 from gatewise_export.commands.options import AsJson
 from gatewise_sim.experiment.demo_settings import DemoSettings
-from gatewise_sim.signal_handling import exit_on_termination
 
 
 @with_options

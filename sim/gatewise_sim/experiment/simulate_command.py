@@ -11,9 +11,9 @@ import typer
 
 from gatewise.console import emit, showing_progress
 from gatewise.settings import with_options
+from gatewise_cloud.signal_handling import exit_on_termination
 from gatewise_export.commands.options import AsJson, BlockFunctions, BundlePath, Target
 from gatewise_sim.scenario import Scenario
-from gatewise_sim.signal_handling import exit_on_termination
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job

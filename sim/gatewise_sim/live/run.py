@@ -18,6 +18,7 @@ from gatewise.errors import InputError
 from gatewise.formats import duration, plural
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
+from gatewise_cloud.signal_handling import exit_on_termination
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.fleet.results import EDGE, FleetRun, RowTable, queue_means
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
@@ -27,7 +28,6 @@ from gatewise_sim.live.devices import EdgeProcesses
 from gatewise_sim.live.lines import answer_columns, local_medians
 from gatewise_sim.live.proxy import DelayProxy
 from gatewise_sim.scenario import Scenario
-from gatewise_sim.signal_handling import exit_on_termination
 from gatewise_sim.timings import Timings
 
 #: Largest number of devices, because each one is a process.

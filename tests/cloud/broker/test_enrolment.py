@@ -38,7 +38,7 @@ def serve_enrolments(broker_folder, grant_rights=lambda _, names: None, clock=ut
     `grant_rights` is called with the folder and the names of devices that are enrolled together.
     """
     with EnrolmentServer(
-        broker_folder.folder, host="127.0.0.1", port=0, apply=grant_rights, clock=clock
+        broker_folder.folder, host="127.0.0.1", port=0, grant_rights=grant_rights, clock=clock
     ) as server:
         yield f"https://127.0.0.1:{server.port}"
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from gatewise_sim.signal_handling import exit_on_termination
+from gatewise_cloud.signal_handling import exit_on_termination
 
 
 @pytest.fixture
