@@ -60,6 +60,15 @@ def test_the_report_states_whether_a_loss_is_kept_missed_or_broken(n, n_lost, ve
     assert ("--slack" in promise_check.lines()[-1]) == (verdict != "kept")
 
 
+def test_the_advice_about_a_broken_budget_is_a_smaller_one():
+    rows = make_unseen_rows(400, 6)
+    budget = CheckedBound("mean cost", 9.8, True, MeasuredFigure(13.1, 11.0, 15.2))
+    promise_check = replace(check_loss(rows, 0.01), goal=budget.promise, bounds=(budget,))
+    assert "reached on 400 rows held out: mean cost 13.1000 (95 %: 11.0" in promise_check.lines()[1]
+    assert "give a smaller bound" in promise_check.lines()[-1]
+    assert "--slack" not in promise_check.lines()[-1]
+
+
 def test_figures_are_reported_as_intervals_before_their_values():
     line = check_loss(make_unseen_rows(7, 2), 0.01).lines()[1]
     assert "reached on 7 rows held out: loss of accuracy -0." in line

@@ -256,7 +256,10 @@ class PromiseCheck:
                 "looser bound",
             )
         breaches = _breaches_text(broken_bounds)
-        advice = "train on more rows, or keep more in hand (--slack 2)"
+        # --slack applies to losses and to bounds on classes
+        only_means = {bound.name for bound in broken_bounds} <= {"mean cost", "share offloaded"}
+        margin = "give a smaller bound" if only_means else "keep more in hand (--slack 2)"
+        advice = f"train on more rows, or {margin}"
         if self.confidence is None:
             advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
         if not self.has_groups:
