@@ -161,11 +161,14 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
     @cached_property
     def seconds(self) -> float:
         """Length of the run in s; the last answers may arrive later."""
-        time_text = self.time or _DEFAULT_TIME[self.engine]
-        seconds = read_span(time_text, "time")
+        seconds = read_span(self._time_text, "time")
         if not seconds > 0:
-            raise InputError(f"time {time_text!r} must be above 0")
+            raise InputError(f"time {self._time_text!r} must be above 0")
         return seconds
+
+    @property
+    def _time_text(self) -> str:
+        return self.time or _DEFAULT_TIME[self.engine]
 
     @cached_property
     def start_time_of_day(self) -> float:
@@ -243,7 +246,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         }
         if self.broker is not None:
             settings["broker"] = Endpoint(self.broker).url  # without user and password
-        return settings | {"seconds": self.seconds}
+        return settings | {"time": self._time_text}
 
     def rare_settings(self) -> dict[str, Any]:
         """Settings that only a file can have, if they differ from the defaults, except timings."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gatewise.formats import duration, listed, percent, plural, read_clock
+from gatewise.formats import duration, listed, percent, plural, read_clock, read_span
 from gatewise_sim.report import tables
 from gatewise_sim.report.document import Report, RowCheck
 from gatewise_sim.report.findings import (
@@ -108,13 +108,13 @@ def _flatten_row(row: Mapping[str, Any], skipped_names: Iterable[str] = ()) -> d
 
 def _describe_run(report: Report) -> str:
     settings = report.settings
-    seconds = float(settings.get("seconds") or 0.0)
+    time_text = settings.get("time")
     workload = settings.get("workload", "")
     engine = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
     phrases = [
         f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
         plural(settings.get("workers") or 0, "cloud worker"),
-        f"{duration(seconds)} of {workload}" if seconds else workload,
+        f"{duration(read_span(time_text, 'time'))} of {workload}" if time_text else workload,
     ]
     return f"{report.dataset}, {engine}: {', '.join(phrases)}"
 

@@ -186,7 +186,7 @@ def make_report(
         "energy": EnergyUse(radio="lte", battery_wh=None),
         "timings": Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0),
         "settings": {
-            "devices": 10, "workers": 2, "seconds": 3600.0, "day_start": "00:00",
+            "devices": 10, "workers": 2, "time": "1h", "day_start": "00:00",
             "deadline_ms": 500.0, "link": "4g", "seed": 0, "workload": "poisson:1/min",
         } | (settings or {}),
         "command": "gatewise simulate bundle --data rows.csv --devices 10 --workers 2 --time 1h",

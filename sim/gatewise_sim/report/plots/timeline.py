@@ -11,7 +11,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatewise.formats import listed, number, percent, plural
+from gatewise.formats import listed, number, percent, plural, read_span
 from gatewise_sim.report.document import FaultSpan, Report
 from gatewise_sim.report.findings import fault_name, format_span
 from gatewise_sim.report.plots.style import (
@@ -44,7 +44,8 @@ def timeline_plot(report: Report) -> Markup | None:
     if not bins:
         return None
     # The settings of a report need not contain the length of the run.
-    run_seconds = float(report.settings.get("seconds") or bins[-1].end)
+    time_text = report.settings.get("time")
+    run_seconds = read_span(time_text, "time") if time_text else bins[-1].end
     unit_seconds, unit_name = next(
         (unit_seconds, name)
         for min_run_seconds, unit_seconds, name in _UNITS
