@@ -23,7 +23,7 @@ from gatewise_export.archive.choice import (
 )
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import add_labels
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, number_requests
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_export.refit.refit_rows import MIN_LABELS
@@ -209,9 +209,9 @@ def _keep(
     n = len(X)
     offloaded = outcome.exits == len(manifest.stages)
     audited = rng.random(n) < strategy.audits
-    ids = np.array([f"{int(manifest.version):08x}{i:024x}-0" for i in range(n)])
-    sent_rows = ArchivedRows(
-        ids=ids,
+    all_rows = ArchivedRows(
+        request_id=number_requests(int(manifest.version) << 40, n),
+        request_row=np.zeros(n, np.uint16),
         device=np.full(n, "d"),
         time=np.arange(n, dtype=np.float64),
         X=X[:, manifest.cloud_inputs()],
@@ -222,7 +222,8 @@ def _keep(
         sent_chance=np.where(offloaded, 1.0, strategy.audits),
         stored_chance=np.ones(n),
         late=np.zeros(n, bool),
-    ).take(offloaded | audited)
+    )
+    sent_rows = all_rows.take(offloaded | audited)
     if len(sent_rows) < MIN_LABELS:
         return False
     facts = ShardFacts(
@@ -241,6 +242,6 @@ def _keep(
         reason = np.full(len(drawn), "even")
         choice = LabelChoice(sent_rows.take(drawn), probability[drawn], reason, facts, offered)
     write_choice(path, choice, manifest.version)
-    truth = dict(zip(ids.tolist(), y.astype(str).tolist(), strict=True))
+    truth = dict(zip(all_rows.ids.tolist(), y.astype(str).tolist(), strict=True))
     add_labels(path, {name: truth[name] for name in choice.rows.ids.tolist()}, by="truth", at=0.0)
     return True

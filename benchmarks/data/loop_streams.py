@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.data import problems
 from gatewise.decision import exit_stages, labels, probabilities, split_outputs
 from gatewise_edge.device.audit import AuditSampler
-from gatewise_export.archive.shard import ArchivedRows
+from gatewise_export.archive.shard import ArchivedRows, number_requests
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import load
 
@@ -49,7 +49,8 @@ class Stream:
         sent_instances = np.flatnonzero(rng.random(len(self.truth)) < self.sent_probability)
         n_sent = len(sent_instances)
         rows = ArchivedRows(
-            ids=np.full(n_sent, f"{0:032x}-0"),
+            request_id=number_requests(0, n_sent),
+            request_row=np.zeros(n_sent, np.uint16),
             device=np.full(n_sent, "d"),
             time=sent_instances.astype(np.float64),
             X=rng.normal(size=(n_sent, 2)).astype(np.float32),

@@ -1,8 +1,10 @@
 """Archive the instances that a worker answers, with a thread that writes shards.
 
-Serving threads only append instances to a list. If the disk is too slow, instances in memory are
-thinned at random, in the same way as the folder thins its shards. This bounds the memory, and the
-probability of each archived instance stays known.
+Serving threads append requests to an open shard, which copies them into its columns a few dozen at
+a time. One copy for each request would let other threads run at each column, and the requests of a
+whole shard would be thousands of objects to keep alive. If the disk is too slow, shards in memory
+are thinned at random, in the same way as the folder thins its shards. This bounds the memory, and
+the probability of each archived instance stays known.
 """
 
 from __future__ import annotations
@@ -11,17 +13,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_cloud.worker.batcher import Ticket
 from gatewise_export.archive.folder import ArchiveFolder
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts, instance_ids, require_pyarrow
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, require_pyarrow, thin_rows
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -34,6 +35,8 @@ _SHARD_BYTES: Final = 8 << 20
 _MAX_WAITING_BYTES: Final = 64 << 20
 #: Approximate size of an instance in memory, in addition to its values.
 _ROW_BYTES: Final = 200
+#: Number of requests that are copied to the columns of a shard together.
+_COPIED_REQUESTS: Final = 64
 #: Time between two searches for shards that have been open for long enough.
 _POLL_SECONDS: Final = 1.0
 #: Row numbers of a request with one instance, which is the usual case, made once.
@@ -42,8 +45,7 @@ _FIRST_ROW: Final = np.zeros(1, np.intp)
 _MAX_PRIVATE_DEVICES: Final = 20_000
 
 
-@dataclass(slots=True, eq=False)
-class _StoredRequest:
+class _AnsweredRequest(NamedTuple):
     """Instances of one request, their rows in it, and the high-cost model's answers."""
 
     ticket: Ticket
@@ -53,23 +55,110 @@ class _StoredRequest:
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
 
-    def select(self, mask: NDArray[np.bool_]) -> None:
-        """Drop the instances that `mask` does not select."""
-        self.rows = self.rows[mask]
-        self.X = self.X[mask]
-        self.labels = self.labels[mask]
-        self.probabilities = self.probabilities[mask]
+    def select(self, mask: NDArray[np.bool_]) -> _AnsweredRequest:
+        """Select some of the instances."""
+        return self._replace(
+            rows=self.rows[mask],
+            X=self.X[mask],
+            labels=self.labels[mask],
+            probabilities=self.probabilities[mask],
+        )
+
+
+class _OpenShard:
+    """Columns with room for the instances of one shard."""
+
+    def __init__(self, facts: ShardFacts, opened_at: float, first_request: _AnsweredRequest):
+        """Allocate columns for instances such as those of the first request."""
+        X = first_request.X
+        n_inputs = X.shape[1]
+        n_classes = len(facts.classes)
+        row_bytes = X.itemsize * n_inputs + 4 * n_classes + _ROW_BYTES
+        capacity = max(_SHARD_BYTES // row_bytes, len(X))
+        self.facts = facts
+        self.opened_at = opened_at
+        self._n_rows = 0
+        self._n_copied_rows = 0
+        self._requests: list[_AnsweredRequest] = []  # not copied yet
+        self._columns = ArchivedRows(
+            request_id=np.empty((capacity, 16), np.uint8),
+            request_row=np.empty(capacity, np.uint16),
+            device=np.empty(capacity, np.object_),
+            time=np.empty(capacity, np.float64),
+            X=np.empty((capacity, n_inputs), X.dtype),
+            cloud_label=np.empty(capacity, np.int32),
+            probabilities=np.empty((capacity, n_classes), np.float32),
+            device_label=np.empty(capacity, np.int32),
+            confidence=np.empty(capacity, np.float32),
+            sent_chance=np.empty(capacity, np.float64),
+            stored_chance=np.full(capacity, facts.stored_chance),
+            late=np.empty(capacity, np.bool_),
+        )
+
+    def has_room(self, request: _AnsweredRequest) -> bool:
+        """Whether the columns have room for a request."""
+        return self._n_rows + len(request.rows) <= len(self._columns)
+
+    def append(self, request: _AnsweredRequest) -> None:
+        """Append the instances of a request."""
+        self._requests.append(request)
+        self._n_rows += len(request.rows)
+        if len(self._requests) >= _COPIED_REQUESTS:
+            self._copy_requests()
+
+    def _copy_requests(self) -> None:
+        requests = self._requests
+        tickets = [request.ticket for request in requests]
+        audits = [ticket.audit for ticket in tickets]
+        confidences = [None if audit is None else audit.confidence for audit in audits]
+        values_of_requests: dict[str, list[Any]] = {
+            "device": [ticket.device for ticket in tickets],
+            "time": [request.time for request in requests],
+            "late": [ticket.late_s > 0 for ticket in tickets],
+            "device_label": [-1 if audit is None else audit.class_index for audit in audits],
+            "confidence": [np.nan if value is None else value for value in confidences],
+            "sent_chance": [1.0 if audit is None else audit.probability for audit in audits],
+        }
+        counts = [len(request.rows) for request in requests]
+        columns = self._columns
+        copied = slice(self._n_copied_rows, self._n_rows)
+        for name, values in values_of_requests.items():
+            getattr(columns, name)[copied] = np.repeat(values, counts)
+        request_ids = np.frombuffer(b"".join([ticket.id for ticket in tickets]), np.uint8)
+        columns.request_id[copied] = np.repeat(request_ids.reshape(-1, 16), counts, axis=0)
+        columns.request_row[copied] = np.concatenate([request.rows for request in requests])
+        columns.cloud_label[copied] = np.concatenate([request.labels for request in requests])
+        np.concatenate([request.X for request in requests], out=columns.X[copied])
+        np.concatenate(
+            [request.probabilities for request in requests], out=columns.probabilities[copied]
+        )
+        self._n_copied_rows = self._n_rows
+        self._requests = []
+
+    def close(self) -> _ClosedShard:
+        """Return the instances."""
+        if self._requests:
+            self._copy_requests()
+        return _ClosedShard(self._columns.take(slice(self._n_rows)), self.facts)
 
 
 @dataclass(slots=True, eq=False)
-class _OpenShard:
-    """Instances of one model and shape that are not on disk yet."""
+class _ClosedShard:
+    """Instances that wait for the disk."""
 
+    rows: ArchivedRows
     facts: ShardFacts
-    opened_at: float
-    requests: list[_StoredRequest] = field(default_factory=list)
-    n_bytes: int = 0
-    store_probability: float = 1.0
+
+    @property
+    def n_bytes(self) -> int:
+        """Approximate size in memory."""
+        return self.rows.X.nbytes + self.rows.probabilities.nbytes + _ROW_BYTES * len(self.rows)
+
+    def thin(self, rng: np.random.Generator) -> int:
+        """Drop each instance with probability 1/2; return the number of dropped ones."""
+        n_rows = len(self.rows)
+        self.rows, self.facts = thin_rows(self.rows, self.facts, rng)
+        return n_rows - len(self.rows)
 
 
 class ArchiveWriter:
@@ -101,7 +190,7 @@ class ArchiveWriter:
         self._clock = clock
         self._store_probability = folder.read_store_probability()
         self._open_shards: dict[tuple[Any, ...], _OpenShard] = {}
-        self._full_shards: list[_OpenShard] = []
+        self._closed_shards: list[_ClosedShard] = []
         self._private_devices: dict[str, None] = {}  # devices, the latest last
         self._counts = {"kept": 0, "thinned": 0, "lost": 0, "shards": 0}
         self._condition = threading.Condition()  # guards all of the above
@@ -165,85 +254,77 @@ class ArchiveWriter:
         now = self._clock()
         n_rows = len(labels)
         positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
-        request = _StoredRequest(
+        request = _AnsweredRequest(
             ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities
         )
         with self._condition:
             self._private_devices.pop(ticket.device, None)
             if self._store_probability < 1:
-                request.select(self._rng.random(n_rows) < self._store_probability)
+                request = request.select(self._rng.random(n_rows) < self._store_probability)
                 self._counts["thinned"] += n_rows - len(request.rows)
                 if not len(request.rows):
                     return
             shard_key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
             shard = self._open_shards.get(shard_key)
-            if shard is None:
-                shard = _OpenShard(
-                    _shard_facts(ticket, manifest), now, store_probability=self._store_probability
-                )
-                self._open_shards[shard_key] = shard
-            shard.requests.append(request)
-            shard.n_bytes += request.X.nbytes + _ROW_BYTES * len(request.rows)
-            if shard.n_bytes >= _SHARD_BYTES:
-                self._full_shards.append(self._open_shards.pop(shard_key))
+            if shard is not None and not shard.has_room(request):
+                self._close_shard(shard_key)
                 self._thin_waiting()
                 self._condition.notify_all()
+                shard = None
+            if shard is None:
+                facts = _shard_facts(ticket, manifest, self._store_probability)
+                shard = self._open_shards[shard_key] = _OpenShard(facts, now, request)
+            shard.append(request)
+
+    def _close_shard(self, shard_key: tuple[Any, ...]) -> None:
+        self._closed_shards.append(self._open_shards.pop(shard_key).close())
 
     def _thin_waiting(self) -> None:
         """Thin closed shards that wait for the disk if they take too much memory."""
-        while sum(shard.n_bytes for shard in self._full_shards) > _MAX_WAITING_BYTES:
-            shard = max(self._full_shards, key=lambda shard: shard.n_bytes)
-            n_rows_before = sum(len(request.rows) for request in shard.requests)
-            for request in shard.requests:
-                request.select(self._rng.random(len(request.rows)) < 0.5)
-            shard.requests = [request for request in shard.requests if len(request.rows)]
-            n_rows_after = sum(len(request.rows) for request in shard.requests)
-            self._counts["thinned"] += n_rows_before - n_rows_after
-            shard.store_probability /= 2
-            shard.n_bytes = shard.n_bytes * n_rows_after // max(n_rows_before, 1)
+        while sum(shard.n_bytes for shard in self._closed_shards) > _MAX_WAITING_BYTES:
+            shard = max(self._closed_shards, key=lambda shard: shard.n_bytes)
+            self._counts["thinned"] += shard.thin(self._rng)
 
     # -- the thread that writes --------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                if not self._full_shards and not self._is_closing:
+                if not self._closed_shards and not self._is_closing:
                     self._condition.wait(_POLL_SECONDS)
                 now = self._clock()
                 for shard_key, shard in list(self._open_shards.items()):
                     if self._is_closing or now - shard.opened_at >= self._shard_seconds:
-                        self._full_shards.append(self._open_shards.pop(shard_key))
-                next_shard = self._full_shards.pop(0) if self._full_shards else None
+                        self._close_shard(shard_key)
+                next_shard = self._closed_shards.pop(0) if self._closed_shards else None
                 if next_shard is None and self._is_closing:
                     return
-            if next_shard is not None and next_shard.requests:
+            if next_shard is not None and len(next_shard.rows):
                 self._write(next_shard)
 
-    def _write(self, shard: _OpenShard) -> None:
-        rows = _archived_rows(shard)
+    def _write(self, shard: _ClosedShard) -> None:
+        n_rows = len(shard.rows)
         try:
-            facts = msgspec.structs.replace(shard.facts, stored_chance=shard.store_probability)
-            self.folder.add(rows, facts, self._clock())
+            self.folder.add(shard.rows, shard.facts, self._clock())
             outcome = "kept"
         except OSError as error:  # a full disk must not stop the worker
-            folder = self.folder.path
-            _LOG.error("%d instances are not archived in %s: %s", len(rows), folder, error)
+            _LOG.error("%d instances are not archived in %s: %s", n_rows, self.folder.path, error)
             outcome = "lost"
         except Exception:  # neither must a damaged shard
-            _LOG.exception("could not archive %d instances in %s", len(rows), self.folder.path)
+            _LOG.exception("could not archive %d instances in %s", n_rows, self.folder.path)
             outcome = "lost"
         new_probability = self.folder.read_store_probability()
         with self._condition:
-            self._counts[outcome] += len(rows)
+            self._counts[outcome] += n_rows
             self._counts["shards"] += outcome == "kept"
             # a shard has one probability for all instances
             if new_probability != self._store_probability:
                 self._store_probability = new_probability
-                self._full_shards += self._open_shards.values()
-                self._open_shards.clear()
+                for shard_key in list(self._open_shards):
+                    self._close_shard(shard_key)
 
 
-def _shard_facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
+def _shard_facts(ticket: Ticket, manifest: Manifest, store_probability: float) -> ShardFacts:
     assert manifest.cloud is not None  # a worker serves only models with a high-cost model
     name, version = ticket.model
     instance = manifest.instance
@@ -256,36 +337,5 @@ def _shard_facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
         inputs=manifest.cloud.inputs,
         shape=shape if int(np.prod(shape)) == n_inputs else (n_inputs,),
         accuracy=manifest.active_point.accuracy,
-    )
-
-
-def _archived_rows(shard: _OpenShard) -> ArchivedRows:
-    """Concatenate the instances of a shard's requests."""
-    requests = shard.requests
-    counts = [len(request.rows) for request in requests]
-    audits = [request.ticket.audit for request in requests]
-    confidences = [
-        np.nan if audit is None or audit.confidence is None else audit.confidence
-        for audit in audits
-    ]
-
-    def repeat_per_row(values: list[Any], dtype: type) -> NDArray[Any]:
-        return np.repeat(np.array(values, dtype), counts)
-
-    return ArchivedRows(
-        ids=instance_ids((request.ticket.id, request.rows.tolist()) for request in requests),
-        device=repeat_per_row([request.ticket.device for request in requests], np.str_),
-        time=repeat_per_row([request.time for request in requests], np.float64),
-        X=np.concatenate([request.X for request in requests]),
-        cloud_label=np.concatenate([request.labels for request in requests]).astype(np.int32),
-        probabilities=np.concatenate([request.probabilities for request in requests]),
-        device_label=repeat_per_row(
-            [-1 if audit is None else audit.class_index for audit in audits], np.int32
-        ),
-        confidence=repeat_per_row(confidences, np.float32),
-        sent_chance=repeat_per_row(
-            [1.0 if audit is None else audit.probability for audit in audits], np.float64
-        ),
-        stored_chance=np.full(sum(counts), shard.store_probability),
-        late=repeat_per_row([request.ticket.late_s > 0 for request in requests], np.bool_),
+        stored_chance=store_probability,
     )

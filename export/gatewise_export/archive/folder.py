@@ -13,11 +13,9 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from gatewise.errors import InputError
@@ -28,6 +26,7 @@ from gatewise_export.archive.shard import (
     read_facts,
     read_shard,
     rows_by_model,
+    thin_rows,
     write_shard,
 )
 
@@ -124,15 +123,11 @@ class ArchiveFolder:
             self._write_store_probability(min(1.0, 2 * store_probability))
 
     def _thin_shard(self, path: Path) -> None:
-        rows = read_shard(path)
-        is_kept = self._rng.random(len(rows)) < 0.5
-        if not is_kept.any():
+        rows, facts = thin_rows(read_shard(path), read_facts(path), self._rng)
+        if len(rows):
+            write_shard(path, rows, facts)
+        else:
             path.unlink()
-            return
-        facts = read_facts(path)
-        kept_rows = replace(rows.take(is_kept), stored_chance=rows.stored_chance[is_kept] / 2)
-        halved_facts = msgspec.structs.replace(facts, stored_chance=facts.stored_chance / 2)
-        write_shard(path, kept_rows, halved_facts)
 
     def _write_store_probability(self, probability: float) -> None:
         file = self.path / _PROBABILITY_FILE

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -61,8 +62,10 @@ class ArchivedRows:
 
     Attributes
     ----------
-    ids : ndarray of str, shape (n,)
-        Request id in hexadecimal digits, a hyphen, and the index of the row in the request.
+    request_id : ndarray of uint8, shape (n, 16)
+        Bytes of the id of the request that contained the instance.
+    request_row : ndarray of uint16, shape (n,)
+        Index of the instance among the rows of its request.
     device : ndarray of str, shape (n,)
     time : ndarray of float64, shape (n,)
         Time in Unix seconds at which the device had the instance.
@@ -82,7 +85,8 @@ class ArchivedRows:
         Whether the device sent it later, because it had no connection.
     """
 
-    ids: NDArray[np.str_]
+    request_id: NDArray[np.uint8]
+    request_row: NDArray[np.uint16]
     device: NDArray[np.str_]
     time: NDArray[np.float64]
     X: NDArray[Any]
@@ -95,7 +99,15 @@ class ArchivedRows:
     late: NDArray[np.bool_]
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.time)
+
+    @cached_property
+    def ids(self) -> NDArray[np.str_]:
+        """Ids of the instances: request id in hexadecimal digits, a hyphen, and the row."""
+        digits = self.request_id.tobytes().hex()
+        request_ids = (digits[i : i + 2 * _ID_BYTES] for i in range(0, len(digits), 2 * _ID_BYTES))
+        id_parts = zip(request_ids, self.request_row.tolist(), strict=True)
+        return np.array([f"{request_id}-{row}" for request_id, row in id_parts], np.str_)
 
     @property
     def answers(self) -> NDArray[np.int32]:
@@ -107,8 +119,8 @@ class ArchivedRows:
         """Number of instances that each one represents, ``1 / (sent_chance * stored_chance)``."""
         return 1.0 / (np.maximum(self.sent_chance, MIN_SENT_CHANCE) * self.stored_chance)
 
-    def take(self, selection: NDArray[Any]) -> Self:
-        """Select instances by a mask or by indices."""
+    def take(self, selection: NDArray[Any] | slice) -> Self:
+        """Select instances by a mask, indices or a slice."""
         return type(self)(*(getattr(self, f.name)[selection] for f in fields(self)))
 
     @classmethod
@@ -118,34 +130,78 @@ class ArchivedRows:
         return cls(*(np.concatenate(column) for column in columns))
 
 
+def thin_rows(
+    rows: ArchivedRows, facts: ShardFacts, rng: np.random.Generator
+) -> tuple[ArchivedRows, ShardFacts]:
+    """Keep each instance of a shard with probability 1/2, and halve `stored_chance`."""
+    kept_rows = rows.take(rng.random(len(rows)) < 0.5)
+    halved_rows = replace(kept_rows, stored_chance=kept_rows.stored_chance / 2)
+    return halved_rows, msgspec.structs.replace(facts, stored_chance=facts.stored_chance / 2)
+
+
+def number_requests(first: int, n_requests: int) -> NDArray[np.uint8]:
+    """Make request ids from successive numbers below 2^64, shape (n_requests, 16)."""
+    numbers = np.zeros((n_requests, 2), ">u8")
+    numbers[:, 1] = np.arange(first, first + n_requests, dtype=np.uint64)
+    return numbers.view(np.uint8)
+
+
 def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     """Make the Arrow table of a shard, with the facts in its metadata."""
     pa = require_pyarrow()
-    raw_ids, positions = _split_ids(rows.ids)
+    devices = rows.device.tolist()
+    code_of = {name: code for code, name in enumerate(dict.fromkeys(devices))}
+    device_codes = np.fromiter((code_of[name] for name in devices), np.int32, len(devices))
     # Random ids do not compress, so that 16 bytes take half of the space of 32 digits.
+    id_buffer = pa.py_buffer(np.ascontiguousarray(rows.request_id))
     columns = {
         "id": pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(_ID_BYTES), len(rows), [None, pa.py_buffer(raw_ids)]
+            pa.binary(_ID_BYTES), len(rows), [None, id_buffer]
         ),
-        "row": pa.array(positions),
-        "device": pa.array(rows.device).dictionary_encode(),
-        "time": pa.array(rows.time),
-        "x": _list_column(rows.X),
-        "cloud_label": pa.array(rows.cloud_label),
-        "probabilities": _list_column(rows.probabilities),
-        "device_label": pa.array(rows.device_label),
-        "confidence": pa.array(rows.confidence),
-        "sent_chance": pa.array(rows.sent_chance),
-        "stored_chance": pa.array(rows.stored_chance),
-        "late": pa.array(rows.late),
+        "row": _arrow_array(rows.request_row),
+        "device": pa.DictionaryArray.from_arrays(
+            _arrow_array(device_codes), _arrow_texts(list(code_of))
+        ),
+        "time": _arrow_array(rows.time),
+        "x": _arrow_lists(rows.X),
+        "cloud_label": _arrow_array(rows.cloud_label),
+        "probabilities": _arrow_lists(rows.probabilities),
+        "device_label": _arrow_array(rows.device_label),
+        "confidence": _arrow_array(rows.confidence),
+        "sent_chance": _arrow_array(rows.sent_chance),
+        "stored_chance": _arrow_array(rows.stored_chance),
+        "late": _arrow_array(rows.late),
     }
     return pa.table(columns, metadata={_FACTS_KEY: msgspec.json.encode(facts)})
 
 
-def _list_column(matrix: NDArray[Any]) -> Any:
-    """Arrow column with a list of fixed size for each row of a matrix."""
+# pyarrow.array would import pandas, which takes a worker 0.2 s and 60 MB.
+
+
+def _arrow_array(values: NDArray[Any]) -> Any:
+    """Arrow array that shares the memory of numbers, or contains the bits of flags."""
     pa = require_pyarrow()
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), matrix.shape[1])
+    if values.dtype == np.bool_:
+        data = np.packbits(values, bitorder="little")
+    else:
+        data = np.ascontiguousarray(values)
+    arrow_type = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(data)])
+
+
+def _arrow_texts(texts: Sequence[str]) -> Any:
+    """Arrow array of texts."""
+    pa = require_pyarrow()
+    encoded_texts = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded_texts)], dtype=np.int32)
+    data = pa.py_buffer(b"".join(encoded_texts))
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), data)
+
+
+def _arrow_lists(matrix: NDArray[Any]) -> Any:
+    """Arrow array with a list of fixed size for each row of a matrix."""
+    pa = require_pyarrow()
+    return pa.FixedSizeListArray.from_arrays(_arrow_array(matrix.reshape(-1)), matrix.shape[1])
 
 
 def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
@@ -209,30 +265,25 @@ def find_instances(files: Iterable[Path], ids: Collection[str]) -> dict[str, tup
         except (OSError, ValueError, pa.ArrowException):
             continue
         positions = compute.indices_nonzero(compute.is_in(table["id"], value_set=value_set))
-        requested_rows = table.take(positions)
-        requests = zip(
-            requested_rows["id"].to_pylist(),
-            ([row] for row in requested_rows["row"].to_pylist()),
-            strict=True,
-        )
-        for position, instance_id in zip(
-            positions.to_pylist(), instance_ids(requests), strict=True
-        ):
-            if str(instance_id) in ids:
-                location_of.setdefault(str(instance_id), (file, position))
+        requested_rows = table.take(positions).to_pylist()
+        for position, row in zip(positions.to_pylist(), requested_rows, strict=True):
+            instance_id = f"{row['id'].hex()}-{row['row']}"
+            if instance_id in ids:
+                location_of.setdefault(instance_id, (file, position))
         if len(location_of) == len(ids):
             break
     return location_of
 
 
 def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
-    names = [f.name for f in fields(ArchivedRows) if f.name not in ("ids", "X", "probabilities")]
+    other_names = ("request_id", "request_row", "X", "probabilities")
+    names = [f.name for f in fields(ArchivedRows) if f.name not in other_names]
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
     columns["device"] = columns["device"].astype(np.str_)
-    requests = table["id"].to_pylist()
-    positions = [(row,) for row in table["row"].to_pylist()]
+    request_ids = b"".join(table["id"].to_pylist())
     return ArchivedRows(
-        ids=instance_ids(zip(requests, positions, strict=True)),
+        request_id=np.frombuffer(request_ids, np.uint8).reshape(-1, _ID_BYTES),
+        request_row=table["row"].to_numpy(),
         X=_matrix(table["x"], len(facts.inputs)),
         probabilities=_matrix(table["probabilities"], len(facts.classes)),
         **columns,
@@ -242,23 +293,6 @@ def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
 def _matrix(column: Any, width: int) -> NDArray[Any]:
     values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(values).reshape(-1, width)
-
-
-def _split_ids(ids: NDArray[np.str_]) -> tuple[bytes, NDArray[np.uint16]]:
-    """Split ids into the bytes of the request ids and the row of each instance."""
-    n_digits = 2 * _ID_BYTES
-    digits = ids.astype(f"U{n_digits}").astype(f"S{n_digits}").tobytes()
-    positions = [int(text[n_digits + 1 :]) for text in ids.tolist()]
-    return bytes.fromhex(digits.decode()), np.array(positions, np.uint16)
-
-
-def instance_ids(requests: Iterable[tuple[bytes, Sequence[int]]]) -> NDArray[np.str_]:
-    """Format the ids of instances, given the request ids with the rows of each request."""
-    ids: list[str] = []
-    for request_id, rows in requests:
-        digits = request_id.hex()
-        ids += [f"{digits}-{row}" for row in rows]
-    return np.array(ids, np.str_)
 
 
 def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:

@@ -24,7 +24,7 @@ from gatewise_edge.device.audit import AuditSampler
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import add_labels
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, number_requests
 from gatewise_export.archive.true_figures import MonitorReport, monitor
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome
@@ -284,9 +284,8 @@ class _LearningFleet:
         # the archive stores all instances that devices sent
         sent_positions = np.flatnonzero(sent_chance > 0)
         rows = ArchivedRows(
-            ids=np.array(
-                [f"{len(self._position_by_id) + i:032x}-0" for i in range(len(sent_positions))]
-            ),
+            request_id=number_requests(len(self._position_by_id), len(sent_positions)),
+            request_row=np.zeros(len(sent_positions), np.uint16),
             device=np.array([f"device-{i % len(self._samplers)}" for i in sent_positions.tolist()]),
             time=times[sent_positions],
             X=request_rows[sent_positions],

@@ -15,7 +15,8 @@ def make_archived_rows(n_rows, seed=0, *, audit_share=0.3, dtype=np.float32):
     first_class_probability = rng.random(n_rows).astype(np.float32)
     is_audit = rng.random(n_rows) < audit_share
     return ArchivedRows(
-        ids=np.array([f"{rng.bytes(16).hex()}-{i % 7}" for i in range(n_rows)]),
+        request_id=np.frombuffer(rng.bytes(16 * n_rows), np.uint8).reshape(-1, 16),
+        request_row=(np.arange(n_rows) % 7).astype(np.uint16),
         device=np.array([f"pi-{i % 3}" for i in range(n_rows)]),
         time=1e9 + np.arange(n_rows, dtype=float),
         X=(10 * rng.normal(size=(n_rows, 3))).astype(dtype),
