@@ -1,8 +1,8 @@
 """Confidence intervals of a run's figures, by batch means.
 
-The run is cut into 2,000 slices of time, which are dealt to :data:`N_BATCHES` batches in turn, so
-that each batch covers the whole day and every outage. The rows are a sample as well, so they are
-also dealt to batches. A figure gets the wider of the two intervals.
+The run is cut into 2,000 slices of time, which are dealt to :data:`N_BATCHES` batches in turn. Each
+batch therefore covers the whole day and every outage. The rows are a sample as well, and are dealt
+to batches in a second way. A figure gets the wider of the two intervals.
 """
 
 from __future__ import annotations
@@ -88,9 +88,10 @@ class Batches:
 
 
 def _half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArray) -> float:
-    """Half the width of the interval of a figure v, from the figures v_b of the N batches.
+    """Compute half the width of the interval of a figure v from the figures v_b of N batches.
 
-    w_b is the number of instances in a batch, divided by its mean over the batches::
+    Let w_b be the number of instances in a batch, divided by its mean over the batches. Then it
+    is::
 
         t * sqrt(sum(w_b^2 * (v_b - v)^2) / (N * (N - 1)))
     """

@@ -28,17 +28,17 @@ Count = Annotated[int, Meta(ge=1)]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
 #: Length of a run by its engine. A live run takes this long in real time.
 _DEFAULT_TIME: Final = {"virtual": "1h", "live": "60s"}
-#: Service times, which the run measures. Reports and settings files have a table for them, so that
-#: the texts of the other settings leave them out.
+#: Field with the service times, which the run measures. Reports and settings files have a separate
+#: table for them.
 _TIMINGS_FIELD: Final = "timings"
 
 
 class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for cached properties
     """A deployment, its workload, and the engine that simulates them.
 
-    The help text of each field is also that of the option of ``gatewise simulate``. Fields with a
+    Each field has the help text of the option of ``gatewise simulate``. Fields with a
     :class:`FileOption` are set only from Python or with ``--settings FILE.toml``. A field is the
-    text or number that the user gave; the properties below contain what it means.
+    text or number that the user gave, and the properties are the objects that it describes.
 
     Raises
     ------
@@ -152,8 +152,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
             TokenBucket.parse(self.max_offloads)  # raises InputError if it is malformed
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
-        # Parse these texts now, so that a malformed one is reported before anything runs. A class
-        # mix can only be parsed with the labels, and files of prices and energy with the bundle.
+        # Parse these texts now, so that a malformed one is reported before the run. A class mix can
+        # only be parsed with the labels, and the files of prices and energy with the bundle.
         _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
     # -- parsed settings --------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, BrokerProbe
 from gatewise_sim.doctor.settings import DeviceSettings
 
-#: Time after the TLS handshake in which a broker may refuse this client's certificate: a round trip
-#: of a slow link.
+#: Time after the TLS handshake in which a broker may refuse this client's certificate, which is a
+#: round trip of a slow link.
 _ALERT_SECONDS: Final = 0.5
 #: Remaining validity below which a certificate gets a note, in time to renew it by hand.
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
@@ -122,7 +122,7 @@ def _read_certificate(path: Path) -> Any:
 def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     address = f"{endpoint.host} port {endpoint.port}"
-    begun_at = time.monotonic()
+    start_time = time.monotonic()
     try:
         socket.create_connection((endpoint.host, endpoint.port), settings.timeout).close()
     except socket.gaierror as error:
@@ -139,7 +139,7 @@ def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
         remedy = "check the network, and the firewalls between this machine and the broker"
         yield BROKER.problem("tcp-unreachable", text, remedy)
     else:
-        yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - begun_at):.1f} ms")
+        yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - start_time):.1f} ms")
 
 
 def _check_tls(settings: DeviceSettings) -> Iterator[Finding]:

@@ -1,8 +1,8 @@
 """Checks of a device's connection to its cloud, from the installation to the worker.
 
-An MQTT 3.1.1 broker may grant a SUBSCRIBE and acknowledge a PUBLISH that it denies. Therefore the
-doctor sends a request and waits for its response. A broker that supports MQTT 5 gives a reason code
-as well, which explains a failure.
+An MQTT 3.1.1 broker may grant a SUBSCRIBE or acknowledge a PUBLISH although it denies them.
+Therefore the doctor sends a request and waits for its response. A broker that supports MQTT 5 also
+gives a reason code, which explains a failure.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Check:
         return Finding(self.name, "problem", code, text, remedy)
 
     def note(self, code: str, text: str, remedy: str = "") -> Finding:
-        """Make a finding that is no problem, but important for the user."""
+        """Make a finding that is not a problem, but important for the user."""
         return Finding(self.name, "note", code, text, remedy)
 
 

@@ -28,7 +28,7 @@ _REQUIREMENT: Final = re.compile(
 )
 #: Library of the edge extra that a device can do without, because numpy can run the stages.
 _OPTIONAL_LIBRARY: Final = "onnxruntime"
-#: Difference between the clocks of two machines that is no fault.
+#: Accepted difference between the clocks of two machines.
 _CLOCK_TOLERANCE: Final = datetime.timedelta(minutes=10)
 
 
@@ -40,8 +40,8 @@ def check_installation(
 ) -> Iterator[Finding]:
     """Check the libraries and the clock of this machine.
 
-    A device needs only the libraries of the extra ``edge``. `now` and `requirements` replace the
-    time of the clock and the requirements of the installed distribution.
+    A device needs only the libraries of the extra ``edge``. By default, `now` is the time of the
+    clock, and `requirements` are the requirements of the installed distribution.
     """
     system_text = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     yield INSTALLATION.ok(f"gatewise {metadata.version('gatewise')}, {system_text}")

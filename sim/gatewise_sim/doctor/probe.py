@@ -37,8 +37,8 @@ FAILURE: Final = 0x80
 class BrokerProbe:
     """Context manager that connects to the broker, or raises LinkError.
 
-    Attributes change on paho's thread until the connection has ended; a caller reads them after the
-    call whose effect they describe has returned.
+    Attributes change on paho's thread until the connection has ended. Read an attribute after the
+    method that it is about has returned.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class BrokerProbe:
         own_payload = b"gatewise doctor " + secrets.token_bytes(8)
         if self.subscribe(topic) >= FAILURE:
             return False
-        # without an acknowledgement the subscription may still work, so that the message decides
+        # without an acknowledgement the subscription may still work, and the message decides
         self.publish(topic, own_payload)
         echo = self.wait_for_message(
             lambda name, payload, _: (name, payload) == (topic, own_payload), seconds

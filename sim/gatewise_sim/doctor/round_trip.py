@@ -131,8 +131,8 @@ def _await_response(
 ) -> tuple[float, wire.Response] | None:
     """Wait for the response to the request.
 
-    Pools that do not serve the model also respond. Their response is returned only if no other
-    comes.
+    Pools that do not serve the model respond as well. Their response is returned only if no other
+    response comes.
     """
     end = time.monotonic() + seconds
     timed_refusal: tuple[float, wire.Response] | None = None

@@ -26,7 +26,8 @@ from gatewise_training.data import datasets
 
 #: Share of the rows that the fleet answers; the others train the system.
 _TEST_SHARE: Final = 0.3
-#: Time between two instances of a device, so that the demo takes seconds and no device is busy.
+#: Time between two instances of a device: short, so that the demo takes seconds, but long enough
+#: that no device is busy.
 _INTERVAL_SECONDS: Final = 0.04
 
 
@@ -69,7 +70,7 @@ def _make_scenario(settings: DemoSettings, **workload: Any) -> Scenario:
 def run_demo(settings: DemoSettings) -> Report:
     """Train, pack and verify a system with `settings`, run it over MQTT, and write its report.
 
-    GatewiseError for bad input, or if a process does not start. Then nothing is written.
+    Raises GatewiseError, and writes nothing, for bad input or if a process does not start.
     """
     from gatewise_sim.report.run_page import report_files
 
@@ -90,7 +91,7 @@ def run_demo(settings: DemoSettings) -> Report:
         n_rows = len(training_run.split.test)
         arrivals_path.write_text(_arrivals_csv(n_rows, settings.devices))
         instances_path.write_text(training_run.test_csv())
-        # One more round than the rows fill, so that the last answers are within the run.
+        # add one round after the last row, so that the last answers are within the run
         n_rounds = -(-n_rows // settings.devices) + 1
         scenario = _make_scenario(
             settings, workload=f"replay:{arrivals_path}", time=f"{n_rounds * _INTERVAL_SECONDS:g}s"
@@ -118,7 +119,7 @@ def run_demo(settings: DemoSettings) -> Report:
 
 
 def _fast_search() -> dict[str, Any]:
-    """Parameters of a search that takes seconds: few stages, and a kernel machine as f0.
+    """Make the parameters of a search with few stages and a kernel machine, which takes seconds.
 
     On the data sets of scikit-learn it is nearly as accurate as the full search.
     """
@@ -136,7 +137,7 @@ def _fast_search() -> dict[str, Any]:
 
 
 def _arrivals_csv(n_rows: int, n_devices: int) -> str:
-    """Trace in which every row comes once, dealt to the devices in turn at equal intervals."""
+    """Write a trace in which every row arrives once, at each device in turn at equal intervals."""
     lines = ["time,device,row"]
     for row in range(n_rows):
         round_number, device = divmod(row, n_devices)
@@ -172,7 +173,7 @@ def _add_demo_fields(report: Report, settings: DemoSettings, training_run: Train
             "train_rows": len(split.training) + len(split.validation),
             "test_rows": len(split.test),
         },
-        # The fast search passes its model to the training as a given one.
+        # the training reports the model of the fast search as "given"
         high_cost_model="svm" if high_cost_model.kind == "given" else high_cost_model.kind,
         seconds={**training_run.seconds, "run": live_figures.get("seconds", 0.0)},
     )

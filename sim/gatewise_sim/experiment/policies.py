@@ -23,9 +23,9 @@ from gatewise_sim.scenario import Scenario
 class SystemRun:
     """Figures of the system's run from which the other policies are made.
 
-    `table` contains the outcomes of the rows at the operating point, `row_weights`, shape
-    (n_rows,), the number of instances of each row, and `offload_rate` the system's rate.
-    `has_labels` tells whether the rows have labels.
+    `table` contains the outcomes of the rows at the operating point. `row_weights`, shape
+    (n_rows,), is the number of instances of each row, and `offload_rate` is the system's rate.
+    `has_labels` says whether the rows have labels.
     """
 
     table: RowTable
@@ -90,7 +90,7 @@ def _select_no_rows_with_cloud(system_run: SystemRun) -> BoolArray | None:
 
 
 def _share_at_system_rate(system_run: SystemRun) -> float:
-    """Compute the share of the rows that can be offloaded that gives the system's offload rate."""
+    """Compute the share of the offloadable rows at which the offload rate is the system's."""
     offloadable_share = float(
         system_run.row_weights[system_run.table.can_offload].sum() / system_run.row_weights.sum()
     )
@@ -112,7 +112,7 @@ POLICIES: Final = (
     ComparedPolicy("edge_only", "All edge", _select_no_rows),
     ComparedPolicy("cloud_only", "All cloud", _select_all_rows, is_cloud_first=True),
     ComparedPolicy("confidence", "Confidence", _select_least_confident),
-    # Draw among instances, because a draw among rows would be repeated in the whole run.
+    # Draw among instances, because all instances of a drawn row would be offloaded.
     ComparedPolicy("random", "Random", _select_no_rows_with_cloud, _share_at_system_rate),
     ComparedPolicy("oracle", "Oracle", _select_cloud_corrections),
 )
@@ -138,7 +138,7 @@ def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
 def select_share(
     order: NDArray[np.intp], row_weights: NDArray[np.float64], share: float
 ) -> BoolArray:
-    """Select the first rows of an order, up to the number with a weight nearest to `share`.
+    """Select the first rows of an order, so that their weight is as near as possible to `share`.
 
     >>> select_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
     [True, False, True, False]

@@ -56,11 +56,11 @@ _MIN_HISTOGRAM_MS: Final = 1e-6
 class PolicyFigures:
     """Figures of one policy's run.
 
-    `energy` is the energy use of a device. `prices` are those of the bill, and `feature_names` the
-    bundle's. Columns of the answers and of this class have one entry per instance, in the same
-    order. Sums over instances and the counters of devices are multiplied by ``run.scale``, the
-    devices of the fleet per simulated device. Means, shares and the counters of workers are those
-    of the whole fleet without it.
+    `energy` is the energy use of a device, `prices` are the prices of a bill, and `feature_names`
+    are the names in the bundle. Columns of the answers and of this class have one entry per
+    instance, in the same order. Sums over instances and the counters of devices are multiplied by
+    ``run.scale``, the number of devices of the fleet per simulated device. Means, shares and the
+    counters of workers already hold for the whole fleet.
     """
 
     run: FleetRun
@@ -250,7 +250,7 @@ class PolicyFigures:
         )
 
     def _count_routes(self, instances: slice = slice(None)) -> dict[str, int]:
-        """Count the answered ones of `instances` by the name of their route."""
+        """Count the answers to `instances` by the name of the route."""
         is_answered = self._is_answered[instances]
         counts = np.bincount(
             self.run.answers.route[instances][is_answered], minlength=len(ROUTES)
@@ -260,8 +260,8 @@ class PolicyFigures:
     def _compute_monthly_bill(self, joules: float) -> Bill | None:
         """Compute the bill of a month, with `joules` of the devices of the run.
 
-        The network operator charges for IP traffic, so that the headers of packets are added to the
-        bytes of MQTT.
+        The headers of packets are added to the bytes of MQTT, because the network operator charges
+        for IP traffic.
         """
         if self.prices is None:
             return None
@@ -318,9 +318,9 @@ class PolicyFigures:
     def _compute_latency_parts(self) -> dict[str, float]:
         """Compute the mean ms per instance of each part of the latency.
 
-        The time that is spent neither in the stages nor in the worker is part of the device's time
-        for an answer of the edge, of the network's for one of the cloud, and of the wait for a
-        response for a fallback or an error.
+        The time that is spent neither in the stages nor in the worker belongs to the device if the
+        edge answers, to the network if the cloud answers, and to the wait for a response if the
+        instance gets a fallback or an error.
         """
         answers = self.run.answers
         remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms
@@ -354,7 +354,7 @@ class PolicyFigures:
                 np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
             )
         times = sorted(edges)
-        # The answers are sorted by time of arrival, so those of a bin are a slice.
+        # The answers are sorted by time of arrival, so the answers of a bin are a slice.
         positions = np.searchsorted(self.run.answers.time, times).tolist()
         positions[-1] = len(self.run.answers)  # the last bin includes an arrival at its end
         return tuple(
@@ -388,7 +388,7 @@ class PolicyFigures:
     def _make_class_results(self) -> tuple[ClassResult, ...]:
         answers = self.run.answers
         n_classes = len(self.table.classes)
-        # Rows without a label, or with one that is no class of the bundle, belong to no class.
+        # Rows without a label, or with a label that the bundle does not have, belong to no class.
         has_class = self._truth >= 0
         truth = self._truth[has_class]
 
@@ -426,7 +426,7 @@ class PolicyFigures:
             return None
         answers = run.answers
         n_instances = len(answers)
-        # An audit stands for all instances since the last one, so the agreement is per instance.
+        # An audit represents all instances since the last audit, so the agreement is per instance.
         n_observed = run.worker_counts.get("audit_instances", 0.0)
         # The sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]

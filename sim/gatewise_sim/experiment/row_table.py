@@ -44,8 +44,8 @@ _CHUNK_ROWS: Final = 1024
 #: most 16 instances by default.
 _TIMED_BATCH_SIZES: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
-#: Microseconds of a run and of each of its instances, if the high-cost model accepts no row: those
-#: of a small model.
+#: Microseconds of a run and of each of its instances, as with a small model, if the high-cost model
+#: accepts no row.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
 
 
@@ -235,7 +235,7 @@ def _add_refused_features(
     refused_rows: NDArray[np.intp],
     is_acquired: BoolArray,
 ) -> None:
-    """Mark the features that a device acquires for a request that a refused value prevents."""
+    """Mark the features that a device acquires for a request before it refuses a value."""
     with Device(bundle, link=_RefusingLink()) as device:
         for i in refused_rows.tolist():
             answer = device.answer(rows[i])
@@ -248,7 +248,7 @@ def _acquired_columns(
     """Make the columns of :class:`RowTable` about sets of features and their prices.
 
     `is_acquired`, shape (n, n_features), marks the features that the device's stages acquire, and
-    `is_request_feature`, shape (n_features,), those in a request.
+    `is_request_feature`, shape (n_features,), the features in a request.
     """
     local_and_request = np.concatenate([is_acquired, is_acquired | is_request_feature])
     feature_sets, set_index = np.unique(local_and_request, axis=0, return_inverse=True)
@@ -277,7 +277,7 @@ def _is_accepted_by_cloud(installation: Installation, rows: NDArray[np.float32])
 
 
 def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> IntArray:
-    """Class indices of the high-cost model, shape (n,)."""
+    """Compute the class indices of the high-cost model, shape (n,)."""
     labels = [
         cloud_model.run(np.ascontiguousarray(request_rows[begin : begin + _CHUNK_ROWS])).labels
         for begin in range(0, len(request_rows), _CHUNK_ROWS)
@@ -308,7 +308,7 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> t
 def _median_run_seconds(
     run_model: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]
 ) -> float:
-    """Median seconds of a run on `X`, of at least three runs that take a tenth of a second."""
+    """Measure the median seconds of at least three runs on `X`, which take a tenth of a second."""
     run_seconds: list[float] = []
     while len(run_seconds) < 3 or sum(run_seconds) < _TIMING_SECONDS / len(_TIMED_BATCH_SIZES):
         started_at = time.perf_counter()

@@ -15,9 +15,9 @@ def list_stage_results(
 ) -> tuple[StageResult, ...]:
     """List the stages of the bundle in order, with the cloud as the last one.
 
-    The price of a stage is that of the features that no earlier stage acquires. Its share of the
-    instances is that at the operating point. `row_weights`, shape (n_rows,), is the number of times
-    that each row occurs; at least one is positive.
+    The price of a stage is the price of the features that no earlier stage acquires. Its share of
+    the instances is the share at the operating point. `row_weights`, shape (n_rows,), is the number
+    of times that each row occurs; at least one is positive.
     """
     costs = manifest.feature_costs()
     # name, inputs and answered rows of each stage

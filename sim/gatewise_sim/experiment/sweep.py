@@ -3,8 +3,8 @@
 The values of a setting are written ``devices=10,100,1000``, or with ``|`` between values that
 contain commas: ``outage=none|cloud:12:00-12:10``. ``none`` stands for the absence of an optional
 setting. A sweep skips points that are in the CSV file, so an interrupted sweep continues where it
-stopped. A JSON file beside it describes the bundle, the rows and the other settings, so that a
-sweep with others does not continue it.
+stopped. A JSON file in the same folder describes the bundle, the rows and the other settings. A
+sweep that differs in these does not continue the interrupted one.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[Sw
     Returns
     -------
     list of dict
-        Row of each point, including those of an earlier sweep. A failed point has an `error`.
+        Row of each point, including points of an earlier sweep. A failed point has an `error`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE

@@ -23,13 +23,12 @@ from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerContex
 #: Seconds after which a device detects an outage of the link: TCP_USER_TIMEOUT is 3 s, and it
 #: counts from the first packet without an acknowledgement.
 DETECT_SECONDS: Final = 3.5
-#: Seconds from the end of an outage until a device starts a new connection: the mean of its first
-#: pause.
+#: Mean seconds from the end of an outage until a device starts a new connection.
 RECONNECT_SECONDS: Final = 1.0
 
 
 class Availability:
-    """State of link, broker and workers, from the schedule of outages."""
+    """State of link, broker and workers according to the schedule of outages."""
 
     def __init__(self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker]) -> None:
         #: Time (s) at which devices start their latest connection.
@@ -82,7 +81,7 @@ class Availability:
         now = self._clock.now
         if now >= self.reconnect_at:
             return True
-        # A device has not yet detected the outage of the link.
+        # Devices still use a connection until they detect the outage of the link.
         return self.is_broker_up and self._link_down_at <= now < self._link_down_at + DETECT_SECONDS
 
     @property
@@ -100,7 +99,7 @@ class Availability:
 class VirtualBroker:
     """Broker that sends requests to the workers in turn.
 
-    In each direction it handles one message at a time.
+    It handles one request and one response at a time.
     """
 
     def __init__(

@@ -20,14 +20,12 @@ class Clock:
     >>> clock.call_at(1.0, letters.append, "a")
     >>> clock.call_at(2.0, letters.append, "c")
     >>> clock.run()
-    >>> letters, clock.now, clock.n_events
-    (['a', 'b', 'c'], 2.0, 3)
+    >>> letters, clock.now
+    (['a', 'b', 'c'], 2.0)
     """
 
     def __init__(self) -> None:
         self.now = 0.0
-        #: Number of events that have happened.
-        self.n_events = 0
         #: Time, number, action and arguments of each event to come.
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._n_scheduled = 0
@@ -45,7 +43,6 @@ class Clock:
         heap = self._heap
         while heap and heap[0][0] < until:
             self.now, _, action, args = heappop(heap)
-            self.n_events += 1
             action(*args)
         if until < math.inf:
             self.now = max(self.now, until)

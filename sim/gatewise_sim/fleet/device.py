@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
-
-import numpy as np
 
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import AUDIT_TIMEOUT_S
@@ -31,11 +31,9 @@ from gatewise_sim.fleet.link import (
     publish_bytes,
 )
 from gatewise_sim.fleet.results import CLOUD, ERROR, FALLBACK, REASON, RowTable
-from gatewise_sim.fleet.worker import VirtualTicket
+from gatewise_sim.fleet.worker import ONE_ROW, VirtualTicket
 from gatewise_sim.scenario import Scenario
 
-#: The instance of each request. It has no values, because the queue only counts instances.
-_ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Number of settled requests that a device remembers in order to recognise late responses. A real
 #: device remembers more; thousands of virtual ones share the memory of a process.
 _N_REMEMBERED: Final = 32
@@ -72,9 +70,9 @@ class StepColumns:
 class FleetContext:
     """State that the devices of a run share. The lists have one entry per row of the table.
 
-    The stages of a row take its `stage_seconds`. Its answer is due after `deadline_s`, and a
-    device stops waiting `guard_s` earlier. A device starts with `usual_round_trip`, measured
-    without other traffic. The counts are sums over the devices.
+    The stages of a row take `stage_seconds`. An answer is due `deadline_s` after the arrival of its
+    instance, and a device stops waiting `guard_s` earlier. A device starts with
+    `usual_round_trip`, measured without other traffic. The counts are sums over the devices.
     """
 
     clock: Clock
@@ -105,7 +103,7 @@ class FleetContext:
 
 
 class VirtualDevice:
-    """One device. An instance is identified by its position in :class:`StepColumns`.
+    """One device, for which an instance is a position in :class:`StepColumns`.
 
     The scenario's audits and its bound on offloads apply only with `has_audits_and_limit`.
     """
@@ -265,7 +263,7 @@ class VirtualDevice:
     # -- audits ---------------------------------------------------------------------------------
 
     def _may_audit(self) -> bool:
-        """Whether an audit could be sent now. Only such instances are sampled."""
+        """Whether an audit could be sent now; instances are sampled only while this holds."""
         if self._sampler is None or not self.is_connected:
             return False
         is_closed = self._breaker is None or self._breaker.state == "closed"
@@ -361,7 +359,7 @@ class VirtualRequest:
             model=fleet.table.model_key,
             audit=self.mark,
             cloud_label=int(fleet.table.cloud_label[self.row]) if self.mark is not None else -1,
-            rows=_ONE_ROW,
+            rows=ONE_ROW,
             arrived_at=0.0,
             expires_at=0.0,
             requester=self,
@@ -374,29 +372,23 @@ class VirtualRequest:
         sizes = fleet.sizes
         payload_bytes = sizes.response(worker_us) if error_code is None else sizes.refusal(wait_ms)
         departure_time = fleet.broker.send_response()
+        receive = partial(self._receive_response, payload_bytes, error_code, worker_us, wait_ms)
         if fleet.availability.is_always_up:
-            arrival = self.device.link.send(
-                departure_time, publish_bytes(RESPONSE_TOPIC, payload_bytes), False
-            )
+            self._leave_broker(departure_time, payload_bytes, receive)
+        else:  # the link may fail before the response departs
             fleet.clock.call_at(
-                arrival, self._receive_response, payload_bytes, error_code, worker_us, wait_ms
-            )
-        else:
-            fleet.clock.call_at(
-                departure_time, self._leave_broker, payload_bytes, error_code, worker_us, wait_ms
+                departure_time, self._leave_broker, departure_time, payload_bytes, receive
             )
 
     def _leave_broker(
-        self, payload_bytes: int, error_code: str | None, worker_us: int, wait_ms: int
+        self, departure_time: float, payload_bytes: int, receive: Callable[[], None]
     ) -> None:
         """Send the response from the broker, if the link delivers at this time."""
         fleet = self.device.fleet
         if fleet.availability.link_delivers:
             packet_bytes = publish_bytes(RESPONSE_TOPIC, payload_bytes)
-            arrival = self.device.link.send(fleet.clock.now, packet_bytes, False)
-            fleet.clock.call_at(
-                arrival, self._receive_response, payload_bytes, error_code, worker_us, wait_ms
-            )
+            arrival = self.device.link.send(departure_time, packet_bytes, False)
+            fleet.clock.call_at(arrival, receive)
 
     def _receive_response(
         self, payload_bytes: int, error_code: str | None, worker_us: int, wait_ms: int

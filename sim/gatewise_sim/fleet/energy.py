@@ -8,8 +8,8 @@ The energy of a device without its radio is read from a file::
 
     idle_w = 0.02              # idle power without the radio
     battery_wh = 10            # omitted for a device with mains power
-    stage_j = [0.001, 0.004]   # of each stage on the device, or one number for all stages
-    feature_j = 0.0005         # of each feature that [features] does not name
+    stage_j = [0.001, 0.004]   # energy of each stage on the device, or one number for all stages
+    feature_j = 0.0005         # energy of each feature that [features] does not name
 
     [features]
     ecg = 0.2
@@ -18,12 +18,12 @@ Prices are read from another file, and are 0 by default. They may also be in the
 the price file of ``gatewise train`` (docs/tables.md)::
 
     currency = "EUR"
-    per_mb = 0.01                 # of 10**6 bytes of IP in both directions
-    per_worker_hour = 0.08        # of each cloud worker, for every hour of the month
-    per_kwh = 0.30                # of the devices' energy
-    per_feature_unit = 0.0        # of one unit of feature cost
-    per_million_requests = 1.0    # as hosted brokers bill them
-    per_device_month = 0.5        # such as a SIM card
+    per_mb = 0.01                 # 10**6 bytes of IP in both directions
+    per_worker_hour = 0.08        # a cloud worker, in every hour of the month
+    per_kwh = 0.30                # energy of the devices
+    per_feature_unit = 0.0        # one unit of feature cost
+    per_million_requests = 1.0    # requests, as hosted brokers bill them
+    per_device_month = 0.5        # a device, for example for its SIM card
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Radio(Record, frozen=True, kw_only=True):
     """Energy of a radio; all values are 0 by default.
 
     Waking up takes `wake_w` (W) for `wake_s` (s). During a transfer the radio needs `active_w`, and
-    microjoules per IP byte and per segment. A power proportional to the rate is an energy per byte:
-    438 mW per Mbit/s are 3.5 uJ per byte. After the last transfer the radio stays awake with
-    `tail_w` for `tail_s`, and then sleeps with `idle_w`.
+    microjoules per IP byte and per segment. Some sources state a power per rate, which is an energy
+    per byte: 438 mW per Mbit/s are 3.5 uJ per byte. After the last transfer the radio stays awake
+    with `tail_w` for `tail_s`, and then sleeps with `idle_w`.
     """
 
     name: str = "none"
@@ -268,10 +268,10 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Prices(Record, frozen=True, kw_only=True):
     """Prices in units of `currency`; 0 by default.
 
-    `per_mb` is the price of 10**6 bytes of IP in both directions, `per_worker_hour` of a worker in
-    every hour of the month, `per_kwh` of the devices' energy, `per_feature_unit` of one unit of
-    feature cost, `per_million_requests` of messages to the cloud, and `per_device_month` of a
-    device, such as its SIM card.
+    `per_mb` is the price of 10**6 bytes of IP in both directions, and `per_worker_hour` the price
+    of a worker in every hour of the month. `per_kwh` is for the devices' energy,
+    `per_feature_unit` for one unit of feature cost, `per_million_requests` for messages to the
+    cloud, and `per_device_month` for a device, for example its SIM card.
 
     A thousand devices, each of which sends a megabyte per day:
 

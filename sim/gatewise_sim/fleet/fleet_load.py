@@ -18,8 +18,8 @@ _N_LOAD_LEVELS: Final = 8
 #: Smallest number of requests by which the share of retries is estimated, so that the first few
 #: requests do not decide the level.
 _MIN_REQUESTS_FOR_RETRIES: Final = 1000
-#: Largest number of workers among which the requests of a sample are dealt. More of them would take
-#: more time, and the arrivals at one worker would hardly be more regular.
+#: Largest number of workers among which the requests of a sample are dealt. More workers would take
+#: more time, and the arrivals at one worker would hardly become more regular.
 _MAX_SAMPLED_WORKERS: Final = 16
 #: Smallest rate of a device's instances per second, because a process cannot have the rate 0.
 _MIN_RATE: Final = 1e-9
@@ -30,8 +30,8 @@ _SEED_PART: Final = 5
 class FleetLoad:
     """Samples of one worker's outcomes, each simulated when a load occurs for the first time.
 
-    `offload_counts` are those of the simulated devices, and `offload_rate` is the expected share of
-    instances that are offloaded.
+    `offload_counts` are the counts of the simulated devices, and `offload_rate` is the expected
+    share of instances that are offloaded.
     """
 
     def __init__(

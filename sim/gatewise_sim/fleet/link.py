@@ -46,8 +46,8 @@ from gatewise_sim.fleet.outages import Outages
 MIN_RTO_MS: Final = 200.0
 MAX_RTO_S: Final = 120.0
 SYN_RTO_S: Final = 1.0
-#: Largest number of bytes that a proxy forwards at a time, so that no message waits for a whole
-#: larger one.
+#: Largest number of bytes that a proxy forwards at a time, so that a message need not wait until a
+#: larger one is forwarded completely.
 CHUNK_BYTES: Final = 16 * 1024
 #: Size of a PUBACK (MQTT 3.1.1, section 3.4).
 PUBACK_BYTES: Final = 4
@@ -172,8 +172,8 @@ def _fields(record: Record) -> dict[str, Any]:
 class Direction:
     """Delivery times of one direction of a link.
 
-    During an outage of the link, TCP retransmits a packet, with a timeout that doubles each time,
-    until the link is up.
+    During an outage of the link, TCP retransmits a packet until the link is up, with a timeout that
+    doubles each time.
 
     At 100 kbit/s, 10 kB take 0.8 s, and the delay of the link is 0.1 s:
 
@@ -237,7 +237,7 @@ class VirtualLink:
     """Delivery times of a connection over a link, in virtual time or for a proxy in real time.
 
     `rng` draws jitter and loss from the device to the broker. `rng_down`, by default the same
-    generator, draws them for the other direction. `outages` contains those of the link.
+    generator, draws them for the other direction. `outages` are the outages of the run.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connection_time(0.0), link.send(1.0, 300, is_uplink=True)

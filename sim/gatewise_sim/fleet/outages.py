@@ -3,9 +3,9 @@
 A window is written ``COMPONENT:FROM-TO``. Times of day define an outage on every simulated day.
 Times with a ``+`` count from the start of the run, and define one outage::
 
-    cloud:12:00-12:10            the cloud (or link, broker), ten minutes at every noon
+    cloud:12:00-12:10            the cloud (or link, broker), for ten minutes after every noon
     link:+30s-+35s               the link, once, for five seconds
-    workers:2:+1min-+90s         two of the workers, once
+    workers:2:+1min-+90s         two of the workers, once, for half a minute
 """
 
 from __future__ import annotations
@@ -67,19 +67,14 @@ class OutageWindow:
                 f"outage {text!r}: give two times of day (12:00-12:10), or two times since the "
                 "start (+30s-+35s)"
             )
-        place = f"outage {text!r}"
+        error_subject = f"outage {text!r}"
         if begin_text.startswith("+"):
-            return cls(
-                component,
-                read_span(begin_text[1:], place),
-                read_span(end_text[1:], place),
-                n_workers=n_workers,
-            )
-        # A beginning of 24:00 is midnight.
-        begin = read_clock(begin_text, place) % DAY
-        return cls(
-            component, begin, read_clock(end_text, place), is_daily=True, n_workers=n_workers
-        )
+            begin = read_span(begin_text[1:], error_subject)
+            end = read_span(end_text[1:], error_subject)
+            return cls(component, begin, end, n_workers=n_workers)
+        begin = read_clock(begin_text, error_subject) % DAY  # a beginning of 24:00 is midnight
+        end = read_clock(end_text, error_subject)
+        return cls(component, begin, end, is_daily=True, n_workers=n_workers)
 
     def spans(self, horizon_s: float, start_time_of_day: float) -> Iterator[tuple[float, float]]:
         """Yield the spans (s since the start of the run) that begin before `horizon_s`.
@@ -94,7 +89,8 @@ class OutageWindow:
         if length_s < 0:
             length_s += DAY
         begin = self.begin_s - start_time_of_day
-        begin -= DAY * math.ceil(max(begin, 0.0) / DAY)  # the first may last into the run
+        # the window of the day before the run may last into the run
+        begin -= DAY * math.ceil(max(begin, 0.0) / DAY)
         while begin < horizon_s:
             if begin + length_s > 0:
                 yield max(begin, 0.0), begin + length_s

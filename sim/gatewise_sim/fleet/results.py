@@ -53,7 +53,7 @@ _ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent")
 
 #: Class index of an instance without a label or an answer.
 NO_LABEL: Final = -1
-#: Milliseconds of a stage if no stage answers an instance: tens of microseconds, as on a desktop.
+#: Milliseconds of a stage if no stage answers an instance, as on a desktop.
 _ASSUMED_STAGE_MS: Final = 0.03
 
 
@@ -65,7 +65,8 @@ class RowTable:
     """Outcomes of the rows of a table on the device and in the cloud.
 
     The last stage, the feature costs and the cloud's answer of a row do not depend on time. A real
-    device and the real high-cost model compute them once, and a run only simulates the waiting.
+    device and the real high-cost model therefore compute them once, and a run only simulates how
+    long each instance waits.
 
     Attributes
     ----------
@@ -258,8 +259,6 @@ class FleetRun:
         Number of instances that each worker's test had observed when it raised an alarm.
     n_lost : int
         Number of instances without an answer.
-    n_events : int
-        Number of events of the clock.
     """
 
     answers: Answers
@@ -273,7 +272,6 @@ class FleetRun:
     audit_cost: float = 0.0
     instances_at_alarms: Sequence[int] = ()
     n_lost: int = 0
-    n_events: int = 0
 
 
 def fill_costs(answers: Answers, table: RowTable, *, is_cloud_first: bool) -> None:
@@ -293,7 +291,7 @@ def fill_costs(answers: Answers, table: RowTable, *, is_cloud_first: bool) -> No
 def fill_joules(answers: Answers, scenario: Scenario, *, is_cloud_first: bool) -> None:
     """Set the energy (J) that the messages of each answer cost the device's radio.
 
-    An exchange ends with the answer. Audits are assumed to take the median time of the others.
+    An exchange ends with the answer. An audit is assumed to take the median time of an offload.
     """
     senders = np.flatnonzero(answers.payload_bytes_up > 0)
     if not len(senders):

@@ -1,4 +1,4 @@
-"""Class mix: draws the rows of instances, so that the shares of the classes change over time."""
+"""Class mix, which draws rows of instances with shares of the classes that change over time."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class RowMix:
         cumulative_shares = np.cumsum(self.shares_at(times), axis=1)
         draws = rng.random(len(times))[:, None] * cumulative_shares[:, -1:]
         class_index = (draws >= cumulative_shares).sum(axis=1)
-        # A draw that is rounded up to s_M would be of no class.
+        # A draw that is rounded up to s_M would belong to no class.
         class_index = np.minimum(class_index, np.flatnonzero(self._n_rows_by_class)[-1])
         position_in_class = (rng.random(len(times)) * self._n_rows_by_class[class_index]).astype(
             np.int64

@@ -4,10 +4,10 @@ Requests are simulated event by event, by the objects that decide on a device an
 Instances that a device answers are computed together, because they wait for nothing. The same
 scenario gives the same answers, bit for bit. Instances of a device do not slow each other down.
 
-Up to 20,000 devices are all simulated, unless the run is very long or busy
-(:func:`choose_n_devices`). Of a larger fleet a part is simulated, with workers under the load of
-the whole fleet: waits and refusals are drawn from a simulation of one worker under that load
-(:class:`~gatewise_sim.fleet.fleet_load.FleetLoad`).
+All devices of a fleet of up to 20,000 are simulated, unless the run is very long or busy
+(:func:`choose_n_devices`). In a larger fleet a part of the devices is simulated, with workers under
+the load of the whole fleet: waits and refusals are drawn from a simulation of one worker under that
+load (:class:`~gatewise_sim.fleet.fleet_load.FleetLoad`).
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ BoolArray = NDArray[np.bool_]
 MAX_DEVICES: Final = 20_000
 MAX_INSTANCES: Final = 1_250_000
 MAX_REQUESTS: Final = 250_000
-#: Number of round trips that a device is assumed to have measured. The first one then has a weight
-#: of about 2 % in the smoothed time, (7 / 8) ** 31 with the gain 1 / 8.
+#: Number of round trips that a device is assumed to have measured. The first of them has a weight
+#: of only about 2 % in the smoothed time, (7 / 8) ** 31 with the gain 1 / 8.
 _N_ROUND_TRIPS: Final = 32
 #: A worker's time in microseconds, on which the size of a typical response depends.
 _TYPICAL_WORKER_US: Final = 1000
@@ -192,8 +192,8 @@ class VirtualFleet:
         table = self._table
         is_offloaded = policy.is_offloaded[rows]
         if policy.random_share:
-            # Only the choice of the instances is random, not their number.
-            # The second part of the seed separates these draws from those of the arrivals.
+            # Only the choice of the instances is random, not their number. The second part of the
+            # seed separates these draws from the draws of the arrivals.
             rng = np.random.default_rng([self._scenario.seed, 4])
             other_instances = np.flatnonzero(table.can_offload[rows] & ~is_offloaded)
             # Adding a number from [0, 1) rounds a fraction f up with the probability f.
@@ -282,7 +282,7 @@ class VirtualFleet:
         bytes_up = publish_bytes(REQUEST_TOPIC, request_bytes)
         bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(_TYPICAL_WORKER_US))
         for trip_index in range(_N_ROUND_TRIPS):
-            begin = 1000.0 * (trip_index + 1)  # so far apart that the link is free
+            begin = 1000.0 * (trip_index + 1)  # late enough that the link is free again
             arrival = link.send(begin, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
             response_arrival = link.send(arrival + cloud_seconds, bytes_down, False)
@@ -294,7 +294,7 @@ class VirtualFleet:
     def _make_answers(
         self, arrivals: Arrivals, positions: NDArray[Any], step_columns: StepColumns
     ) -> Answers:
-        """Make the columns of all answers from those of the instances at `positions`."""
+        """Make the columns of all answers, given the columns of the instances at `positions`."""
         table = self._table
         n_instances = len(arrivals.time)
         rows = arrivals.row
@@ -369,7 +369,6 @@ class VirtualFleet:
             is_cloud_first=self._policy.is_cloud_first,
             audit_cost=fleet_context.audit_cost,
             instances_at_alarms=tuple(self._worker_context.instances_at_alarms),
-            n_events=self._clock.n_events,
         )
 
     def _describe_sampling(self) -> str:
@@ -434,7 +433,7 @@ def run_fleet(
 
 @contextmanager
 def _disable_collector() -> Iterator[None]:
-    """Disable Python's cycle collector within the block; it is slow with millions of objects."""
+    """Disable Python's cycle collector within the block, which is slow with many objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

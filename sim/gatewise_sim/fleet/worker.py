@@ -24,7 +24,7 @@ from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.timings import Timings
 
 #: The instance of each request. It has no values, because the queue only counts instances.
-_ONE_ROW: Final = np.zeros((1, 0), np.float32)
+ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Wait in ms that a refusal of a sampled worker asks for, whose queue is not simulated.
 _SAMPLED_WAIT_MS: Final = 1000
 
@@ -91,8 +91,8 @@ class WorkerContext:
     """Settings and counters that the workers of a run share.
 
     `response_payload` is a response of typical length, which workers remember. `max_disagreement`
-    is the bound on the share of answers that differ from the high-cost model's; without it audits
-    are not tested.
+    is the bound on the share of answers that differ from those of the high-cost model. Without it
+    audits are not tested.
     """
 
     timings: Timings
@@ -273,7 +273,7 @@ def sample_queue(worker_context: WorkerContext, arrivals: Arrivals, ttl_s: float
                 id=request_number.to_bytes(16, "big"),
                 digest=b"",
                 model=("", ""),
-                rows=_ONE_ROW,
+                rows=ONE_ROW,
                 arrived_at=clock.now,
                 expires_at=clock.now + ttl_s,
                 requester=requester,
@@ -293,8 +293,8 @@ def sample_queue(worker_context: WorkerContext, arrivals: Arrivals, ttl_s: float
 class SampledWorker(VirtualWorker):
     """A worker for a part of a fleet, with outcomes drawn from a simulation under full load.
 
-    The real queue recognises duplicates. Only the time to the answer is drawn, from the outcomes
-    that `sample_at` returns for a time (s).
+    The real queue recognises duplicates. Only the time to the answer is drawn, namely from the
+    outcomes that `sample_at` returns for a time (s).
     """
 
     def __init__(

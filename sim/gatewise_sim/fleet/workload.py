@@ -3,7 +3,7 @@
 A workload is written as ``KIND:RATE:option=value``, with the rate of one device::
 
     poisson:1/min
-    periodic:10s:jitter=1s                    (or 6/min; aligned=yes for the same times everywhere)
+    periodic:10s:jitter=1s                    (or 6/min; aligned=yes: all devices at the same times)
     bursty:1/min:ratio=20:burst=30s:every=10min
     diurnal:1/min:peak=14:00:ratio=5
     replay:trace.csv:every=1day               (CSV of time[,device][,row])
@@ -220,7 +220,7 @@ class Diurnal(Workload):
 
 @dataclass(frozen=True, eq=False)
 class Replay(Workload):
-    """A recorded trace of n devices, in which device i repeats the recorded device ``i mod n``.
+    """A recorded trace of n devices; device i of the fleet repeats recorded device ``i mod n``.
 
     Parameters
     ----------
@@ -229,8 +229,8 @@ class Replay(Workload):
     rows : sequence of ndarray, optional
         Row of the table of each arrival.
     period_s : float, optional
-        Period (s) of a repeated trace, longer than the trace. Devices that copy a recorded one then
-        start at a random time of the trace.
+        Period (s) of a repeated trace, longer than the trace. Devices that copy a recorded device
+        then start at a random time of the trace.
     """
 
     times: Sequence[FloatArray]
@@ -291,30 +291,25 @@ def read_trace(path: str | Path, period_s: float | None = None) -> Replay:
             raise InputError(f"trace {path}: unknown column {name!r}")
     events: dict[str, list[tuple[float, int]]] = {}
     for line_number, cells in csv_lines:
-        place = f"trace {path}, line {line_number}"
+        error_subject = f"trace {path}, line {line_number}"
         cell_by_column = dict(zip(columns, cells, strict=True))
         row_text = cell_by_column.get("row", "0")
         if not row_text.isdecimal():
-            raise InputError(f"{place}: row {row_text!r} is not a row number (0, 1, ...)")
-        time = read_number(cell_by_column["time"], f"{place}: time")
+            raise InputError(f"{error_subject}: row {row_text!r} is not a row number (0, 1, ...)")
+        time = read_number(cell_by_column["time"], f"{error_subject}: time")
         if time < 0:
-            raise InputError(f"{place}: time {time:g} must be at least 0")
+            raise InputError(f"{error_subject}: time {time:g} must be at least 0")
         events.setdefault(cell_by_column.get("device", ""), []).append((time, int(row_text)))
     if not events:
         raise InputError(f"trace {path}: it has no arrivals")
     events_by_device = [
         sorted(device_events, key=lambda event: event[0]) for device_events in events.values()
     ]
-    return Replay(
-        [np.array([time for time, _ in device_events]) for device_events in events_by_device],
-        [
-            np.array([row for _, row in device_events], np.int64)
-            for device_events in events_by_device
-        ]
-        if "row" in columns
-        else None,
-        period_s,
-    )
+    times = [np.array([time for time, _ in device_events]) for device_events in events_by_device]
+    rows = [
+        np.array([row for _, row in device_events], np.int64) for device_events in events_by_device
+    ]
+    return Replay(times, rows if "row" in columns else None, period_s)
 
 
 # -- reading a workload -----------------------------------------------------------------------
@@ -331,13 +326,13 @@ class _WorkloadKind(NamedTuple):
     options: Mapping[str, tuple[str, _Reader]]
 
 
-def _read_period(text: str, place: str) -> float:
-    return 1 / read_rate(text, place) if "/" in text else read_span(text, place)
+def _read_period(text: str, subject: str) -> float:
+    return 1 / read_rate(text, subject) if "/" in text else read_span(text, subject)
 
 
-def _read_yes_or_no(text: str, place: str) -> bool:
+def _read_yes_or_no(text: str, subject: str) -> bool:
     if text not in ("yes", "no"):
-        raise InputError(f"{place} is {text!r}; write yes or no")
+        raise InputError(f"{subject} is {text!r}; write yes or no")
     return text == "yes"
 
 
@@ -383,22 +378,24 @@ def read_workload(text: str, *, start_time_of_day: float = 0.0) -> Workload:
     kind = _WORKLOAD_KINDS[kind_name]
     # Split only before the name of an option, because times of day contain colons as well.
     main_text, *option_entries = re.split(r":(?=[a-z]+=)", settings_text)
-    place = f"workload {kind_name}"
+    error_subject = f"workload {kind_name}"
     options: dict[str, Any] = {}
     for option_entry in option_entries:
         option_name, _, option_text = option_entry.partition("=")
         if option_name not in kind.options:
             names = ", ".join(kind.options) or "none"
-            raise InputError(f"{place}: unknown option {option_name!r}; the options are {names}")
+            raise InputError(
+                f"{error_subject}: unknown option {option_name!r}; the options are {names}"
+            )
         parameter, read_option = kind.options[option_name]
         if parameter in options:
-            raise InputError(f"{place}: the option {option_name} occurs twice")
-        options[parameter] = read_option(option_text, f"{place}: {option_name}")
+            raise InputError(f"{error_subject}: the option {option_name} occurs twice")
+        options[parameter] = read_option(option_text, f"{error_subject}: {option_name}")
     if not main_text:
         raise InputError(f"workload {text!r}: a {kind.main_setting} must follow {kind_name}:")
     if kind_name == "diurnal":
         options["start_time_of_day"] = start_time_of_day
-    return kind.constructor(kind.read_main_setting(main_text, place), **options)
+    return kind.constructor(kind.read_main_setting(main_text, error_subject), **options)
 
 
 def draw_arrivals(

@@ -13,7 +13,7 @@ from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
-#: Time to wait for the acknowledgement of a deletion; the end of a run must not hang.
+#: Longest wait for the acknowledgement of a deletion, because the end of a run must not hang.
 _CLEAR_SECONDS: Final = 2.0
 
 

@@ -1,7 +1,8 @@
 """Broker, cloud workers and link of a live run, with scheduled outages.
 
-In an outage a worker or a broker is killed, and started again at the end. The proxy of a link stops
-forwarding. :attr:`Deployment.faults` contains the times at which each part was down and up again.
+In an outage of workers or of the broker, their processes are killed and later started again. In an
+outage of the link, its proxy stops forwarding. :attr:`Deployment.faults` contains the times at
+which each part was down and up again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gatewise_sim.scenario import Scenario
 
 #: Longest start of all workers, which load their libraries at the same time.
 _READY_SECONDS: Final = 60.0
-#: Time between two checks whether a restarted worker serves requests, whose recovery is recorded.
+#: Time between two checks whether a restarted worker serves requests.
 _CHECK_SECONDS: Final = 0.05
 #: Environment variable for the broker's URL, whose password must not be in a command line.
 BROKER_VARIABLE: Final = "GATEWISE_BROKER"
@@ -161,7 +162,7 @@ class Deployment:
     def tick(self, now: float) -> float:
         """Make the changes that are due at `now` (s); return the time (s) of the next call."""
         while self._change_times and self._change_times[0] <= now:
-            # Use the scheduled time, so that a late call still makes every change.
+            # use the scheduled time, so that a late call still makes every change
             self._apply_changes(self._change_times.pop(0))
         for index in sorted(self._unavailable_workers):
             self._check_restarted(index)
@@ -171,7 +172,7 @@ class Deployment:
         return min(next_change, now + _CHECK_SECONDS) if self._unavailable_workers else next_change
 
     def _apply_changes(self, scheduled_time: float) -> None:
-        """Stop and restart parts as the schedule says just after `scheduled_time` (s)."""
+        """Stop and restart parts according to the schedule just after `scheduled_time` (s)."""
         now = math.nextafter(scheduled_time, math.inf)
         # the broker and the link
         is_broker_down = self._outages.recovery_time("broker", now) is not None
@@ -194,7 +195,7 @@ class Deployment:
                 killed_workers.append(worker)
                 self._unavailable_workers.add(index)
                 self._report_worker(worker, is_up=False)
-            # A worker ends at once if it starts while the broker is down.
+            # restart it only while the broker is up, because otherwise it would end immediately
             elif (
                 index >= n_down
                 and index in self._unavailable_workers
@@ -202,7 +203,7 @@ class Deployment:
                 and not is_broker_down
             ):
                 self._workers[index] = self._start_worker(index + 1)
-        # Close them only now, so that they are all killed at the same time.
+        # close them only after all of them are killed, because closing takes time
         for worker in killed_workers:
             worker.close()
 

@@ -20,14 +20,15 @@ from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import BROKER_VARIABLE
 from gatewise_sim.scenario import Scenario
 
-#: Longest start of a device, which loads its libraries while others do.
+#: Longest start of a device, which loads its libraries at the same time as the other devices.
 _READY_SECONDS: Final = 60.0
 #: Longest time between two checks of the clock and of the devices.
 _TICK_SECONDS: Final = 0.25
 #: Time after the last deadline at which an unfinished run is stopped. A busy machine may delay
 #: answers by seconds.
 _GRACE_SECONDS: Final = 20.0
-#: Largest number of unanswered instances of a device; instances of virtual devices never wait.
+#: Largest number of unanswered instances of a device. It is large, because the instances of a
+#: virtual device never wait for each other.
 _PARALLEL: Final = 16
 
 OutputLine = Mapping[str, Any]
@@ -74,7 +75,7 @@ class EdgeProcesses:
         self.send_delays: list[float] = []
         self.troubles: list[str] = []
         self._devices = devices
-        # No SimpleQueue, whose `get` with a timeout can block forever (see tests/test_house.py).
+        # not a SimpleQueue, whose `get` with a timeout can block forever (see tests/test_house.py)
         self._events: queue.Queue[tuple[int, OutputLine | None]] = queue.Queue()
         self._sent_instances: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []

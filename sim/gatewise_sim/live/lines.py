@@ -94,7 +94,7 @@ def answer_columns(
 
 
 def _reason_index(line: OutputLine) -> int:
-    """Index of a line's reason in REASONS; other reasons of devices map to similar ones."""
+    """Find the index of a line's reason, or of a similar reason in REASONS."""
     reason = line.get("reason", "value")
     if reason in REASON:
         return REASON[reason]
@@ -127,7 +127,7 @@ def _fill_costs(answers: Answers, table: RowTable) -> None:
 
 
 def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
-    """Median time in ms until the answer of each stage, by :func:`.stage_medians`."""
+    """Compute the median time in ms until the answer of each stage; see :func:`.stage_medians`."""
     is_local = answers.route == EDGE
     return stage_medians(
         answers.stage[is_local].astype(np.int64), answers.latency_ms[is_local], n_stages
@@ -171,6 +171,6 @@ def _fill_bytes(answers: Answers, device_counters: Sequence[OutputLine]) -> None
             "bytes_down": response_bytes + n_requests * PUBACK_BYTES,
         }
         for column, total_bytes in total_by_column.items():
-            # Differences of rounded partial sums are integers with the exact total.
+            # differences of rounded partial sums are whole numbers with the exact total
             partial_sums = np.round(np.linspace(0, total_bytes, len(senders) + 1)).astype(np.int64)
             getattr(answers, column)[senders] = np.diff(partial_sums)

@@ -5,8 +5,8 @@ the jitter, a limited bandwidth, and a retransmission timeout for each lost segm
 :class:`DelayProxy` owns the sockets. It is accurate to a few milliseconds, which is enough to
 emulate Wi-Fi and slower links.
 
-The proxy runs an event loop on its own thread. Other threads only read the counters of bytes and
-set `start`, which are single assignments and need no lock.
+The proxy runs an event loop on its own thread. Other threads only set `start`, which is a single
+assignment and needs no lock.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gatewise_sim.fleet.outages import Outages
 
 #: Number of file descriptors that select(2) supports (FD_SETSIZE).
 _SELECT_LIMIT = 1024
-#: Largest number of chunks in flight in one direction, 1 MiB; then the sender waits, as it does for
-#: a full socket buffer.
+#: Largest number of chunks in flight in one direction, 1 MiB in all. Beyond it the sender waits, as
+#: it does if a socket buffer is full.
 _MAX_CHUNKS_IN_FLIGHT = 64
 
 
@@ -55,10 +55,8 @@ class DelayProxy:
     url : str
         URL for the devices.
     start : float
-        Start of the run on :func:`time.monotonic`. It is the time of entry until the owner sets it,
-        which is allowed while connections are open. Infinity delays all outages.
-    up_bytes, down_bytes : int
-        Bytes of TCP payload forwarded to the broker and to the devices.
+        Start of the run on :func:`time.monotonic`. The owner may set it while connections are open;
+        before that, it is the time of entry. Infinity delays all outages.
 
     Raises
     ------
@@ -85,8 +83,6 @@ class DelayProxy:
         self._outages = None if outages is None else _MonotonicOutages(self, outages)
         self._n_connections = 0
         self.url = ""
-        self.up_bytes = 0
-        self.down_bytes = 0
         self.start = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -105,14 +101,14 @@ class DelayProxy:
         self._thread.join()
 
     def _run_loop(self) -> None:
-        # The runner closes the loop, and first cancels the tasks that remain.
+        # the runner cancels the remaining tasks, and then closes the loop
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
     async def _serve(self) -> None:
         """Accept connections until the proxy stops; then abort all of them."""
-        # Accept connections in a loop, because asyncio's server may deliver another connection
-        # after it is closed, which would stay open.
+        # Accept connections in a loop. asyncio's server may deliver another connection after it is
+        # closed, and that connection would stay open.
         self._listener.setblocking(False)
         stop_task = asyncio.create_task(self._stop_event.wait())
         device_sockets: list[socket.socket] = []
@@ -147,8 +143,8 @@ class DelayProxy:
         )
         writers = [device_writer]
         try:
-            # The kernel has completed the handshake with the device without the round trip of the
-            # link, so the proxy waits for it.
+            # The kernel has completed the handshake with the device without the delay of the link,
+            # so the proxy waits for a round trip.
             now = time.monotonic()
             await asyncio.sleep(link.connection_time(now) - now)
             broker_reader, broker_writer = await asyncio.open_connection(
@@ -193,11 +189,6 @@ class DelayProxy:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     return
-                # Count before writing, so that a receiver never finds a byte uncounted.
-                if is_uplink:
-                    self.up_bytes += len(chunk)
-                else:
-                    self.down_bytes += len(chunk)
                 writer.write(chunk)
                 await writer.drain()
 
@@ -212,8 +203,8 @@ class DelayProxy:
 class _MonotonicOutages(Outages):
     """Outages of a proxy with times of :func:`time.monotonic`.
 
-    Links use that clock, because a device connects before the run starts. The start of the run is
-    read at each call, because it may be set after the link was made.
+    Links use that clock, because a device connects before the run starts. Each call reads the start
+    of the run, because the owner may set it after the link was made.
     """
 
     def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
@@ -242,8 +233,8 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 
     class MicrosecondSelector(selectors.EpollSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            # The descriptor of epoll is readable when one of its descriptors is ready. So wait for
-            # it with select, and then ask epoll without waiting.
+            # The descriptor of epoll is readable when one of its descriptors is ready. Wait until
+            # then with select, and poll epoll without waiting.
             if timeout is not None and timeout > 0 and self.fileno() < _SELECT_LIMIT:
                 select.select([self.fileno()], (), (), timeout)
                 timeout = 0

@@ -34,11 +34,12 @@ from gatewise_sim.timings import Timings
 MAX_DEVICES: Final = 200
 #: Time between two reports of progress.
 _PROGRESS_SECONDS: Final = 0.25
-#: Seconds from the last preparation to the start of a run, in which the schedule of outages is set.
+#: Seconds from the start of the devices to the start of the run, which setting up the schedule of
+#: outages takes at most.
 _LEAD_SECONDS: Final = 0.2
-#: Time after the deadline in which devices must end; a process writes its summary within it.
+#: Time after the deadline in which devices must write their summaries and end.
 _STOP_SECONDS: Final = 10.0
-#: Settings of devices that are no options of ``gatewise edge``; a live run has their defaults.
+#: Settings of devices that ``gatewise edge`` does not have; a live run uses their defaults.
 _VIRTUAL_ONLY_SETTINGS: Final = ("breaker", "outstanding")
 
 
@@ -89,7 +90,7 @@ def check_live(scenario: Scenario) -> None:
             )
     components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
-        # The constructors refuse a malformed URL, and one that the proxy of a link cannot reach.
+        # the constructors refuse a malformed URL, and a URL that the proxy of a link cannot reach
         Endpoint(scenario.broker)
         if scenario.link_profile.delays_messages or "link" in components:
             DelayProxy(scenario.broker, scenario.link_profile)
@@ -97,8 +98,8 @@ def check_live(scenario: Scenario) -> None:
             raise InputError(
                 "outage of the broker: a run does not stop a given broker; omit its URL"
             )
-        # Call it also for one worker, because it reports an unreachable broker. None is no refusal:
-        # this client may lack a permission that workers have.
+        # Call it also for one worker, because it reports an unreachable broker. The result None is
+        # accepted, because this client may lack a right that workers have.
         if shared_subscriptions_work(scenario.broker) is False and scenario.workers > 1:
             url = Endpoint(scenario.broker).url
             raise InputError(f"broker {url} does not support shared subscriptions: run one worker")
@@ -118,8 +119,8 @@ def run_live(
 ) -> LiveRun:
     """Run a fleet of real processes in real time.
 
-    All processes end with the call, also on an error, Ctrl-C, SIGTERM or a closed terminal (the
-    last two unless the program handles these signals).
+    All processes end with the call, also on an error, on Ctrl-C, and on SIGTERM or a closed
+    terminal unless the program handles these signals itself.
 
     Parameters
     ----------
@@ -223,8 +224,8 @@ def _measure_timings(
     """Compute the service times of the run.
 
     `hop_ms`, the time between broker and worker, is computed from the median latencies of the
-    offloaded instances in this run and in a run in virtual time without it. Request and response
-    each take that time once::
+    offloaded instances in this run and in a virtual run without that time. Request and response
+    each take it once::
 
         hop_ms = (median live latency - median virtual latency) / 2
     """
@@ -235,7 +236,7 @@ def _measure_timings(
     assumed_fields = ("message_us", "broker_us")
     timings = Timings(
         edge_ms=local_medians(fleet.answers, table.n_stages),
-        # Workers measure whole batches, so the time per instance is in the mean time of a batch.
+        # workers measure whole batches, so the mean time of a batch includes its instances
         run_us=round(worker_counts.get("model_us", 0.0) / n_batches, 3),
         instance_us=0.0,
         hop_ms=0.0,

@@ -35,9 +35,9 @@ from gatewise_sim.fleet.link import MessageSizes
 from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.loop.loop_rules import LoopRules
 
-#: Bound on the archive, which no simulation reaches.
+#: Largest size of the archive; no simulation reaches it.
 _ARCHIVE_MAX_BYTES: Final = 1e12
-#: Typical values of two message fields, because their sizes depend on their values.
+#: Typical values of two fields of messages, on which the sizes of messages depend.
 _TTL_MS: Final = 500
 _WORKER_US: Final = 300
 
@@ -241,7 +241,7 @@ class _LearningFleet:
         )
 
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Positions in the table and Unix times of a day's instances, each of shape (n,)."""
+        """Draw the positions in the table and the Unix times of a day's instances, shapes (n,)."""
         n = self._rules.instances
         times = (day + (np.arange(n) + 0.5) / n) * DAY  # at equal intervals
         if self._row_mix is not None:
@@ -365,7 +365,7 @@ def _is_offloaded(bundle: Bundle, outcome: Outcome) -> NDArray[np.bool_]:
 
 
 def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
-    """Largest class probability of each device answer, shape (n,)."""
+    """Compute the largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     by_stage = [
         probabilities(split_outputs(outputs, spec.score)[0], spec.link).max(axis=1)
@@ -376,7 +376,7 @@ def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
 
 
 def _device_bytes(bundle: Bundle) -> int:
-    """Size of the files that a device downloads, which exclude the high-cost model."""
+    """Compute the size of the files that a device downloads: all except the high-cost model."""
     manifest = bundle.manifest
     cloud_file = None if manifest.cloud is None else manifest.cloud.file
     return sum(file.size for name, file in manifest.files.items() if name != cloud_file)

@@ -1,4 +1,4 @@
-"""The command ``gatewise simulate loop``: days of a fleet with a model that new labels refit."""
+"""The command ``gatewise simulate loop``, which simulates a fleet that is refitted with labels."""
 
 from __future__ import annotations
 

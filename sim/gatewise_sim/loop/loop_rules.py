@@ -35,7 +35,7 @@ class LoopRules(Record, frozen=True, kw_only=True):
     labels : int
         Mean number of labels that a choice requests.
     choose_for : {"estimate", "refit"}
-        What most of the labels serve, as for ``gatewise labels choose``.
+        Purpose of most of the labels, as for ``gatewise labels choose``.
     choose_every : int
         Number of days between choices.
     label_days : int

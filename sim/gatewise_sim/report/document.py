@@ -21,8 +21,8 @@ from gatewise_sim.report.policy_result import (
 )
 from gatewise_sim.timings import Timings
 
-#: Version of the document's keys, which a change of their meaning must raise, here and in the type
-#: of `Report.schema_version`. A reader of another version refuses the document.
+#: Version of the document's keys. If you change the meaning of a key, raise the version here and in
+#: the type of `Report.schema_version`, so that older readers refuse the document.
 SCHEMA_VERSION: Final = 3
 DEMO_KIND: Final = "gatewise-demo"
 #: Level of the intervals of :mod:`gatewise_sim.intervals`.
@@ -73,9 +73,10 @@ class FrontierPoints(ReportRecord, frozen=True, kw_only=True):
 class StageResult(ReportRecord, frozen=True, kw_only=True):
     """Use of a stage or of the cloud.
 
-    `columns` is the number of raw columns that it reads, or of features if the bundle has no
-    encoder. `acquires` names the columns that no earlier stage acquires, and `price` is their
-    price. It gives `answers` answers, which are this `share` of the instances.
+    `columns` is the number of raw columns that the stage reads, or the number of features if the
+    bundle has no encoder. `acquires` names the columns that no earlier stage acquires, and `price`
+    is their price. `answers` is the number of its answers, and `share` their share of all
+    instances.
     """
 
     name: str
@@ -96,8 +97,8 @@ class EnergyUse(ReportRecord, frozen=True, kw_only=True):
 class RowCheck(ReportRecord, frozen=True, kw_only=True):
     """Comparison of a live run's answers with the outcomes of their rows in the bundle.
 
-    `compared` is the number of answers by edge and cloud, and `differing` counts those with another
-    label, route or cost.
+    `compared` is the number of answers by edge and cloud, and `differing` counts the answers with
+    another label, route or cost.
     """
 
     compared: int
@@ -115,8 +116,8 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     """Result of a run: the document ``report.json``.
 
     The keys from `dataset` to `transport` are stable. :meth:`from_policies` computes the keys that
-    repeat figures of the policies, of which the first is the system. Dictionaries by policy have
-    the keys ``system``, ``edge_only`` and ``cloud_only``, as far as these policies were run.
+    repeat figures of the policies. The first policy is the system. Dictionaries by policy have the
+    keys ``system``, ``edge_only`` and ``cloud_only``, without policies that were not run.
 
     Attributes
     ----------
@@ -138,7 +139,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     balanced_accuracy : float or None
         The system's mean recall.
     cost_reduction : float or None
-        1 minus the system's feature cost divided by that of cloud-only.
+        1 - (feature cost of the system) / (feature cost of cloud-only).
     money : Bill or None
         Bill of a month, if there are prices.
     energy : EnergyUse
@@ -159,8 +160,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     notes : tuple of str
         Remarks.
     promise : str or None
-        Sentence about a guarantee, accuracy or agreement that the bundle promises and the rows do
-        not have.
+        Sentence about a promise of the bundle that the rows break.
     confidence_level : float
         Level of the intervals.
     settings : dict

@@ -35,8 +35,8 @@ _FULL_UTILISATION: Final = 0.995
 _MIN_OVERLOAD_SHARE: Final = 0.01
 #: Smallest share that rounds to 100 % without decimals.
 _ROUNDS_TO_ALL: Final = 0.995
-#: Smallest drop of accuracy in an outage that the summary mentions, about the rounding of a
-#: percentage.
+#: Smallest drop of accuracy in an outage that the summary mentions. Smaller drops could disappear
+#: by the rounding of a percentage.
 _MIN_ACCURACY_DROP: Final = 0.002
 #: Width of an interval above which the summary mentions it, because the figure alone would mislead.
 _WIDE_INTERVAL: Final = 0.1
@@ -188,7 +188,7 @@ def _outage_clause(report: Report) -> str:
     )
     clause = f"with {' or '.join(fault_names)} down {frequency}"
     begin = min(fault.begin for fault in faults)
-    # Requests from the end of an outage may still become fallbacks until their deadline.
+    # Requests of the last moments of an outage may still become fallbacks until their deadline.
     settled_at = max(fault.end for fault in faults) + 1e-3 * float(
         report.settings.get("deadline_ms") or 0.0
     )
@@ -223,13 +223,13 @@ def _outage_clause(report: Report) -> str:
     text = f"{clause} accuracy fell to {percent(accuracy_during)}"
     if accuracy_after is None:
         return f"{text} until the end"
-    # More than half of the drop is made up for.
+    # the accuracy has recovered if it has risen again by more than half of the drop
     has_recovered = accuracy_after > accuracy_during + 0.5 * (normal_accuracy - accuracy_during)
     return f"{text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
 
 def _standard_error(bins: Sequence[TimelineBin]) -> float:
-    """Standard error of the accuracy; if all answers are right, as if one more were wrong."""
+    """Compute the standard error of the accuracy, which is not 0 even if all answers are right."""
     n_instances = sum(time_bin.instances for time_bin in bins)
     accuracy = min(_accuracy(bins) or 0.0, n_instances / (n_instances + 1.0))
     return math.sqrt(accuracy * (1 - accuracy) / max(n_instances, 1.0))
@@ -311,7 +311,7 @@ def caveats(report: Report) -> list[str]:
 
 
 def key_figures(report: Report) -> list[KeyFigure]:
-    """List the system's figures, each with its interval and those of the baselines."""
+    """List the system's figures, each with its interval and the figures of the baselines."""
     system = report.system
     latency = system.latency_ms
     key_figure_list: list[KeyFigure] = []

@@ -23,7 +23,7 @@ class OutputFolder:
     """Folder of the results of one kind of run.
 
     The `kind` in ``report.json`` identifies the folder of an earlier run. `files` are written in
-    their order, with ``report.json`` last, so that a folder with a report is complete.
+    this order. A folder with a report is complete, because ``report.json`` is the last one.
 
     >>> DEMO.files[-1], SIMULATION.kind
     ('report.json', 'gatewise-simulation')
@@ -53,7 +53,7 @@ class OutputFolder:
                 raise InputError(
                     f"{folder} contains other files: give another --out, or an empty folder"
                 )
-        # Try to write, because permissions alone do not show this (in /proc, for example).
+        # try to write, because permissions alone do not tell whether it is possible (as in /proc)
         try:
             tempfile.TemporaryDirectory(dir=existing_folder, prefix=".new.").cleanup()
         except OSError as error:
@@ -79,12 +79,12 @@ class OutputFolder:
                 else:
                     (new_folder / name).write_text(content, encoding="utf-8")
             try:
-                # The old report is moved first and the new one last, so that a report is never in
-                # a folder with files of another run, even if the process is killed.
+                # Move the old report first and the new one last. Even if the process is killed, a
+                # report is then never in a folder with files of another run.
                 _move(reversed(self.files), folder, old_folder)
                 _move(self.files, new_folder, folder)
             except BaseException:
-                # `_move` skips names that the target still has: contents that were not moved yet
+                # `_move` skips contents that had not been moved yet, which the target still has
                 _move([name for name in self.files if name in contents], folder, new_folder)
                 _move(self.files, old_folder, folder)
                 raise
@@ -149,7 +149,7 @@ def _escape_formula(cell: object) -> object:
     if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
         return cell
     try:
-        float(cell)  # a number with a sign is no formula
+        float(cell)  # a number with a sign is not a formula
     except ValueError:
         return f"'{cell}"
     return cell

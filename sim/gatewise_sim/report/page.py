@@ -31,10 +31,10 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of a page, with plots and then tables.
+    """A section of a page, with plots followed by tables.
 
-    `key` is the id of its element. `pair_tables` are tables of names and values, shown next to each
-    other. `command` is the command line that repeats the run.
+    `key` is the id of its element. `pair_tables` are tables of names and values, which are next to
+    each other. `command` is the command line that repeats the run.
     """
 
     key: str

@@ -33,7 +33,7 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
 
     `late` responses came after their deadline. `retries` are requests that were sent a second time.
     `lost` instances have no answer. `audits` counts the answers of devices that a worker compared
-    with the high-cost model's, and `audits_disagreed` those that differed.
+    with the high-cost model's, and `audits_disagreed` the answers that differed.
     """
 
     edge: int
@@ -94,7 +94,7 @@ class AuditUse(ReportRecord, frozen=True, kw_only=True):
     share : float
         Share of the answers that devices choose for audits.
     compared, disagreed : int
-        Answers that workers compared with the high-cost model's, and those that differed.
+        Numbers of answers that workers compared with the high-cost model's, and that differed.
     agreement : float or None
         Estimated share of all instances on which the system and the high-cost model agree.
     promised : float
@@ -127,7 +127,7 @@ class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
 
 
 class TimelineBin(ReportRecord, frozen=True, kw_only=True):
-    """Figures of a part of the run; the latencies are those of its offloaded instances."""
+    """Figures of a part of the run; the latencies are for its offloaded instances."""
 
     begin: float
     end: float
@@ -165,8 +165,8 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     key, name, engine
         Name of the policy in keys and in text, and the engine of its run.
     sampling, scaled
-        Description of the simulated devices, and whether they are a part of the fleet. The other
-        figures are those of the whole fleet.
+        Description of the simulated devices, and whether they are only a part of the fleet. The
+        other figures are for the whole fleet.
     instances
         Number of instances.
     accuracy, edge_accuracy
@@ -176,8 +176,8 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     cost, feature_cost
         Means per instance, in the unit of the feature costs.
     latency_ms
-        ``p50``, ``p95`` and ``p99`` of all instances, and ``offloaded_p50`` and so on of the
-        offloaded ones.
+        ``p50``, ``p95`` and ``p99`` of all instances, and ``offloaded_p50``, ``offloaded_p95`` and
+        ``offloaded_p99`` of the offloaded ones.
     bytes, joules, joules_per_device_day, battery_days
         Bytes and energy per instance; energy per device and day, including idle power; lifetime of
         the battery, None for mains power.

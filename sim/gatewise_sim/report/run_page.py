@@ -159,7 +159,7 @@ def _accuracy_section(report: Report) -> Section:
 
 
 def _choose_classes(report: Report) -> list[ClassResult]:
-    """Choose the classes with instances; of many classes, those with the highest offload rate."""
+    """Choose the classes with instances, or if there are many, those with the most offloads."""
     classes = [
         class_result
         for class_result in report.system.classes

@@ -94,7 +94,7 @@ def estimate_cell(figure: Estimate | float | None, formatter: Format) -> Cell:
 
 
 def answer_tables(report: Report) -> list[PageTable]:
-    """Make the tables of answers by route, of the system's answers by reason, and of workers."""
+    """Make the tables of answers by route, the system's answers by reason, and the workers."""
     outcomes = [
         name
         for name in AnswerCounts.__struct_fields__

@@ -23,8 +23,8 @@ from gatewise_sim.report.plots.style import (
 )
 from gatewise_sim.report.policy_result import Estimate, PolicyResult
 
-#: Largest factor by which operating points may extend the axis of accuracy. Beyond it the marks of
-#: the policies would be too close together to be read.
+#: Largest factor by which operating points may extend the axis of accuracy. With a larger factor
+#: the marks of the policies would be too close together.
 _MAX_AXIS_FACTOR = 4.0
 #: Share of an axis within which two marks overlap.
 _OVERLAP_SHARE = 0.04
@@ -103,7 +103,7 @@ def frontier_plot(report: Report) -> Markup:
 
 
 def _coordinates(points: Sequence[Any]) -> tuple[list[float], list[float]]:
-    """Lists of the costs and accuracies of operating points."""
+    """List the costs and the accuracies of operating points."""
     return [point.cost for point in points], [point.accuracy for point in points]
 
 

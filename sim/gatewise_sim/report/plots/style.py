@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from gatewise.formats import Format
 from gatewise_sim.report.policy_result import Estimate
 
-#: Width of a plot in px, that of the page's text.
+#: Width of a plot in px, which is the width of the page's text.
 _WIDTH_PX: Final = 860.0
 #: Points per inch. With this resolution one point of a figure is one pixel.
 _DPI: Final = 72
@@ -81,8 +81,8 @@ _MATPLOTLIB_SETTINGS: Final[Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_joinstyle": "round",
 }
-#: CSS variable of each placeholder. The order is reversed because the last name of a placeholder
-#: stays: that must be edge or cloud, because the style sheet has no edge_only and no cloud_only.
+#: CSS variable of each placeholder. Some placeholders have two names, and the last one is used. The
+#: order is reversed so that it is edge or cloud, because the style sheet has no edge_only.
 _CSS_BY_PLACEHOLDER: Final = {
     placeholder: f"var(--{name})" for name, placeholder in reversed(COLOURS.items())
 }
@@ -157,7 +157,7 @@ def draw_error_bars(
 ) -> None:
     """Plot a point with both intervals, in the style of the policy `policy_key`.
 
-    The markers are outlines of different shapes and sizes, so that overlapping ones stay visible.
+    The markers are outlines of different shapes and sizes, and therefore visible if they overlap.
     """
     axes.errorbar(
         [x.value],
@@ -176,24 +176,24 @@ def draw_error_bars(
 
 
 def _keep_font_size(font_match: re.Match[str]) -> str:
-    """Replace a font by its size, if it has one, so that the family of the page applies."""
+    """Replace a font by its size, if stated, so that the page's family of fonts is used."""
     return f"-size{font_match[1]}" if font_match[1] else ""
 
 
 def _inline_svg(svg: str, id_prefix: str, title: str, description: str) -> Markup:
     """Adapt a file of matplotlib to the page: its fonts, ids, colours and description."""
-    # An element of a page has no XML declaration, and its width and height are those of the page.
+    # An element of a page has no XML declaration, and the page determines its width and height.
     svg = svg[svg.index("<svg") :]
     view_box = re.search(r'viewBox="([^"]+)"', svg)
     assert view_box is not None
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
-    # "font: 11px 'DejaVu Sans', ..." becomes "font-size: 11px", and "font-family: ..." nothing.
+    # "font: 11px 'DejaVu Sans', ..." becomes "font-size: 11px", and "font-family: ..." is removed.
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _keep_font_size, body)
     # matplotlib names some clip paths by the address of an object, which is not reproducible.
     for clip_number, clip_id in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
         body = body.replace(clip_id, f"clip-{clip_number}")
-    # Ids, and the references to them in attributes, get the prefix.
+    # add the prefix to ids and to the references to them in attributes
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{id_prefix}-", body)
     for placeholder, css_variable in _CSS_BY_PLACEHOLDER.items():
         body = body.replace(placeholder, css_variable)
@@ -208,12 +208,12 @@ def _inline_svg(svg: str, id_prefix: str, title: str, description: str) -> Marku
 def widen_range(low: float, high: float) -> tuple[float, float]:
     """Widen the range of an axis of shares on both sides, to at least 5 percentage points.
 
-    The wider range ends at 0 and 1, unless `low` or `high` are already beyond.
+    The wider range stays within 0 and 1, unless `low` or `high` are already outside.
     """
-    lacking_width = _MIN_SHARE_SPAN - (high - low)
-    if lacking_width <= 0:
+    missing_width = _MIN_SHARE_SPAN - (high - low)
+    if missing_width <= 0:
         return low, high
-    top = max(high, min(1.0, high + lacking_width / 2))
+    top = max(high, min(1.0, high + missing_width / 2))
     bottom = top - _MIN_SHARE_SPAN
     if low >= 0:
         bottom = max(bottom, 0.0)

@@ -33,8 +33,8 @@ _COLOUR_OF_ROUTE: Final = {
     "error": "muted",
 }
 _STEP_STYLE: Final[ArtistOptions] = {"drawstyle": "steps-post", "linewidth": 1.5}
-#: Units of the time axis: shortest run with the unit in s, length of the unit in s, and name. An
-#: axis of hours or minutes then shows at least five of them.
+#: Units of the time axis: shortest run with the unit in s, length of the unit in s, and name. The
+#: axis therefore shows at least five hours or minutes.
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -108,7 +108,7 @@ class _Timeline:
         return [*step_values, step_values[-1]]
 
     def _paint_answers(self, axes: Axes) -> None:
-        # Stack the areas of the routes: each one begins at the sums of those below.
+        # stack the areas of the routes, each on the sum of the areas below it
         stack_bottom = [0.0] * len(self._bin_edges)
         for route, colour_name in _COLOUR_OF_ROUTE.items():
             rates = [
