@@ -66,7 +66,7 @@ class _AnsweredRequest(NamedTuple):
 
 
 class _OpenShard:
-    """Columns with room for the instances of one shard."""
+    """Columns for the instances of one shard."""
 
     def __init__(self, facts: ShardFacts, opened_at: float, first_request: _AnsweredRequest):
         """Allocate columns for instances such as those of the first request."""
@@ -95,8 +95,8 @@ class _OpenShard:
             late=np.empty(capacity, np.bool_),
         )
 
-    def has_room(self, request: _AnsweredRequest) -> bool:
-        """Whether the columns have room for a request."""
+    def fits(self, request: _AnsweredRequest) -> bool:
+        """Whether a request fits into the columns."""
         return self._n_rows + len(request.rows) <= len(self._columns)
 
     def append(self, request: _AnsweredRequest) -> None:
@@ -266,7 +266,7 @@ class ArchiveWriter:
                     return
             shard_key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
             shard = self._open_shards.get(shard_key)
-            if shard is not None and not shard.has_room(request):
+            if shard is not None and not shard.fits(request):
                 self._close_shard(shard_key)
                 self._thin_waiting()
                 self._condition.notify_all()
