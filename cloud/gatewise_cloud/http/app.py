@@ -32,7 +32,7 @@ from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.fetched_row import FetchedRow
+from gatewise_edge.sensors.cell_source import FetchedRow
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 
 MAX_BODY_BYTES = 16 << 20

@@ -21,11 +21,11 @@ from gatewise_edge.device.self_checks import self_test
 from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
+from gatewise_edge.sensors.cell_source import CellSource, FetchedRow, InputColumns, raw_cells
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
-from gatewise_edge.sensors.feature_sources import ChannelLimits, RawRowSource, WindowSource
-from gatewise_edge.sensors.fetched_row import FetchedRow, FetchedSource
 from gatewise_edge.sensors.row_reader import order_cells
 from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.window_source import ChannelLimits, WindowSource
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 
@@ -61,6 +61,8 @@ class Installation:
         Costs of features.
     source : FeatureSource or None
         Sensors of the device.
+    columns : InputColumns
+        Columns of rows, from which the features are encoded.
     row_names : tuple of str or None
         Names of the values in rows; None if rows have the encoder's columns or float features.
     feature_positions : ndarray of intp or None
@@ -86,6 +88,7 @@ class Installation:
     request_price: float
     meter: Meter
     source: FeatureSource | None
+    columns: InputColumns
     row_names: tuple[str, ...] | None
     feature_positions: NDArray[np.intp] | None
     row_shape: tuple[int, ...] | None
@@ -164,6 +167,7 @@ class Installation:
             request_price=prices.request_price(len(request_inputs)),
             meter=Meter(costs, manifest.feature_column_names, feature_limits),
             source=source,
+            columns=InputColumns(manifest.feature_names, manifest.encoder),
             row_names=value_names,
             feature_positions=feature_positions,
             row_shape=_row_shape(bundle, value_names),
@@ -256,7 +260,7 @@ class Installation:
                 raise InputError("no instance: give a row, or give the device sensors")
             return self.source
         if isinstance(instance, FetchedRow):
-            return FetchedSource(instance, self.manifest.feature_names, self.manifest.encoder)
+            return CellSource(instance.cells, self.columns, instance.fetch)
         if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
             cells = instance.to_dict()
             has_names = any(isinstance(name, str) for name in cells)
@@ -264,7 +268,7 @@ class Installation:
         # Raw cells, a window, or features.
         encoder = self.manifest.encoder
         if encoder is not None and not self._has_features(instance):
-            return RawRowSource(instance, encoder, self.row_names)
+            return CellSource(raw_cells(instance, encoder, self.row_names), self.columns)
         signal = self.manifest.signal
         instance_spec = self.manifest.instance
         if signal is not None and not signal.holds_features(instance):

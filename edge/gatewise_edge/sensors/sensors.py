@@ -22,6 +22,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader
+from gatewise_edge.sensors.cell_source import InputColumns
 from gatewise_edge.sensors.feature_reader import FeatureSource
 from gatewise_edge.sensors.sensor_reads import BoundSensors, ReadState, SensorCounts, SensorFunction
 
@@ -142,18 +143,9 @@ class Sensors:
         `needed_features` has no sensor, or if the bundle has no feature or group with a sensor's
         name.
         """
-        feature_names = costs.names or ()
-        sensors: dict[int, SensorFunction] = {}
-        # A sensor returns a feature, or a cell that is encoded to the features of its column.
-        columns = feature_names if encoder is None else encoder.names
+        columns = InputColumns(costs.names or (), encoder)
         column_noun = "feature" if encoder is None else "column"
-        column_of = range(len(feature_names)) if encoder is None else encoder.column_of
-
-        def features_of(column: int) -> Sequence[int]:
-            return (column,) if encoder is None else encoder.members(column)
-
-        def values_of(column: int, cell: Any) -> Sequence[float]:
-            return (float(cell),) if encoder is None else encoder.cell(column, cell)
+        sensors: dict[int, SensorFunction] = {}
 
         def add_sensor(
             name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
@@ -161,12 +153,14 @@ class Sensors:
             def read_features() -> dict[int, float]:
                 values: dict[int, float] = {}
                 for column, cell in read_cells().items():
-                    values |= zip(features_of(column), values_of(column, cell), strict=True)
+                    values |= zip(
+                        columns.features(column), columns.encode(column, cell), strict=True
+                    )
                 return values
 
             sensor = SensorFunction(
                 name,
-                tuple(feature for column in sensor_columns for feature in features_of(column)),
+                tuple(feature for column in sensor_columns for feature in columns.features(column)),
                 read_features,
                 self._states[name],
                 max_retries=self._retries.get(name, self._retries[""]),
@@ -187,21 +181,22 @@ class Sensors:
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
             is_provided = [provides(name, group) for group in costs.group.tolist()]
-            group_columns = list(dict.fromkeys(compress(column_of, is_provided)))
+            group_columns = list(dict.fromkeys(compress(columns.column_of, is_provided)))
             own_columns = [
-                column for column in group_columns if columns[column] not in self._features
+                column for column in group_columns if columns.names[column] not in self._features
             ]
-            read_cells = partial(_group_cells, name, group_sensor, group_columns, columns)
+            read_cells = partial(_group_cells, name, group_sensor, group_columns, columns.names)
             add_sensor(name, own_columns, read_cells)
         for name, sensor_function in self._features.items():
-            if name not in columns:
+            if name not in columns.names:
                 raise InputError(f"sensor {name!r}: the bundle has no such {column_noun}")
-            column = columns.index(name)
+            column = columns.names.index(name)
             add_sensor(name, [column], partial(_feature_cell, column, sensor_function))
+        column_names = [columns.names[column] for column in columns.column_of]
         for feature in np.asarray(needed_features, np.intp).tolist():
             if feature not in sensors:
-                raise InputError(f"{column_noun} {columns[column_of[feature]]!r} has no sensor")
-        return BoundSensors([columns[column] for column in column_of], sensors, self._reader)
+                raise InputError(f"{column_noun} {column_names[feature]!r} has no sensor")
+        return BoundSensors(column_names, sensors, self._reader)
 
     def close(self) -> None:
         """End the reading thread, unless a sensor blocks it."""

@@ -11,9 +11,9 @@ from gatewise.columns.kinds import NumberColumn
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors
+from gatewise_edge.sensors.cell_source import CellSource, InputColumns, raw_cells
 from gatewise_edge.sensors.data_source import open_source
 from gatewise_edge.sensors.feature_reader import Meter, Reading
-from gatewise_edge.sensors.feature_sources import RawRowSource
 from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import StopRequest
 from gatewise_export import Bundle, pack
@@ -124,7 +124,8 @@ def test_error_names_an_absent_column_if_no_value_may_be_missing():
     costs = FeatureCosts(np.ones(3), names=feature_names)
 
     def acquire_all(allow_missing):
-        source = RawRowSource({"mass": "2"}, encoder)
+        cells = raw_cells({"mass": "2"}, encoder)
+        source = CellSource(cells, InputColumns(feature_names, encoder))
         reading = Reading(source, Meter(costs), lambda: TIMEOUT_S)
         return reading.acquire(np.arange(3), allow_missing=allow_missing).tolist()
 

@@ -1,68 +1,22 @@
-"""Feature sources for an instance that is already known: the raw cells of a row, or a window.
-
-They read no sensor. They encode or compute values when these are acquired.
-"""
+"""The features of a window, each block of which is computed when it is first acquired."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
-from gatewise_edge.sensors.row_reader import order_cells
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 from gatewise_signals.signal_input import SignalInput
-
-
-class RawRowSource:
-    """A source with the raw cells of a row, each of which is encoded when its column is acquired.
-
-    `row` is a mapping by column, or a sequence of cells in the order of `columns`, by default the
-    encoder's. A cell that cannot be encoded counts as a failed sensor. A column that a mapping
-    lacks counts as an empty cell. Raises InputError if the row has another form or no column.
-    """
-
-    def __init__(
-        self, row: RawRow, encoder: RowEncoder, columns: Sequence[str] | None = None
-    ) -> None:
-        if columns is not None and not isinstance(row, Mapping):
-            if not isinstance(row, Sequence | np.ndarray) or len(row) != len(columns):
-                raise InputError(f"an instance must be a list of {len(columns)} cells")
-            row = dict(zip(columns, row, strict=True))
-        if isinstance(row, Mapping):
-            row = order_cells(row, encoder.names, "columns")
-        self._cells = encoder.cells(row)
-        self._encoder = encoder
-
-    def read(
-        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
-    ) -> None:
-        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
-        encoder = self._encoder
-        for column_index in dict.fromkeys(
-            encoder.column_of[feature] for feature in features.tolist()
-        ):
-            column_features = encoder.members(column_index)
-            try:
-                values = encoder.cell(column_index, self._cells[column_index])
-            except InputError as error:
-                reading.enter_failure(
-                    column_features,
-                    SensorError(encoder.names[column_index], str(error)),
-                    allow_failure=allow_failure,
-                )
-            else:
-                reading.enter(slice(column_features.start, column_features.stop), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,15 +51,16 @@ class ChannelLimits:
 
 
 class WindowSource:
-    """A source with one window, each block of which is computed once, when it is first read.
+    """A :class:`.FeatureSource` with one window; it computes a block when it is first read.
 
-    The values of the window itself, if they are columns, cost nothing. A block that cannot be
-    computed counts as a failed sensor. The `reader` runs a block that is a function or a network,
-    which may take any time, and the block counts as a late sensor if it does not return in time.
-    Raises InputError if the window has another shape or type.
+    A block that cannot be computed counts as a failed sensor. A block that is a function or a
+    network may take any time, so the `reader` runs it, and it counts as a late sensor if it does
+    not return in time. Values of the window itself that are features take no time. Raises
+    InputError if the window has another shape or type.
 
     `implausible` is the name of the first channel with values far outside the training range, or
-    with constant values although it varied in training. It is empty if every channel is plausible.
+    with constant values although it varied in every training window. It is empty if every channel
+    is plausible.
     """
 
     def __init__(
