@@ -1,4 +1,4 @@
-"""A thread that reads blocking sensors, so that its caller can stop waiting in time."""
+"""A thread that reads blocking sensors, for which its caller need not wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReadTask:
     """A call of a function on the reader's thread.
 
     The function sets `sensor_name` to the sensor that it reads, for error messages. `is_abandoned`
-    is True once the caller has given up and another thread will replace this one.
+    is True once the caller has stopped waiting and another thread replaces the thread of the task.
     """
 
     function: Callable[[ReadTask], Any]
@@ -31,10 +31,10 @@ class ReadTask:
 
 
 class ReadTimeoutError(Exception):
-    """A call that did not return in time; its result will not be used.
+    """A call that did not return in time.
 
-    `sensor_name` is the name of the blocking sensor. `is_abandoned` is True if another thread will
-    replace the thread of the call.
+    `sensor_name` is the name of the blocking sensor. `is_abandoned` is True if another thread
+    replaces the thread of the call.
     """
 
     def __init__(self, task: ReadTask) -> None:
@@ -46,9 +46,9 @@ class ReadTimeoutError(Exception):
 class BlockingReader:
     """A daemon thread that makes one call at a time, and is replaced if a call hangs.
 
-    Python cannot stop a thread. If a call does not return in time, its thread is abandoned and ends
-    when the call returns. At most `max_hung_threads` threads are abandoned at a time. While that
-    many hang, a further call first waits, within its own timeout, for the call before it.
+    Python cannot stop a thread. If a call does not return in time, its thread is abandoned, and
+    ends when the call returns. At most `max_hung_threads` threads are abandoned at a time. While
+    that many hang, the next call spends its own timeout on waiting for the last one.
     """
 
     def __init__(self, max_hung_threads: int = 0) -> None:
@@ -130,4 +130,4 @@ class BlockingReader:
                     self._n_hung_threads -= 1
                     return
                 self._free_thread()
-            set_outcome()  # last, so that the reader is free when the caller resumes
+            set_outcome()  # last, because the caller may start another call at once

@@ -30,7 +30,7 @@ from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 #: File name endings of tables.
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
-#: Largest size of one JSON line in bytes, so that a stream without line ends fills no memory.
+#: Largest size of one JSON line in bytes. A stream without line ends must not fill the memory.
 _MAX_LINE_BYTES: Final = 2**20
 #: Seconds before a function that failed is called again; doubled each time, up to a second.
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -48,14 +48,14 @@ def open_source(
     kept_columns: Sequence[str] = (),
     window_shape: tuple[int, ...] | None = None,
 ) -> InstanceSource:
-    """Open the source that ``--data`` names. A request to stop ends the wait for an instance.
+    """Open the source that ``--data`` names; a request to stop ends the wait for an instance.
 
     `source_name` is ``-`` for JSON lines on standard input, ``name.csv`` or ``name.parquet`` for a
-    table, ``name.npy`` or ``name.npz`` for arrays, or ``module:function`` for Python, whose module
-    may be in the current folder. With an encoder, `column_names` are its raw columns, and rows have
-    their cells. A feature that a row lacks is a missing value. The columns `kept_columns` are
-    copied to the answers. With a `window_shape` instances are arrays of this shape, from any source
-    but a table. Raises InputError if `source_name` is anything else, or cannot be opened.
+    table, ``name.npy`` or ``name.npz`` for arrays, or ``module:function`` for Python, of which the
+    module may be in the current folder. With an encoder, `column_names` are its raw columns, and
+    rows have their cells. A feature that a row lacks is a missing value. The columns `kept_columns`
+    are copied to the answers. With a `window_shape` instances are arrays of this shape, which a
+    table cannot have. Raises InputError if `source_name` is anything else or cannot be opened.
     """
     if window_shape is not None and kept_columns:
         raise InputError("--keep: windows have no further columns")
@@ -89,8 +89,8 @@ def open_source(
 class InstanceReader:
     """A reader of instances from JSON values and Python objects.
 
-    An instance has the features `column_names`, which are raw columns if `has_raw_columns`, and
-    perhaps the columns `kept_columns`, which are copied to its answer. With a `window_shape` an
+    An instance has the features or, with `has_raw_columns`, the raw columns `column_names`. It may
+    also have the columns `kept_columns`, which are copied to its answer. With a `window_shape` an
     instance is an array of this shape.
     """
 
@@ -281,7 +281,7 @@ def _read_iterator(
         try:
             next_rows = _next_rows(rows, stop_request)
         except Exception as error:
-            # A generator that raised an exception has ended, so that this ends the run.
+            # End the run, because a generator that has raised an exception cannot continue.
             raise _call_error(f"--data {source_name}", error) from error
         if not next_rows:
             return
@@ -289,11 +289,11 @@ def _read_iterator(
 
 
 def _next_rows(rows: Iterator[Any], stop_request: StopRequest) -> list[Any]:
-    """Get a list of the next row, empty at the end; a stop loses no row that was read."""
+    """Return the next row in a list, which is empty at the end; a stop loses no row."""
     next_rows: list[Any] = []
     try:
         with stop_request.interrupts():
-            # This is one call in C, so that no signal can come between reading and keeping the row.
+            # This is one call in C: no signal handler can run between reading and storing the row.
             next_rows.extend(islice(rows, 1))
     except StopInterrupt:
         if not next_rows:

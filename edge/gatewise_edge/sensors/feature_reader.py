@@ -1,9 +1,9 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`Reading` asks a :class:`FeatureSource` for the features that a stage or the cloud needs.
-The cost of an instance is the sum of the own costs of its acquired features and of the shared cost
-of each group with an acquired feature, as in training. A source may deliver more values than it was
-asked for; they cost nothing until they are acquired.
+A :class:`Reading` requests the features that a stage or the cloud needs from a
+:class:`FeatureSource`. As in training, the cost of an instance is the sum of the own costs of its
+acquired features and of the shared cost of each group with an acquired feature. A source may enter
+more values than were requested; they cost nothing until they are acquired.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gatewise_edge.errors import SensorError
 
 #: Number of values up to which plain Python is faster than two calls of numpy.
 _MAX_PLAIN_VALUES: Final = 64
-#: Number of values up to which a known row is checked as a whole, and not again in each stage. A
-#: stage reads few of the values of a longer row.
+#: Number of values up to which a known row is checked as a whole instead of in each stage. For a
+#: longer row this would take more time, because a stage reads few of its values.
 _MAX_CHECKED_ROW_VALUES: Final = 1024
 #: Largest number of stages whose limits are cached; a cascade has fewer.
 _MAX_CACHED_STAGES: Final = 256
@@ -42,10 +42,10 @@ class FeatureSource(Protocol):
     ) -> None:
         """Enter the values of `features`, and perhaps of others, in `reading`.
 
-        With `allow_failure` the failure of a sensor is entered in `reading`, and the other sensors
-        are read. Without it a failure raises SensorError. A sensor that does not return within
-        `timeout_s` seconds always raises it. The `timeout_s` is infinite in an audit, for which no
-        instance waits.
+        With `allow_failure` a source enters the failure of a sensor in `reading`, and reads the
+        other sensors. Without it a failure raises SensorError. A sensor that does not return within
+        `timeout_s` seconds always raises it. An audit has an infinite `timeout_s`, because no
+        instance waits for it.
         """
         ...
 
@@ -63,8 +63,9 @@ class Meter:
     all_features : ndarray of bool, shape (n_features,)
         Mask of all features.
     charge : callable
-        Function of the bytes of a mask that returns its cost, ``costs.price(mask)``, and its
-        indices. It caches the results, because instances acquire one of a few sets of features.
+        Function of the bytes of a mask of features that returns their cost, ``costs.price(mask)``,
+        and their indices. It caches the results, because instances acquire few different sets of
+        features.
     """
 
     def __init__(
@@ -89,19 +90,19 @@ class Meter:
         """Whether every value of a row is finite and plausible; False for a long row as well."""
         if len(row) > _MAX_CHECKED_ROW_VALUES:
             return False
-        # A comparison with NaN is false, and infinity does not lie between finite limits.
+        # NaN and infinity do not lie between the limits, which are finite.
         return bool(((row >= self._lowest) & (row <= self._highest)).all())
 
     def first_implausible(self, features: NDArray[np.intp], values: Values) -> int | None:
         """Return the first of `features` with an implausible value, or None."""
         if self.limits is None:
             return None
-        # Each stage always passes the same array of features.
+        # Cache the limits by the array of features, because each stage always passes the same one.
         stage_limits = self._stage_limits.get(id(features))
         if stage_limits is None or stage_limits[0] is not features:
             lowest, highest = (limit[features] for limit in self.limits)
             stage_limits = features, lowest, highest, lowest.tolist(), highest.tolist()
-            # The array of a single feature is new at each call.
+            # A lazy stage passes a new array of a single feature at each call.
             if len(features) > 1 and len(self._stage_limits) < _MAX_CACHED_STAGES:
                 self._stage_limits[id(features)] = stage_limits
         _, lowest, highest, lowest_numbers, highest_numbers = stage_limits
@@ -120,7 +121,7 @@ class Meter:
 
 
 class Reading:
-    """The features of one instance, which stages acquire step by step.
+    """The features of one instance, which its stages acquire in turn.
 
     Parameters
     ----------
@@ -183,7 +184,7 @@ class Reading:
         return bool(self.was_read[features].all())
 
     def is_unread(self, feature: int) -> bool:
-        """Whether a feature was neither read nor failed."""
+        """Whether a feature was not read and has not failed."""
         return not self.was_read[feature] and feature not in self.failures
 
     def lift_deadline(self) -> None:
@@ -250,7 +251,7 @@ class Reading:
     ) -> Callable[[int], float]:
         """Return a function that acquires the feature at a position in `features`.
 
-        It allows missing values, and raises errors, as :meth:`acquire` does.
+        It treats missing values and errors as :meth:`acquire` does.
         """
         values = self.values
         was_read = self.was_read
@@ -300,8 +301,8 @@ class Reading:
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:
     """Return the values of all features in a row of `n_values` numbers.
 
-    `columns` are the positions of the bundle's features in the row; by default the row is in the
-    order of the features. Raises InputError for anything else than such a row.
+    `columns` are the positions of the bundle's features in the row; None stands for the order of
+    the features. Raises InputError for anything but such a row.
     """
     if not isinstance(row, np.ndarray) or row.dtype != np.float32:
         try:
@@ -315,7 +316,7 @@ def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None =
 
 
 def _all_finite(values: Values) -> bool:
-    """Whether no value is NaN or infinite; the sum of float32 values cannot overflow in float64."""
+    """Whether no value is NaN or infinite."""
     if len(values) <= _MAX_PLAIN_VALUES:
-        return math.isfinite(sum(values.tolist()))
+        return math.isfinite(sum(values.tolist()))  # few float32 values cannot overflow float64
     return bool(np.isfinite(values).all())

@@ -25,13 +25,13 @@ fields ``start``, the number of its first sample, ``time`` in seconds, and ``gap
 gap.
 """
 
-#: Number of bytes to read at a time. It is small, because all instances that were read before a
-#: request to stop are still answered.
+#: Number of bytes to read at a time. It is small, because the device must still answer all
+#: instances that it read before a request to stop.
 _CHUNK_BYTES: Final = 4096
 
 
 class InstanceSource:
-    """An iterator of instances, which are read in batches.
+    """An iterator over instances, which it reads in batches.
 
     If an instance is None, the device reads `sensors`.
     """
@@ -50,7 +50,7 @@ class InstanceSource:
 
     @property
     def n_buffered(self) -> int:
-        """Number of instances that were read and not returned yet; they are answered on a stop."""
+        """Number of instances that were read but not returned yet."""
         return len(self._buffer)
 
     def __iter__(self) -> Iterator[SourcedInstance]:
@@ -79,7 +79,7 @@ def read_chunks(descriptor: int, stream_name: str, stop_request: StopRequest) ->
 def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Sequence[str | None]]:
     """Split bytes into lines as they arrive; None replaces a line longer than `max_bytes` bytes."""
     remainder = b""
-    is_line_too_long = False  # whether the current line is
+    is_line_too_long = False  # the line that the remainder belongs to
     for chunk in chain(chunks, [b"\n"]):
         *complete_lines, remainder = (remainder + chunk).split(b"\n")
         lines: list[str | None] = [line.decode("utf-8", "replace") for line in complete_lines]

@@ -1,4 +1,4 @@
-"""Read the samples of .wav, .flac and .npy files; a truncated file gives its complete samples."""
+"""Read the samples of .wav, .flac and .npy files, including the samples of a truncated file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, not_installed
 
-#: Number of frames to read at a time. A frame is one sample of each channel. It is small, because
-#: all windows that were read before a request to stop are still answered.
+#: Number of frames to read at a time. A frame is one sample of each channel. The number is small,
+#: because the device must still answer all windows that it read before a request to stop.
 _MAX_FRAMES: Final = 4096
 #: Tags of the formats of a WAV file's samples (mmreg.h). The extensible format contains another
 #: tag in its extension.
@@ -88,8 +88,8 @@ def _open_wave(path: str) -> Recording:
             raise InputError(f"--signal {path}: the file is empty")
         if file_header[:4] not in _WAVE_SIGNATURES or file_header[8:] != b"WAVE":
             raise InputError(f"--signal {path}: not a WAV file: it begins with {file_header!r}")
-        # Read chunks in any order until the samples. The header of a chunk has four letters and the
-        # size of its content.
+        # Read the chunks up to the samples; their order is free. The header of a chunk has four
+        # letters and the size of its content.
         chunks = {b"fmt ": b"", b"ds64": b""}
         while (chunk_header := file.read(8))[:4] != b"data":
             if len(chunk_header) < 8:

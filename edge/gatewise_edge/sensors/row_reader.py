@@ -1,4 +1,4 @@
-"""Read instances from files of arrays, JSON values and mappings, with values matched by name."""
+"""Read instances from files of arrays, from JSON values and from mappings by feature name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def read_arrays(
 ) -> NDArray[Any]:
     """Read instances from an .npy file, or from the array ``X`` of an .npz file.
 
-    Without a `window_shape` they are flattened to rows of float64, shape (n, len(names)). With one,
-    each must have this shape, and they are neither flattened nor converted. Raises InputError if
-    the file cannot be read, or if its instances have another number of values or another shape.
+    With a `window_shape` each instance must have this shape, and is returned unchanged. Without one
+    the instances are flattened to rows of float64, shape (n, len(names)). Raises InputError if the
+    file cannot be read, or if its instances have another number of values or another shape.
     """
     path = Path(path)
     try:
@@ -56,9 +56,9 @@ def read_arrays(
 def read_row(instance: object, names: Sequence[str]) -> Values:
     """Read one instance: a dict by feature name, or a list in the bundle's order.
 
-    A dict may lack some features, but not all; these are missing values, like None and NaN. Other
-    keys are ignored. Nested lists are an array in row-major order. Raises InputError for anything
-    else, or if a value is not a number.
+    Features that a dict lacks are missing values, like None and NaN; other keys are ignored. Nested
+    lists are an array in row-major order. Raises InputError for anything else, for a dict without
+    any of the features, and for a value that is not a number.
 
     >>> read_row({"b": 2, "x": 1}, ["a", "b"]).tolist()
     [nan, 2.0]

@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 from gatewise.errors import not_installed
 
-#: Largest denominator of the ratio of two rates. The filter of resample_poly has 20 times as many
-#: taps as the larger of numerator and denominator, so that a finer ratio costs more time.
+#: Largest denominator of the ratio of two rates. A finer ratio would take more time, because the
+#: filter of resample_poly has 20 times as many taps as the larger of numerator and denominator.
 _MAX_DENOMINATOR: Final = 1000
-#: Samples that resampling needs on each side of a window, at the lower of the two rates: half the
-#: length of the filter of resample_poly.
+#: Number of samples that resampling needs on each side of a window, at the lower of the two rates.
+#: It is half the length of the filter of resample_poly.
 _MARGIN_SAMPLES: Final = 10
 
 
 class WindowResampler:
     """A resampler from windows at `from_hz` to windows of `output_length` samples at `to_hz`.
 
-    An input window has `margin` further samples on each side, so that resampling is exact up to the
+    An input window has `margin` further samples on each side, which make resampling exact up to the
     ends of the window. The attribute `input_length` includes the margins.
     """
 
@@ -61,9 +61,9 @@ class WindowResampler:
 class SampleConversion:
     """The conversion from samples to the bundle's values: ``(sample + offset) * factor``.
 
-    The result has the type of windows. Integers are rounded and clipped to the range of their type.
-    Samples with a NaN or infinite value become float32, because no integer stands for such a value;
-    a device then refuses their window.
+    The values have the type of windows. Integers are rounded and clipped to the range of their
+    type. Samples with a NaN or infinite value become float32, because no integer stands for such a
+    value. The device then refuses their window.
     """
 
     dtype: np.dtype[Any]

@@ -21,8 +21,8 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTask, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Reading
 
-#: Number of instances that wait, each within its own time, for a read that has not returned in
-#: time. Later instances do not wait, so that they have time for the cloud.
+#: Number of instances that wait in vain for a read before later instances no longer wait for it.
+#: These then have time for the cloud.
 _MAX_FUTILE_WAITS: Final = 2
 
 
@@ -55,7 +55,7 @@ class SensorCounts:
 class ReadState:
     """State of one sensor's reads, which all bundles of a device share.
 
-    The lock `read_lock` is held while its function runs. `n_futile_waits` is the number of
+    `read_lock` is held while the sensor's function runs. `n_futile_waits` is the number of
     instances that have waited in vain for the running read.
     """
 
@@ -80,9 +80,9 @@ class ReadState:
 
 @dataclass(slots=True, eq=False)
 class SensorFunction:
-    """A function that returns the values of some features; one thread at a time calls it.
+    """A function that returns the values of some features, called by one thread at a time.
 
-    `last_outcome` is the outcome of the last read, and `n_reads` the number of reads.
+    `last_outcome` has the values or the error of the last read, and `n_reads` counts the reads.
     """
 
     name: str
@@ -98,7 +98,8 @@ class SensorFunction:
     def read(self, deadline: float) -> dict[int, float]:
         """Call the function, and retry after a failure while there is time.
 
-        If an audit is reading the sensor, the caller waits for that read and uses its outcome.
+        If another thread is reading the sensor for an audit, wait for that read and use its
+        outcome.
         """
         n_reads_before = self.n_reads
         with self.state.read_lock:
@@ -120,8 +121,7 @@ class SensorFunction:
             self.state.counts.reads += 1
             try:
                 return self.read_values()
-            except Exception as error:
-                # A driver may raise anything, and the device must still answer.
+            except Exception as error:  # a driver may raise anything
                 if n_calls > self.max_retries or time.monotonic() + self.retry_wait_s >= deadline:
                     self.state.counts.failures += 1
                     raise self._failure(error, n_calls) from error
@@ -165,13 +165,14 @@ class BoundSensors:
                 failure = SensorError(column_name, f"column {column_name!r} has no sensor")
                 reading.enter_failure([feature], failure, allow_failure=allow_failure)
             elif sensor.state.is_hanging and feature not in reading.failures:
-                # An audit does not wait for a sensor that hangs, because it has no deadline.
+                # An audit has no deadline, so it does not wait for a sensor that hangs.
                 wait_until = min(deadline, time.monotonic() + sensor.timeout_s)
                 if wait_until == math.inf or not sensor.state.wait_for_return(wait_until):
                     failure = self._enter_late(sensor.name, reading)
                     if not allow_failure:
                         raise failure
-        # Read the others: on this thread for an audit, in one call, or one by one with timeouts.
+        # Read the others: for an audit on this thread, otherwise on the reader's thread, in one
+        # call or, with timeouts, one by one.
         if timeout_s == math.inf:
             self._read_in_turn(feature_indices, reading, deadline, allow_failure, None)
             return
@@ -187,7 +188,7 @@ class BoundSensors:
                     [feature], reading, min(deadline, sensor_deadline), allow_failure
                 )
             except SensorError:
-                # Go on only after a late sensor itself, not after a wait for another sensor.
+                # Continue only if this sensor was late itself, and did not wait for another one.
                 is_sensor_late = feature in reading.failures and time.monotonic() < deadline
                 if not (allow_failure and is_sensor_late):
                     raise
@@ -211,7 +212,7 @@ class BoundSensors:
         allow_failure: bool,
         task: ReadTask | None,
     ) -> None:
-        """Read features on this thread; a `task` gets the name of each sensor before its read."""
+        """Read features on this thread; set the sensor's name in `task` before each read."""
         for feature in features:
             if not reading.is_unread(feature):
                 continue

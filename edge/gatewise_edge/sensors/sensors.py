@@ -1,8 +1,8 @@
 """Sensors as functions that are called when a feature is needed, with retries and timeouts.
 
-Another thread calls them, one at a time, so that a sensor that blocks cannot stop the device from
+Another thread calls them, one at a time, because a sensor that blocks must not keep the device from
 answering. If a sensor hangs, its thread is abandoned, and a new thread reads the other sensors. An
-audit, which follows an answer, reads on a third thread.
+audit reads on a third thread.
 """
 
 from __future__ import annotations
@@ -60,12 +60,14 @@ class Sensors:
     Notes
     -----
     Functions run one at a time, except while one hangs, and while an audit reads after an answer.
-    The same function never runs twice at a time. If its last read has not returned, an instance
-    that needs it treats the sensor as failed, so that at most one thread per sensor hangs.
-    :attr:`hung_sensors` lists such sensors. A function returns NaN for a missing value and raises
-    an exception if it cannot read. It is called at most once per instance, apart from retries. An
-    acquired feature costs as much as in training, whatever the number of retries; a feature whose
-    every read failed costs nothing. :attr:`counts` has the number of reads.
+    The same function never runs twice at the same time. While a call has not returned, the sensor
+    counts as failed for every instance that needs it, so that at most one thread per sensor hangs.
+    :attr:`hung_sensors` lists such sensors.
+
+    A function returns NaN for a missing value and raises an exception if it cannot read. Apart from
+    retries, it is called at most once per instance. An acquired feature costs as much as in
+    training, even after retries; a feature that could not be read costs nothing. :attr:`counts` has
+    the number of reads.
 
     If a sensor fails, the instance is offloaded if the cloud's model does not need the feature or
     was trained with missing values. Otherwise the last finished stage answers. If no stage has
@@ -206,7 +208,7 @@ class Sensors:
 def _setting_by_sensor(
     setting_name: str, setting_values: float | Mapping[str, float], names: Set[str]
 ) -> dict[str, float]:
-    """Values of a setting by the name of the sensor; the name "" is for all other sensors."""
+    """Check a setting; return its values by the name of the sensor, and "" for other sensors."""
     default = math.inf if setting_name == "timeout" else 0
     values_by_sensor = (
         dict(setting_values) if isinstance(setting_values, Mapping) else {"": setting_values}

@@ -1,4 +1,4 @@
-"""The source of ``--signal``: it checks samples against the bundle and cuts them into windows."""
+"""The source of ``--signal``: checks samples against the bundle, and cuts windows from them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class _SampleRange:
 
     @classmethod
     def of_type(cls, dtype: np.dtype[Any]) -> Self:
-        """Range of a type; the zero of unsigned integers is in the middle of their range."""
+        """Range of a type; for unsigned integers the middle of the range stands for 0."""
         if dtype.kind == "f":
             return cls(is_float=True, full_scale=1.0)
         half_range = 2.0 ** (8 * dtype.itemsize - 1)
@@ -253,7 +253,7 @@ class _SampleRange:
 def _sample_range(options: SignalOptions, recording: Recording | None) -> _SampleRange | None:
     """Find the range of the samples; None for values of any scale.
 
-    Floats of a stream have a range only if `convert` is set: they may be counts in a wider type.
+    Floats of a stream have a range only if `convert` is set. Otherwise they may be counts.
     """
     if recording is None:
         if options.signal_format in (None, "csv"):

@@ -25,9 +25,10 @@ from gatewise_signals.signal_input import SignalInput
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest size of one line of samples in bytes, so that a stream without line ends fills no memory.
+#: Largest size of one line of samples in bytes. A stream without line ends must not fill the
+#: memory.
 _MAX_LINE_BYTES: Final = 2**16
-#: Longest time to connect to a socket; the system repeats a lost SYN after 1, 3 and 7 s.
+#: Longest time to connect to a socket, in s. The system repeats a lost SYN after 1, 3 and 7 s.
 _CONNECT_SECONDS: Final = 10.0
 #: First bytes of WAV, FLAC, Ogg, MP3 with tags, AIFF, numpy and zip files.
 _FILE_SIGNATURES: Final = (
@@ -69,7 +70,7 @@ def _connect(url: str) -> socket.socket:
         address = urlsplit(url)
         host = address.hostname
         port = address.port
-        (host or "").encode("idna")  # a look-up does the same, with a less clear error
+        (host or "").encode("idna")  # a look-up would raise a less clear error
     except ValueError:
         host = None
         port = None
@@ -134,9 +135,9 @@ def byte_batches(
 class LineReader:
     """A reader of text lines, each with one sample: a cell per channel, and perhaps a time.
 
-    The first line may be a header, and a line such as Excel's ``sep=;`` may come before it. If the
-    header names the bundle's channels, their columns may have any order. Otherwise the cells are
-    the time, if any, and the channels in order. Times are in `time_unit`.
+    The first line may be a header, after a line such as Excel's ``sep=;``. If the header names the
+    bundle's channels, their columns may have any order. Otherwise the cells are the time, if any,
+    and the channels in order. Times are in `time_unit`.
     """
 
     def __init__(self, source_name: str, signal: SignalInput, time_unit: str = "s") -> None:
@@ -184,7 +185,7 @@ class LineReader:
         positions_by_channel = []
         for channel in self._channels:
             channel_labels = {channel.name.lower()}
-            # An axis such as x names a channel only if no other channel has it.
+            # An axis such as x identifies a channel only if no other channel has it.
             if axes.count(channel.axis) == 1:
                 channel_labels.add(channel.axis.lower())
             positions_by_channel.append(

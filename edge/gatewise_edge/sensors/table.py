@@ -1,8 +1,8 @@
-"""Read instances from CSV and Parquet files, with columns matched by name.
+"""Read instances from CSV and Parquet files by the names of the columns.
 
-A device needs no pandas to read a table, and pyarrow only for a Parquet file. If a bundle has
-encoders, the names are those of raw columns, and rows are lists of cells that the device encodes.
-Otherwise the names are those of features, and rows are arrays of numbers.
+Reading a CSV file needs only the standard library and numpy, and a Parquet file also pyarrow. If a
+bundle has encoders, the names are those of raw columns, and rows are lists of cells that the device
+encodes. Otherwise the names are those of features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def read_table(
     else:
         rows, cell_errors = _parse_numbers(cells, column_names)
     line_word = "row" if is_parquet else "line"
-    # Later entries replace earlier ones, so that each row keeps the error of its first cell.
+    # Reverse the order: the last entry of a row, for its first invalid cell, is the one that stays.
     row_errors = {
         row_index: InputError(f"{path}, {line_word} {line_numbers[row_index]}: {problem}")
         for row_index, problem in reversed(cell_errors)

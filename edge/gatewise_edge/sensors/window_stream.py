@@ -1,4 +1,4 @@
-"""Windows, cut from samples as they arrive, with a count of what was lost."""
+"""A stream of windows, cut from samples as they arrive."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class WindowStream(InstanceSource):
-    """A source of windows, cut from samples as they arrive, and never across a gap.
+    """A source of windows, cut from samples as they arrive, but never across a gap.
 
-    It ends with an InputError if there were not enough samples for a window, or if the times of the
+    It ends with an InputError if there were too few samples for a window, or if the times of the
     samples show another rate.
     """
 
@@ -70,7 +70,7 @@ class WindowStream(InstanceSource):
     def _instances(self, batches: Iterator[Batch]) -> Iterator[list[SourcedInstance]]:
         windower = self._windower
         follows_gap = False  # whether there was a gap since the last window
-        # Without times, the seconds of a window count from the first sample, until there is a gap.
+        # Without times, the time of a window is counted from the first sample up to the first gap.
         is_continuous = windower.rate_hz is not None
         for batch in batches:
             instances: list[SourcedInstance] = []

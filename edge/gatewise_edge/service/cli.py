@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatewise.console import note
+from gatewise.errors import InputError
 from gatewise.imports import import_object
 from gatewise.settings import with_options
 from gatewise_edge.device.device import Device
@@ -25,7 +26,6 @@ from gatewise_edge.service.serve import (
     AnswerWriter,
     Observer,
     Output,
-    Smoothing,
     run_loop,
 )
 from gatewise_edge.service.settings import EdgeSettings
@@ -45,6 +45,7 @@ from gatewise_edge.stop_request import StopRequest
 from gatewise_edge.update import Store
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.block_options import load_block_functions
+from gatewise_signals.filters import MajorityFilter, parse_filter
 
 if TYPE_CHECKING:
     from gatewise_edge.device.late_requests import LateRequests
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
 
-#: Seconds after the deadline of an instance at which the watchdog considers the device stuck. A
-#: slow disk or a full pipe may delay the writing of an answer by less.
+#: Seconds after an instance's deadline after which the watchdog considers the device stuck. A slow
+#: disk or a full pipe delays the line of an answer by less.
 _GRACE_SECONDS = 5.0
 
 
@@ -68,8 +69,8 @@ def edge(
     """Run a device: classify each instance before its deadline, and print a JSON line for it.
 
     Instances about which the bundle's stages are not sure are offloaded to the cloud over MQTT. If
-    no response arrives in time, or there is no broker, the device gives the last stage's answer
-    with the route "fallback".
+    no response arrives in time, or without a broker, the device gives the last stage's answer with
+    the route "fallback".
 
     --data module:function imports the module, from the current folder first, and calls the
     function without arguments. If it returns Sensors, the device reads them on demand. If it
@@ -127,7 +128,7 @@ def edge(
         writer = AnswerWriter(
             _open_outputs(settings, service.link, service.answer_file, stack),
             log=service.answer_log,
-            smoothing=service.smoothing,
+            label_filter=service.label_filter,
         )
         # Exclude the loaded libraries from garbage collection. A full collection takes 6 ms on a
         # desktop and longer on a small device, within the time of some instance.
@@ -148,7 +149,7 @@ def edge(
             )
         finally:
             notifier.send("STOPPING=1", str(totals))
-            _print_summary(service, totals, as_json=as_json)
+            _print_summary(service, totals, writer, as_json=as_json)
     if stop_request.signal_name == "SIGINT":
         raise KeyboardInterrupt
     if (totals.n_errors or service.n_lines_lost) and not stop_request.signal_name:
@@ -168,7 +169,7 @@ class _Service:
     updater: Updater | None
     answer_file: AnswerFile
     answer_log: AnswerLog | None
-    smoothing: Smoothing | None
+    label_filter: MajorityFilter | None
     troubles: Troubles
 
     @property
@@ -192,7 +193,7 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
     link = make_link(settings)
     updater = make_updater(settings, store, bundles[-1], link)
     if store is not None and updater is None:
-        # Without an updater there is no trial, so that this start does not count against one.
+        # Without an updater there is no trial, in which this start would count.
         stack.callback(store.save, n_starts=0)
     device = _open_device(settings, link, instances.sensors, bundles, stack)
     answer_file = stack.enter_context(AnswerFile(settings.out))
@@ -213,7 +214,7 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
         updater=updater,
         answer_file=answer_file,
         answer_log=answer_log,
-        smoothing=_make_smoothing(settings, has_classes=bool(configured_manifest.classes)),
+        label_filter=_make_filter(settings, has_classes=bool(configured_manifest.classes)),
         troubles=troubles,
     )
 
@@ -247,14 +248,15 @@ def _open_late_requests(
     return late_requests
 
 
-def _make_smoothing(settings: EdgeSettings, *, has_classes: bool) -> Smoothing | None:
+def _make_filter(settings: EdgeSettings, *, has_classes: bool) -> MajorityFilter | None:
     """Make the filter of ``smooth``, and print its delay."""
     if settings.smooth is None:
         return None
-    smoothing = Smoothing(settings.smooth, has_classes=has_classes)
-    delay = f"a lasting change shows {smoothing.delay_windows} windows later"
-    note(f"smooth {settings.smooth}: {delay}")
-    return smoothing
+    if not has_classes:
+        raise InputError("smooth needs a bundle with classes; this bundle answers with values")
+    label_filter = parse_filter(settings.smooth)
+    note(f"smooth {settings.smooth}: a lasting change shows {label_filter.delay} windows later")
+    return label_filter
 
 
 def _open_observers(
@@ -325,7 +327,9 @@ def _open_outputs(
     return outputs
 
 
-def _print_summary(service: _Service, totals: AnswerTotals, *, as_json: bool) -> None:
+def _print_summary(
+    service: _Service, totals: AnswerTotals, writer: AnswerWriter, *, as_json: bool
+) -> None:
     """Print the counts of the run as a JSON line or as notes."""
     counts = service.instances.counts
     if not as_json:
@@ -342,11 +346,10 @@ def _print_summary(service: _Service, totals: AnswerTotals, *, as_json: bool) ->
         "counters": service.device.counters,
         "lines_lost": service.n_lines_lost,
     }
-    if service.smoothing is not None:
-        smoothing = service.smoothing
+    if service.label_filter is not None:
         summary["smoothing"] = {
-            "delay_windows": smoothing.delay_windows,
-            "changed": smoothing.n_changed,
+            "delay_windows": service.label_filter.delay,
+            "changed": writer.n_changed_labels,
         }
     if counts:
         summary["signal"] = counts

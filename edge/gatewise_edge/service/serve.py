@@ -21,57 +21,16 @@ from gatewise_edge.sensors.instance_source import Instance, InstanceSource
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
-from gatewise_signals.filters import parse_filter
+from gatewise_signals.filters import MajorityFilter
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest number of different unexpected errors that are logged; each takes some 20 lines.
+#: Largest number of different unexpected errors that are logged, because each takes some 20 lines.
 _MAX_LOGGED_FAILURES: Final = 100
 
 Observer = Callable[[Answer | Exception], None]
 Output = Callable[[dict[str, Any]], None]
 """A function that writes the document of a line."""
-
-
-class Smoothing:
-    """The filter of the option ``smooth``, which smooths the labels of successive windows.
-
-    Parameters
-    ----------
-    filter_text : str
-        Value of the option.
-    has_classes : bool
-        Whether the bundle answers with classes.
-
-    Attributes
-    ----------
-    delay_windows : int
-        Number of windows after which a lasting change shows in the smoothed labels.
-    n_changed : int
-        Number of answers whose smoothed label differs from their own.
-
-    Raises
-    ------
-    InputError
-        If the text does not describe a filter, or the bundle has no classes.
-    """
-
-    def __init__(self, filter_text: str, *, has_classes: bool) -> None:
-        if not has_classes:
-            raise InputError("smooth needs a bundle with classes; this bundle answers with values")
-        self._filter = parse_filter(filter_text)
-        self.delay_windows = self._filter.delay
-        self.n_changed = 0
-
-    def restart(self) -> None:
-        """Forget the answers so far, because samples were lost before the next instance."""
-        self._filter.reset()
-
-    def add(self, answer: Answer) -> Any:
-        """Add an answer and return the smoothed label."""
-        label = self._filter.push(answer.label)
-        self.n_changed += label != answer.label
-        return label
 
 
 class AnswerWriter:
@@ -82,14 +41,17 @@ class AnswerWriter:
     outputs : sequence of Output
         Outputs of every line.
     log : AnswerLog, optional
-        Log that gets each line first. Its rows are not answered again.
-    smoothing : Smoothing, optional
-        Adds the field ``smoothed``; needs the answers in the order of the instances.
+        Log that gets each line before the outputs. Its rows are not answered again.
+    label_filter : MajorityFilter, optional
+        Filter of the labels of successive windows, for the field ``smoothed``. The answers must
+        then be in the order of the instances.
 
     Attributes
     ----------
     is_reader_gone : bool
         Whether the reader of standard output has ended.
+    n_changed_labels : int
+        Number of answers for which the filter gave another label.
     """
 
     def __init__(
@@ -97,13 +59,14 @@ class AnswerWriter:
         outputs: Sequence[Output],
         *,
         log: AnswerLog | None = None,
-        smoothing: Smoothing | None = None,
+        label_filter: MajorityFilter | None = None,
     ) -> None:
         self._outputs = outputs
         self._log = log
-        self._smoothing = smoothing
+        self._label_filter = label_filter
         self._lock = threading.Lock()
         self.is_reader_gone = False
+        self.n_changed_labels = 0
 
     @property
     def answered_rows(self) -> Set[int]:
@@ -114,9 +77,14 @@ class AnswerWriter:
         self, row_number: int, outcome: Answer | Exception, fields: Mapping[str, Any]
     ) -> None:
         """Write the line of an instance's `outcome`, with further `fields` of the instance."""
-        if self._smoothing is not None and "gap" in fields:
-            self._smoothing.restart()
-        document = {"row": row_number, **fields, **_outcome_fields(outcome, self._smoothing)}
+        smoothed_field: dict[str, Any] = {}
+        if self._label_filter is not None:
+            if "gap" in fields:  # samples were lost before this window
+                self._label_filter.reset()
+            if isinstance(outcome, Answer):
+                smoothed_field = {"smoothed": self._label_filter.push(outcome.label)}
+                self.n_changed_labels += smoothed_field["smoothed"] != outcome.label
+        document = {"row": row_number, **fields, **_outcome_fields(outcome, smoothed_field)}
         try:
             if self._log is not None:
                 self._log.write(document)
@@ -144,11 +112,11 @@ def run_loop(
     """Answer instances, and pass each answer or error to the `observers` and the `writer`.
 
     `classify` is the device's ``answer``. The loop ends after `limit` instances, when the reader of
-    the output has ended, or on a request to stop; instances that were read before the request are
-    still answered. Each instance begins at least `interval_s` seconds after the one before. With
+    the output has ended, or after a request to stop, once it has answered the instances that were
+    read before. Each instance begins at least `interval_s` seconds after the previous one. With
     `parallel` above 1 that many threads answer instances, and the lines are in the order of the
-    answers. If an observer or the writer raises an exception, the loop ends once the running
-    instances have been answered.
+    answers. If an observer or the writer raises an exception, the loop ends once it has answered
+    the instances that have begun.
     """
     logged_failures: set[str] = set()
 
@@ -196,10 +164,10 @@ def run_loop(
 def _answer_or_error(
     classify: Callable[[Any], Answer], instance: Instance, logged_failures: set[str]
 ) -> Answer | Exception:
-    """Answer an instance, or return its error; log an unexpected one with its traceback once.
+    """Answer an instance, or return its error; log the traceback of an unexpected error once.
 
-    `logged_failures` are the texts of the logged ones. A policy may fail on every instance, and its
-    text is in the line of each.
+    `logged_failures` are the texts of the logged errors. An error may come with every instance, and
+    each line has its text.
     """
     if isinstance(instance, InputError):
         return instance
@@ -216,16 +184,18 @@ def _answer_or_error(
         return error
 
 
-def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
-    """Get the fields of the line that reports an answer or an error."""
+def _outcome_fields(
+    outcome: Answer | Exception, smoothed_field: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Get the fields of the line of an answer or an error."""
     if isinstance(outcome, SensorError | InputError):
         return {"error": str(outcome)}
     if isinstance(outcome, Exception):
         return {"error": f"{type(outcome).__name__}: {outcome}"}
-    # The figures are rounded far below any noise, so that the lines stay short.
+    # Round the figures far below any noise, to keep the lines short.
     return {
         "label": outcome.label,
-        **({} if smoothing is None else {"smoothed": smoothing.add(outcome)}),
+        **smoothed_field,
         "route": outcome.route,
         "reason": outcome.reason,
         "stage": outcome.stage,
@@ -252,8 +222,8 @@ def _due_instances(
     row_number = -1
     n_due = 0
     due_at = time.monotonic()
-    # A stop may be requested while an instance is answered, in the pause, or during the read. After
-    # it, buffered instances follow without a pause.
+    # A request to stop may come while an instance is answered, in the pause, or during the read.
+    # The instances that are buffered then follow without a pause.
     while n_due != limit and not (stop_request.signal_name and not instances.n_buffered):
         row_number += 1
         with suppress(StopInterrupt):
@@ -268,7 +238,7 @@ def _due_instances(
         if row_number not in answered_rows:
             n_due += 1
             due_at = max(due_at, time.monotonic()) + interval_s
-            # Lines may be published only after an outage, so they state when the instance was read.
+            # State the time, because an outage may delay the publication of the line.
             yield row_number, instance, {"at": round(time.time(), 3), **fields}
 
 
