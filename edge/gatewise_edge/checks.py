@@ -69,8 +69,8 @@ def check_level(field_name: str, value: str) -> str:
 
     Raises WireError.
     """
-    if type(value) is not str:  # check_text raises; the cache would fail if it is not hashable
-        return check_text(field_name, value, 1, MAX_NAME_BYTES)
+    if type(value) is not str:  # it may not be hashable, which the cache requires
+        return check_text(field_name, value, 1, MAX_NAME_BYTES)  # raises
     return _check_level_cached(field_name, value)
 
 

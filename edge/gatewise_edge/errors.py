@@ -67,9 +67,10 @@ class SensorError(GatewiseError):
 
 
 class SelfTestError(GatewiseError):
-    """A bundle with outputs on this machine that differ from those recorded when it was packed.
+    """A bundle with outputs on this machine that differ from those recorded at packing.
 
-    `differences` maps the name of each array of ``sample.npz`` that differs to the number of rows.
+    `differences` maps the name of each differing array of ``sample.npz`` to the number of rows that
+    differ.
     """
 
     def __init__(self, message: str, differences: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Requests to stop by SIGTERM or Ctrl-C, after which the started instances are still answered."""
+"""Requests to stop by SIGTERM or Ctrl-C, which let the instances that have begun end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class StopInterrupt(BaseException):
 class StopRequest:
     """A context manager for the main thread that records a request to stop.
 
-    An exception from a signal handler may come between any two steps, so that a value which was
-    just read could be lost. Therefore the handler raises only within :meth:`interrupts`, which
+    An exception from a signal handler may come between any two steps of a program, and could lose a
+    value that was just read. Therefore the handler raises only within :meth:`interrupts`, which
     encloses waits that can lose nothing. Other code checks :attr:`signal_name`. A second signal
     ends the program at once.
 

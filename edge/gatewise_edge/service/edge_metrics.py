@@ -30,8 +30,8 @@ _LATENCY_BUCKETS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
-#: Largest number of fallback reasons that get their own label; further ones are counted as
-#: ``other``, because workers choose their error codes freely.
+#: Largest number of fallback reasons with a label of their own. Further reasons are counted as
+#: ``other``. The bound is needed, because workers choose their error codes freely.
 _MAX_REASONS: Final = 100
 
 #: The label values of a sample, and its value.
@@ -41,7 +41,7 @@ Sample = tuple[Sequence[str], Any]
 class MeasuredDevice(Protocol):
     """The part of :class:`gatewise_edge.Device` that metrics and status reports read.
 
-    An import of the device itself would make the chain of imports too long.
+    Importing the device itself would make the chain of imports too long.
     """
 
     deadline_ms: float
@@ -77,8 +77,8 @@ def _add_samples(
 class EdgeMetrics(Collector):
     """Metrics of one device.
 
-    `instances` is the source of the device's instances. `troubles` returns, for the name of each
-    part of the service, the description of its current problem, or None if it works.
+    `instances` is the source of the device's instances. `troubles` returns a mapping from the name
+    of each part of the service to the description of its current problem, or None if it works.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class EdgeMetrics(Collector):
         registry.register(self)
 
     def observe(self, outcome: Answer | Exception) -> None:
-        """Count an answer, or the error that an instance ended in."""
+        """Count an answer or an error."""
         if isinstance(outcome, Exception):
             self._errors.inc()
             return
@@ -144,7 +144,7 @@ class EdgeMetrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Read the values that other objects count; prometheus-client calls this at a scrape."""
+        """Read the values that other objects count; prometheus-client calls this at each scrape."""
         link = self._link
         manifest = self._device.bundle.manifest
         # answers

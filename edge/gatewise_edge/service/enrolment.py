@@ -1,7 +1,7 @@
 """Enrolment of a device: it makes a key and gets a certificate in exchange for a one-time token.
 
-A token is ``NAME.SECRET.DIGEST``. The digest is the SHA-256 of the authority's certificate, so that
-the device can recognise the right server before it trusts any certificate.
+A token is ``NAME.SECRET.DIGEST``. The digest is the SHA-256 of the authority's certificate, with
+which the device recognises the right server before it trusts any certificate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gatewise_edge.errors import LinkError
 MAX_BODY_BYTES: Final = 16384
 #: Number of hexadecimal digits of a SHA-256.
 _DIGEST_LENGTH: Final = 64
-#: Longest silence of the server; the authority may be a slow machine.
+#: Longest silence of the server, in seconds. The authority may run on a slow machine.
 _TIMEOUT_SECONDS: Final = 20.0
 
 
@@ -61,8 +61,8 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     key_file = folder / "device.key"
     if key_file.exists():
         raise InputError(f"{key_file} already exists: enrol into another folder")
-    # Get the authority's certificate over an unverified connection: no certificate is trusted yet,
-    # and the digest in the token proves that this is the right one.
+    # Get the authority's certificate over an unverified connection, because no certificate is
+    # trusted yet. The digest in the token proves that it is the right certificate.
     unverified_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified_context.check_hostname = False
     unverified_context.verify_mode = ssl.CERT_NONE

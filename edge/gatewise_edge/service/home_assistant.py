@@ -1,9 +1,9 @@
 """MQTT discovery of Home Assistant, which then shows a device's answers.
 
-The device publishes its description (:func:`discovery`), retained, on
+The device publishes a retained description of itself (:func:`discovery`) on
 ``<prefix>/device/<device>/config``. Home Assistant reads the values from the device's topic
-``gw/v1/<device>/answers``, and the availability from its status. The device therefore needs the
-permission for one more topic, or for none if somebody else publishes the description.
+``gw/v1/<device>/answers``, and the availability from its status. The device therefore needs
+permission for one more topic, unless somebody else publishes the description.
 
 Source: https://www.home-assistant.io/integrations/mqtt/, "Device discovery payload".
 """
@@ -24,8 +24,8 @@ from gatewise_edge.link.topics import answers_topic, status_topic
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
-#: Shortest time between two publications, in seconds. Home Assistant stores each state that it
-#: gets.
+#: Shortest time between two publications, in seconds. Home Assistant stores every state in its
+#: database.
 _MIN_INTERVAL_S: Final = 1.0
 #: Names that Home Assistant accepts in the levels of a discovery topic.
 _NAME_FORM: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
@@ -95,8 +95,7 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
 class HomeAssistant:
     """A publisher of a device's answers with the sums of the day; a context manager. Thread-safe.
 
-    It publishes at most once per second; of the answers within a second, only the last. It
-    publishes no errors.
+    It publishes at most once per second, and then only the last answer. It publishes no errors.
 
     Parameters
     ----------
@@ -155,7 +154,7 @@ class HomeAssistant:
             self._cost += document["cost"]
             self._n_answers += 1
             self._n_offloaded += document["route"] == "cloud"
-            # The figures are rounded far below what Home Assistant shows.
+            # Round the figures far below the digits that Home Assistant shows.
             self._latest_document = document | {
                 "confidence": max(document["probabilities"], default=None),
                 "cost_today": round(self._cost, 9),

@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest number of answers that wait for the broker; beyond it the oldest are dropped.
-#: They take about a megabyte.
+#: Largest number of answers that wait for the broker, which take about a megabyte. Beyond it the
+#: oldest are dropped.
 _MAX_WAITING_ANSWERS: Final = 1000
-#: Largest number of unacknowledged answers, so that the link has room for requests.
+#: Largest number of unacknowledged answers. The link must have room for requests.
 _MAX_UNACKED: Final = 32
-#: Longest wait for the remaining answers on closing, in seconds; systemd kills a service after 90
-#: s.
+#: Longest wait for the remaining answers on closing, in seconds. systemd kills a service after
+#: 90 s.
 _CLOSE_SECONDS: Final = 2.0
-#: First bytes of an answer log, by which any other file is refused before it is changed.
+#: First bytes of an answer log. Any other file is refused before it is changed.
 _LOG_PREFIX: Final = b'{"data": '
 
 
 def json_line(document: dict[str, Any]) -> str:
-    """Format a document as a line of JSON; values that JSON does not have become texts."""
+    """Format a document as a line of JSON; a value without a JSON form becomes a text."""
     return json.dumps(as_json_value(document), default=str)
 
 
 class AnswerFile:
     """A file to which each answer is appended as a line; a context manager. Thread-safe.
 
-    Without a `path` it is standard output. Each line is one write. If the disk stores only a part
-    of a line, the remainder is written before the next line. A full disk does not end the device.
-    If the file ends with an incomplete line, the first answer begins a new line.
+    Without a `path` the file is standard output. Each line is one write. If the disk stores only a
+    part of a line, the remainder is written before the next line. A full disk does not end the
+    device. If the file ends with an incomplete line, the first answer begins a new line.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class AnswerFile:
 
     def __init__(self, path: Path | None = None, *, option_name: str = "--out") -> None:
         self.name = "standard output" if path is None else str(path)
-        #: Descriptor of the file; None if standard output is not a file, as in a notebook.
+        #: Descriptor of the file; None if standard output has none, as in a notebook.
         self._descriptor: int | None = None
         if path is None:
             with suppress(OSError):
@@ -72,13 +72,13 @@ class AnswerFile:
         self._n_dropped = 0
         #: Remainder of a line that was written in part.
         self._remainder = b""
-        #: Bytes before the next line: the end of an incomplete line.
+        #: Bytes to write before the next line, which end an incomplete line.
         self._line_prefix = b"\n" if path is not None and _ends_within_a_line(path) else b""
         self._write_lock = threading.Lock()
 
     @property
     def n_lost(self) -> int:
-        """Number of lines that are not in the file, or only in part."""
+        """Number of lines that are missing or incomplete in the file."""
         return self._n_dropped + bool(self._remainder)
 
     def write(self, document: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class AnswerFile:
                 is_previous_complete = True
                 self._remainder = line
                 self._write_remainder()
-            except BrokenPipeError:  # the reader of a pipe has ended, which ends the device
+            except BrokenPipeError:  # the reader of a pipe has ended, and the device ends as well
                 self._remainder = b""
                 raise
             except OSError as error:
@@ -148,9 +148,9 @@ class AnswerLog(AnswerFile):
     """The answer log of ``--resume``, with one line for each row of a file. Thread-safe.
 
     The first line of the log identifies the content of the file `data_path`. `answered_rows` is
-    the set of rows with a line, which are not answered again. If a process was killed, the log may
-    end with an incomplete line, which is cut off. Raises InputError if the log belongs to other
-    data, or cannot be read or written.
+    the set of rows that have a line and are not answered again. An incomplete last line, which a
+    killed process may leave, is cut off. Raises InputError if the log belongs to other data, or
+    cannot be read or written.
     """
 
     def __init__(self, path: Path, data_path: Path) -> None:
@@ -202,7 +202,7 @@ class AnswerLog(AnswerFile):
 
 @dataclass(slots=True, eq=False)
 class _UnackedAnswer:
-    """An answer to publish; `connection_number` is that of the connection that last sent it."""
+    """An answer to publish, and the number of the connection on which it was last sent."""
 
     payload: bytes
     connection_number: int = 0
@@ -211,8 +211,8 @@ class _UnackedAnswer:
 class AnswerPublisher:
     """A publisher of answers on a topic, in order; a context manager. Thread-safe.
 
-    Up to a bound, answers wait until the broker has acknowledged them. Unacknowledged answers are
-    sent again on the next connection, so that a subscriber may receive an answer twice.
+    A bounded number of answers wait until the broker has acknowledged them. Unacknowledged answers
+    are sent again on the next connection, so a subscriber may receive an answer twice.
     """
 
     def __init__(self, link: MqttLink, topic: str) -> None:
@@ -233,7 +233,7 @@ class AnswerPublisher:
             self._publish()
 
     def _publish(self) -> None:
-        """Send the first lines that were not sent on this connection."""
+        """Send the first answers that were not sent on this connection."""
         with self._condition:
             connection_number = self._link.connection_number
             for answer in islice(self._answers, _MAX_UNACKED):

@@ -1,6 +1,6 @@
-"""The retained status of a device: the release that it runs, and that release's counts.
+"""The retained status of a device, with the release that it runs and the release's counts.
 
-The device's update service publishes it, so that an operator sees how a rollout proceeds.
+The updater publishes it, and operators watch it to see how a rollout proceeds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
-#: Longest time between two reports, in seconds, so that an operator sees within an hour how each
-#: device performs, and a large fleet sends few messages.
+#: Longest time between two reports, in seconds. An operator sees within an hour how each device
+#: performs, but a large fleet sends few messages.
 _MAX_PAUSE_SECONDS: Final = 3600.0
 #: Counts of a device that sum to its number of instances.
 _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
@@ -24,13 +24,13 @@ _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
 class ReleaseStatus:
     """Publish the running release with its counts, and the last release that failed.
 
-    :meth:`begin` publishes the first report. The second one follows after `first_pause_s` seconds,
-    and each further pause is twice as long as the one before, up to an hour. `due_at` is the time
-    of the next report on `clock`. Without a link nothing is published.
+    :meth:`begin` publishes the first report. The second report follows after `first_pause_s`
+    seconds, and each further pause is twice as long as the last, up to an hour. `due_at` is the
+    time of the next report on `clock`. Without a link nothing is published.
 
-    A report is the release and, as far as there are such counts, ``refused DIGEST``,
-    ``seen=INSTANCES,ERRORS,FALLBACKS`` and ``audited=INSTANCES,DISAGREEMENTS``, and ``trial`` while
-    the release is on trial, separated by spaces; see docs/wire.md.
+    The words of a report are separated by spaces (docs/wire.md): the release, then ``refused
+    DIGEST`` after a failed release, ``seen=INSTANCES,ERRORS,FALLBACKS`` after the first instance,
+    ``audited=INSTANCES,DISAGREEMENTS`` after the first audit, and ``trial`` during a trial.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class ReleaseStatus:
         refused_digests = self._store.state.refused
         status_words = [manifest.release]
         if refused_digests:
-            # The store appends digests, so the last one is the newest. Its first digits are enough
-            # to tell the releases of a model apart.
+            # The store appends digests, so the last one is the newest. Its first digits suffice to
+            # distinguish the releases of a model.
             status_words += ["refused", refused_digests[-1][:12]]
         counters = self._device.counters
         gauges = self._device.gauges

@@ -1,4 +1,4 @@
-"""Create the parts of a device from the options of ``gatewise edge``."""
+"""Make the parts of a device from the options of ``gatewise edge``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def open_bundles(
         except BundleError as error:
             failures.append(error)
     if not bundles:
-        raise failures[-1]  # the configured bundle is tried last
+        raise failures[-1]  # that of the configured bundle, which comes last
     for failure in failures:
         _LOG.error("%s", failure)
     return bundles
@@ -59,7 +59,7 @@ def open_bundles(
 def make_with_first_usable(make: Callable[[Bundle], Result], bundles: Sequence[Bundle]) -> Result:
     """Make a device with the first usable bundle.
 
-    Logs the error of each bundle that `make` refuses, but raises that of the last one.
+    Logs the error of each bundle that `make` refuses, and raises the error of the last one.
     """
     for bundle in bundles[:-1]:
         try:
@@ -104,7 +104,7 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
     link = MqttLink(
         settings.broker,
         device=settings.device,
-        max_inflight=64 + settings.parallel,  # 64 for answers, audits and the like
+        max_inflight=64 + settings.parallel,  # 64 for published answers and audits
         ca_file=settings.ca_file,
         cert_file=settings.cert_file,
         key_file=settings.key_file,

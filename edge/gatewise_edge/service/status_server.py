@@ -14,8 +14,8 @@ from gatewise.errors import InputError
 
 #: Largest number of open connections; Prometheus and a supervisor need one each.
 _MAX_CONNECTIONS: Final = 8
-#: Age in seconds after which a connection is closed when another one arrives, and longest wait for
-#: data of a client.
+#: Longest wait for data of a client, and age after which a connection may be closed in favour of
+#: another one, both in seconds.
 _MAX_CONNECTION_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,9 +29,9 @@ class StatusServer(ThreadingHTTPServer):
     status 200 and ``ok`` if `read_trouble` returns None, otherwise with status 503 and the returned
     text. With port 0 the system chooses a free port; the attribute `port` is the actual one.
 
-    The server handles at most 8 connections at a time and closes those that take longer than 5 s
-    when another one arrives. It asks for no password, so `host` should be an address that only
-    trusted clients can reach. Raises InputError if the port cannot be used.
+    The server handles at most 8 connections at a time. When another one arrives, it closes those
+    that are open for more than 5 s. It requires no password, so `host` should be an address that
+    only trusted clients can reach. Raises InputError if the port cannot be used.
     """
 
     daemon_threads = True

@@ -25,13 +25,13 @@ class HasTrouble(Protocol):
 class Troubles:
     """The current troubles of the link, the store, the updates, the sensors and the files.
 
-    The text of an instance is empty, or lists the troubles after semicolons.
+    ``str()`` lists the troubles, each after a semicolon; without troubles it is empty.
 
     Parameters
     ----------
     link : MqttLink or None
     parts : mapping
-        Maps names, as in the metrics, to the other parts; None for a part that is not in use.
+        The other parts by their names in the metrics; None for a part that is not in use.
     """
 
     def __init__(self, link: MqttLink | None, parts: Mapping[str, HasTrouble | None]) -> None:
@@ -61,7 +61,7 @@ class Troubles:
     def _link_trouble(self, link: MqttLink) -> str | None:
         if link.ready:
             return None
-        # the error of the first attempt is out of date once the link has been connected
+        # the error of the first attempt is outdated once the link has been connected
         if self._first_error is not None and link.connection_number == 0:
             return self._first_error
         return f"broker {link.url} is not connected"

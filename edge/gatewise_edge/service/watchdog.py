@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-#: Shortest time between two notifications of the watchdog, in seconds, so that a wrong unit in the
-#: configuration does not keep a processor busy.
+#: Shortest time between two notifications of the watchdog, in seconds. Without it a wrong unit in
+#: the configuration would keep a processor busy.
 _MIN_PERIOD_S: Final = 0.05
 
 
@@ -22,7 +22,7 @@ class Notifier:
     """A sender of notifications to the service manager.
 
     `watchdog_s` is the time in seconds within which the manager expects a notification that this
-    process is alive, from ``WATCHDOG_USEC`` and ``WATCHDOG_PID``. None if it expects none.
+    process is alive, or None if it expects none (``WATCHDOG_USEC`` and ``WATCHDOG_PID``).
 
     >>> Notifier({}).is_enabled
     False
@@ -44,8 +44,8 @@ class Notifier:
     def send(self, state: str, status: str = "") -> bool:
         """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``, with a status.
 
-        Returns whether it was sent. A failure is not an error, because the device must continue
-        without the manager.
+        Returns whether it was sent. A failure raises no error, because the device must also run
+        without a manager.
         """
         if not self.is_enabled:
             return False
@@ -64,10 +64,10 @@ class Notifier:
 class Heartbeat:
     """A thread that notifies the service manager while the device is alive.
 
-    The device is alive while it waits for an instance, for any time. It is not alive if an instance
-    takes longer than `max_seconds` seconds, or if all instances within that time failed. The
-    manager then gets no notification and restarts the service. `status` returns the text of a
-    notification.
+    The device is not alive if an instance takes longer than `max_seconds` seconds, or if all
+    instances have failed for longer than that. It is alive while it waits for an instance, however
+    long. If it is not alive, the manager gets no notification and restarts the service. `status`
+    returns the text of a notification.
     """
 
     def __init__(
