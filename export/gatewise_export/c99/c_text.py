@@ -30,7 +30,7 @@ TYPE_BYTES = {
     "uint32_t": 4,
     "float": 4,
 }
-#: Text in the first line of every generated file; a file without it is never replaced.
+#: Text in the first line of every generated file. Files without it are never replaced.
 GENERATED_MARK = "Written by gatewise"
 #: Keywords of C99 (6.4.1), and ``main``, which the example program defines.
 RESERVED_WORDS = frozenset(
@@ -77,12 +77,12 @@ def needed_functions(texts: Mapping[str, str], calling_text: str) -> dict[str, s
 
 
 def unsigned_type(largest: int) -> str:
-    """Name the smallest unsigned C type that holds `largest`; sizes use its `unsigned_bytes`."""
+    """Name the smallest unsigned C type that holds `largest`."""
     return f"uint{8 * unsigned_bytes(largest)}_t"
 
 
 def c_number(value: float) -> str:
-    """Format a float32 value as a C constant, exact to the bit (hexadecimal, C99 6.4.4.2).
+    """Format a float32 value as an exact C constant (hexadecimal, C99 6.4.4.2).
 
     >>> c_number(0.5), c_number(-3.0), c_number(float("-inf"))
     ('0x1p-1f', '-0x1.8p+1f', '-INFINITY')
@@ -146,7 +146,7 @@ class Tables:
         self.nbytes = 0
 
     def add(self, name: str, values: NDArray[Any], c_type: str, comment: str = "") -> None:
-        """Add an array of floats or integers; an empty one gets a 0, as C needs one element."""
+        """Add an array of floats or integers; an empty array gets a 0, as C requires an element."""
         if comment:
             self._texts.append(f"/* {comment} */\n")
         elements = np.asarray(values).ravel()

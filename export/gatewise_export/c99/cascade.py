@@ -17,7 +17,7 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class ExpectedAnswers:
-    """Answers to n rows that the C code must reproduce.
+    """The answers to n rows that the C code must give.
 
     Attributes
     ----------
@@ -88,9 +88,9 @@ class Cascade:
     def without_unreachable_stages(self) -> Cascade:
         """Leave out the stages that no instance reaches, because an earlier one always stops.
 
-        The score of a stage that always stops is NaN only if its float32 sums overflow. A NaN score
-        does not stop: Python then runs the next stage, and the C code offloads, or answers if the
-        cascade does not offload.
+        If the float32 sums of a stage that always stops overflow, its score is NaN and does not
+        stop. Python then runs the next stage, but the C code offloads, or answers if the cascade
+        does not offload.
         """
         always_stopping_stages = (
             s
@@ -101,16 +101,12 @@ class Cascade:
         return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
 
     @property
-    def always_stops(self) -> bool:
-        """Whether the last stage answers every instance, unless its sums overflow."""
-        threshold = self.thresholds[-1]
-        return not self.offloads or (threshold is not None and threshold <= ALWAYS_STOP)
-
-    @property
     def needed_features(self) -> set[int]:
         """Features that stages read, and the features of a request if one may be sent."""
         features = {int(feature) for stage in self.stages for feature in stage.features}
-        if self.always_stops or self.is_lean:
+        threshold = self.thresholds[-1]
+        always_stops = threshold is not None and threshold <= ALWAYS_STOP
+        if always_stops or not self.offloads or self.is_lean:
             return features
         all_features = range(len(self.feature_names))
         return features.union(
@@ -120,7 +116,7 @@ class Cascade:
     @property
     def has_model(self) -> tuple[bool, ...]:
         """Whether the C code has each stage's model; without it a stage only acquires features."""
-        # without offloading, the last stage answers every instance that reaches it
+        # in a cascade that does not offload, the last stage answers all remaining instances
         answering_stage = -1 if self.offloads else len(self.stages) - 1
         return tuple(
             not self.is_lean

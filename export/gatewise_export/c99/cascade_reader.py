@@ -106,7 +106,7 @@ def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
 
 
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
-    """Compare the models' outputs for the sample with the outputs that packing recorded."""
+    """Compare the models' outputs for the sample with those that packing recorded."""
     sample = bundle.sample()
     for stage_index, outputs in enumerate(cascade.expected_answers(sample["X"]).outputs):
         if not np.array_equal(outputs, sample[f"stage_{stage_index}"], equal_nan=True):
@@ -119,7 +119,7 @@ def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
 def _sample_rows(
     sample: ArrayLike | None, n_features: int, signal: SignalInput | None
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
-    """Get the rows of features for the self-test, and the windows they are computed from."""
+    """Get the self-test's rows of features, and the windows from which they are computed."""
     if sample is None:
         return np.zeros((0, n_features), np.float32), None
     if signal is not None:

@@ -54,9 +54,9 @@ def c99(
 ) -> None:
     """Write a bundle's device stages as C99 for a microcontroller.
 
-    The C runs the active operating point. It uses no heap, keeps its tables in flash and acquires
-    features through one callback; its decisions equal the bundle's bit for bit. `make test` in the
-    folder runs the sample. With --as the folder is a library for the board's build system, and its
+    The C runs the active operating point. It uses no heap, keeps its tables in flash, acquires
+    features through one callback, and decides exactly as the bundle. `make test` in the folder
+    runs the sample. With --as the folder is a library for the board's build system, and its
     NAME_wire.h encodes requests and decodes responses for instances that are offloaded.
 
     Example:

@@ -9,7 +9,7 @@ takes 3 to 7 bytes; a node of the flat arrays takes 21.
 
 Codes: the sorted distinct thresholds of a slot are its *edges*. The code of a value is the number
 of edges below it, so ``value <= edges[i]`` exactly if ``code <= i``. A value is coded once, when it
-is acquired, and nodes store ranks of one or two bytes instead of floats.
+is acquired. Nodes store the rank i in one or two bytes instead of the threshold.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PackedTrees:
 def pack_trees(
     trees: TreeEnsemble, slots: NDArray[np.int64], *, takes_missing: bool
 ) -> PackedTrees:
-    """Pack an ensemble; sums keep their bits, because trees stay in order and the base is last.
+    """Pack an ensemble; margins keep their bits, because the order of the sums stays.
 
     `slots`, shape (n_features,), maps each column to its slot.
 
@@ -128,7 +128,7 @@ class StageLayout:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Slots, stages and codes of a cascade in C, and its sizes in bytes.
+    """The layout of a cascade in C: slots, stages, codes, and sizes in bytes.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class Layout:
 
     @property
     def types(self) -> dict[str, str]:
-        """C type of each kind of table number: the smallest that fits the tables of all stages."""
+        """The smallest C type of each kind of number that fits the tables of all stages."""
         forests = self.forests
         code_type = f"uint{self.code_bits or 8}_t"
 

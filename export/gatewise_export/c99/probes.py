@@ -1,4 +1,4 @@
-"""Generate self-test rows and windows with values at which C and Python could differ."""
+"""Generate rows and windows for self-tests, with values at which C and Python could differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MAX_CELLS = 1 << 14
 #: Bounds on the number of rows, for cascades with very many or few features.
 MIN_ROWS = 16
 MAX_ROWS = 256
-#: Share of extreme values among a feature's values, below a half so that most test thresholds.
+#: Number of generated windows.
+N_WINDOWS = 16
+#: Share of extreme values among a feature's values. Most of the other values test thresholds.
 EXTREME_SHARE = 0.15
 #: Extreme values for every feature: both zeros, subnormal numbers and large numbers.
 EXTREMES = np.array(
@@ -27,7 +29,7 @@ def probe_rows(cascade: Cascade, *, seed: int = 0) -> NDArray[np.float32]:
     """Generate rows, shape (n, n_features), with values at and next to tree thresholds.
 
     Features of linear models and kernel machines get values around their means and landmarks. All
-    features get extreme values, and NaN if the stages accept it. No row holds a refused value.
+    features get extreme values, and NaN if the stages accept it. No row has a refused value.
     """
     rng = np.random.default_rng(seed)
     values_of_feature = _values_of_features(cascade)
@@ -73,26 +75,24 @@ def _values_of_features(cascade: Cascade) -> dict[int, NDArray[np.float32]]:
     return finite_values
 
 
-def probe_windows(
-    shape: tuple[int, ...], dtype: DTypeLike, n_windows: int = 16, *, seed: int = 0
-) -> NDArray[np.generic]:
-    """Generate windows, shape (n, *shape), of noise at several levels and offsets.
+def probe_windows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
+    """Generate windows, shape (N_WINDOWS, *shape), of noise at several levels and offsets.
 
     Some windows are constant, and some are clipped to the range of `dtype`.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     value_type = np.dtype(dtype)
     is_float = value_type.kind == "f"
     low, high = (-1.0, 1.0) if is_float else (np.iinfo(value_type).min, np.iinfo(value_type).max)
     middle = (low + high) / 2
     # one amplitude per window, from 1/100 of half the range to twice it, so that some are clipped
-    amplitude = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (n_windows, *[1] * len(shape)))
+    amplitude = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (N_WINDOWS, *[1] * len(shape)))
     windows = (
         middle
-        + rng.normal(size=(n_windows, *shape)) * amplitude / 2
+        + rng.normal(size=(N_WINDOWS, *shape)) * amplitude / 2
         + rng.normal(size=amplitude.shape) * amplitude / 4
     )
-    # a constant window has no variance, and a window of zeros has no energy: both may divide by 0
+    # test divisions by 0: a constant window has no variance, and a window of zeros has no energy
     windows[1::8] = (
         windows[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(amplitude[1::8].shape)
     )

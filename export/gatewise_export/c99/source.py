@@ -1,12 +1,12 @@
 """Write a model's C files: ``<name>.h``, ``<name>.c`` and ``<name>_names.c``.
 
 The engine, ``templates/engine.c``, evaluates tables of trees, linear models and kernel machines. A
-section of this template has the name of the C function or type that it defines, or a name with
-spaces if it is a part of one. Functions that a cascade does not call are left out.
+section of this template has the name of the C function or type that it defines. A section of which
+the name has spaces is a part of a function. Functions that a cascade does not call are left out.
 
-Every sum is in float32 and in the order of :mod:`gatewise.models`: trees are added in order, and
-then the base; features or landmarks are added in order, and then the bias. Sums start at +0, so a
-sum whose only term is -0 is +0, as in numpy.
+Every sum is in float32 and in the order of :mod:`gatewise.models`: the trees in order and then the
+base, or the features or landmarks in order and then the bias. Sums start at +0, so a sum of -0
+alone is +0, as in numpy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ LEAF_CODE = {
 }
 """C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
 
-A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests the
-fields in this order, and needs no test of the last one in use.
+A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests in
+this order which fields are not null, except the last form in use.
 """
 
 
@@ -43,7 +43,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     `prefix` is a C identifier that begins every public name.
     """
     is_required = _required_slots(cascade, layout)
-    # an instance with a missing value is offloaded only if the cloud does not need the value
+    # an instance with a missing value may be offloaded if the cloud does not need the value
     offloads_missing = cascade.offloads and not cascade.takes_missing and not is_required.all()
     model_tables = _model_tables(layout)
     if offloads_missing and is_required.any():
@@ -68,7 +68,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     )
     structs = "".join(text for name, text in engine_texts.items() if name.endswith("_type"))
     functions = "".join(text for name, text in engine_texts.items() if not name.endswith("_type"))
-    # C needs a name before its use: stage tables are structs, and public functions read them
+    # C requires each name before its use: tables, structs, tables of structs, then functions
     body = f"{model_tables}{structs}{stage_tables}{functions}{public_functions}"
     typedefs = "".join(
         f"typedef {c_type} {alias};\n"
@@ -88,7 +88,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
 
 
 def _model_tables(layout: Layout) -> c_text.Tables:
-    """Write the tables that all stages share."""
+    """Write the tables that all stages use."""
     tables = c_text.Tables(layout.types)
     tables.add("columns", layout.columns, "column_type", "The feature of each slot.")
     n_margins = np.array([stage.n_margins for stage in layout.stages])
@@ -113,7 +113,7 @@ def _required_slots(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
 def _public_functions(
     cascade: Cascade, cases: str, placeholders: dict[str, str], offloads_missing: bool
 ) -> str:
-    """Write the functions of the header; `cases` are those of the stages."""
+    """Write the functions of the header; `cases` has one case of a switch for each stage."""
     label_section = "label" if any(cascade.has_model) else "no label"
     outcome = "OFFLOAD" if cascade.offloads else "STOPPED"
     return c_text.fill_template(
@@ -187,10 +187,7 @@ def _engine_texts(
 
 
 def _engine_variants(layout: Layout, *, takes_missing: bool) -> dict[str, object]:
-    """Return the placeholders of the engine, which depend on the form of the tables.
-
-    Thresholds are codes or floats, and nodes may send NaN to the left.
-    """
+    """Return the placeholders of the engine for thresholds as codes or floats, and for NaN."""
     is_coded = layout.code_bits is not None
     slot_value = "instance->code[slot]" if is_coded else "instance->value[slot]"
     threshold_value = (

@@ -1,7 +1,4 @@
-"""Build and run generated C on this computer, or on chips that qemu emulates.
-
-The programs check the answers of the code and measure its running time.
-"""
+"""Build and run generated C on this computer, or on chips that qemu emulates."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class BuildTarget:
         return bool(self.emulator)
 
     def explain_missing_program(self) -> str | None:
-        """Name the program that is not installed, and how to install it; None if none is."""
+        """Name a program that is not installed, and how to install it; None if all are."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
                 return f"{program} is not installed (apt install {self.packages})"
@@ -78,7 +75,7 @@ class BuildTarget:
         """
         if (problem := self.explain_missing_program()) is not None:
             raise InputError(f"{self.name}: {problem}")
-        # these templates have no public C name, so that the prefix has no effect
+        # these templates have no public C name, so the prefix has no effect
         placeholders = c_text.common_placeholders("m")
         (folder / HEADER).write_text(c_text.fill_template(HEADER, **placeholders))
         link_flags: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Write ``<name>_wire.h`` and ``.c``, a C client that sends offloaded instances to the cloud.
 
-The parts that are the same in every request are constants in flash. The C code joins them with the
-id, the time to live and the values, in CBOR or in JSON.
+The parts that are equal in every request are constants in flash. The C code joins them with the id,
+the time to live and the values, in CBOR or in JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ LONGEST_JSON_TTL = "86400000"
 LONGEST_JSON_FLOAT = "-123456789e-38"
 """Example of the longest text that the C code writes for a float32."""
 JSON_END = "]}"
-#: Largest sizes in docs/wire.md: of a response, and in addition for each class and for its row.
+#: Largest sizes in docs/wire.md of a response without its row, of the row without the classes, and
+#: of each class.
 RESPONSE_BYTES = 256
 CBOR_ROW_BYTES = 4
 JSON_ROW_BYTES = 16

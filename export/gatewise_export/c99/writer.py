@@ -145,7 +145,7 @@ def to_c(
 def write_cascade(
     cascade: Cascade, folder: Path, *, coded: ThresholdForm | None = None, name: str = "model"
 ) -> CSource:
-    """Write a cascade as C; see :func:`to_c`."""
+    """Write a cascade as C, as :func:`to_c` does."""
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     c_text.checked_identifier(name)
@@ -192,7 +192,7 @@ def write_cascade(
 def _write_smallest(
     cascade: Cascade, coded: ThresholdForm | None, name: str
 ) -> tuple[Layout, dict[str, str], int]:
-    """Lay out and write a cascade in the form `coded`, by default in the smallest form."""
+    """Lay out and write a cascade in the form `coded`, or by default in the smallest form."""
     layouts = [lay_out(cascade, None if coded == "float" else coded)]
     for code_bits in (8, 16) if coded is None else ():
         with suppress(ConversionError):  # too many thresholds of a feature
@@ -204,7 +204,7 @@ def _write_smallest(
 def _write_signals(
     cascade: Cascade, layout: Layout, name: str
 ) -> tuple[SignalSource | None, dict[str, str]]:
-    """Write the blocks that stages read, and the blocks for requests that C can compute."""
+    """Write the blocks that stages read, and those of the request's blocks that C can compute."""
     signal = cascade.signal
     if signal is None or not layout.n_slots:
         return None, {}
@@ -228,7 +228,7 @@ def _write_signals(
 def _main_placeholders(
     signals: SignalSource | None, placeholders: dict[str, str]
 ) -> dict[str, str]:
-    """Fill the parts of the example program that test the blocks."""
+    """Fill the parts of the example program that test blocks; empty without blocks."""
     if signals is None:
         return {"declared": "", "signals_test": ""}
     test_code = c_text.fill_template(
@@ -275,9 +275,7 @@ def _write_selftest(
     is_acquired = expected_answers.is_acquired[:, layout.columns]
     acquired_bits = np.packbits(is_acquired, axis=1, bitorder="little")
     tables.add("acquired", acquired_bits, "uint8_t", "One bit per slot: whether it was acquired.")
-    # the empty columns are for a cascade without stages
-    no_outputs = np.zeros((len(rows), 0), np.float32)
-    outputs = np.concatenate([no_outputs, *expected_answers.outputs], axis=1)
+    outputs = np.concatenate(expected_answers.outputs, axis=1)
     comment = "Outputs of the stages, as the bits of floats."
     tables.add("outputs", np.ascontiguousarray(outputs).view(np.uint32), "uint32_t", comment)
     n_outputs = np.array([stage_outputs.shape[1] for stage_outputs in expected_answers.outputs])

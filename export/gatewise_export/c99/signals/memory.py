@@ -1,4 +1,4 @@
-"""Place the buffers of steps so that those never needed at the same time can share memory."""
+"""Place the buffers of steps; buffers that are never needed at the same time share memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Buffer:
     """A buffer of `size` floats that is needed while `steps` run; other steps may overwrite it.
 
-    If `container` is set, the buffer begins at the offset of the buffer with that name.
+    With a `container` the buffer begins at the offset of the buffer with that name.
     """
 
     name: str
@@ -22,9 +22,9 @@ class Buffer:
 def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
     """Place buffers from `start` on; return their offsets and the end of the last one.
 
-    Buffers are placed in order of size, largest first and together with the buffers that they host.
-    Each goes to the lowest offset at which it overlaps no buffer that is needed at the same time.
-    The result is not always minimal, because minimal memory is a bin-packing problem.
+    The largest buffers are placed first, together with the buffers that they contain. Each gets the
+    lowest offset at which it overlaps no buffer that is needed at the same time. The memory is not
+    always minimal, because minimal memory is a bin-packing problem.
 
     >>> from dataclasses import replace
     >>> channels, power = Buffer("channels", 64, {0, 1}), Buffer("power", 33, {1, 2, 3})

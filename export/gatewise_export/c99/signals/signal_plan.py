@@ -1,4 +1,4 @@
-"""Plan the order, calls and memory of the steps that C computes for windows of one shape."""
+"""Plan the order, the calls and the memory of the steps that C computes for a window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gatewise_signals.steps import Step
 
 @dataclass(frozen=True, eq=False)
 class SignalPlan:
-    """Blocks in the order in which stages read them, and the steps that the blocks need.
+    """The blocks in the order in which stages read them, and the steps that they need.
 
     Attributes
     ----------
@@ -114,9 +114,9 @@ def _steps_of_block(graph: SignalGraph, block: Step) -> list[Step]:
 
 
 def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
-    """Find spectrograms that only one mel spectrogram reads.
+    """Find the spectrograms that one mel spectrogram reads, and no other step.
 
-    The mel spectrogram computes each frame's spectrum, so that memory holds only one frame.
+    To save memory, such a mel spectrogram computes the spectrum of each frame itself.
     """
     reader_types = {
         step: [type(reader) for reader in steps if step in reader.inputs] for step in steps
@@ -141,7 +141,7 @@ def _write_step_codes(
         ) from error
     step_codes = []
     for step_number, step in enumerate(steps):
-        # an inner spectrogram was left out of `steps`: its reader reads its input in its place
+        # an inner spectrogram is not among the steps; its reader reads the spectrogram's input
         input_steps = [
             input_step
             for direct_input in step.inputs
@@ -184,8 +184,9 @@ def _place_memory(
 ) -> tuple[dict[str, int], int]:
     """Place the results and the working memory of steps; return offsets and the size in floats.
 
-    A result is needed from its step to its last reader. A step that reads only the window can run
-    again for each block, so its result is needed only until its last reader within the block.
+    A result is needed from its step to its last reader. The result of a step that reads only the
+    window is needed only until its last reader within a block, because the step can run again for
+    another block.
     """
     steps_with_result = [{i} for i in range(len(step_codes))]
     for block_step in block_steps:
@@ -249,7 +250,7 @@ def _ancestors(step_codes: Sequence[StepCode], step_number: int) -> set[int]:
 def _mark_overwritten(
     step_codes: Sequence[StepCode], offsets: dict[str, int], shared_buffers: Sequence[Buffer]
 ) -> None:
-    """Record which results each step overwrites, of those computed from the window alone."""
+    """Record which results of steps that read only the window each step overwrites."""
     span_of_buffer = {
         buffer.name: range(offsets[buffer.name], offsets[buffer.name] + buffer.size)
         for buffer in shared_buffers

@@ -75,8 +75,7 @@ class StepCode:
         Shapes of the results that it reads.
     tables : SignalTables
     may_overwrite : bool
-        Whether the call may overwrite its input, because the input can be computed again from the
-        window.
+        Whether the call may overwrite its input, which the step before can compute again.
     input_expressions : list of str
         C expressions of its inputs.
     scratch_floats, input_scratch_floats : int
@@ -146,8 +145,8 @@ class StepCode:
     def put_result_in_input(self) -> None:
         """Place the result at the start of the input, if the input may be overwritten.
 
-        An input with several channels stays, because the first channel's result could overwrite
-        the second channel.
+        An input with several channels is not overwritten, because the result of its first channel
+        could overwrite its second channel.
         """
         self.has_result_in_input = self.may_overwrite and self.n_rows == 1
 

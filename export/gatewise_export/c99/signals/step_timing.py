@@ -17,14 +17,14 @@ from gatewise_export.c99.targets import TARGETS, BuildTarget
 from gatewise_signals.price_table import PriceTable
 from gatewise_signals.signal_input import SignalInput
 
-#: Prefix of the generated C names, which no one sees.
+#: Prefix of the generated C names.
 PREFIX = "m"
 #: Largest total size of a program's windows in bytes; the micro:bit has 256 KiB of flash.
 MAX_WINDOW_BYTES = 1 << 16
-#: Runs of each step on this computer; the shortest is the least disturbed by other processes.
+#: Runs of each step on this computer. Other processes disturb the shortest run the least.
 HOST_REPEATS = 20
 STEP_CALL_LINE = "            run(signals, step);\n"
-"""Template line that runs a step; here a call that also counts ticks replaces it."""
+"""Line of the template that runs a step. A call that also counts ticks replaces it."""
 
 
 def price_table_in_c(
