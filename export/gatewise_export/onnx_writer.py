@@ -1,7 +1,7 @@
 """Write flat arrays as ONNX graphs, with the same bytes on every machine.
 
-The module encodes protocol buffers without the ``onnx`` package, so that a device can write a
-stage's graph from its checked arrays instead of trusting a file. Field numbers are from
+A device writes a stage's graph from the checked arrays instead of trusting a file. Therefore this
+module encodes protocol buffers without the ``onnx`` package. Field numbers are from
 ``onnx.proto3``.
 
 A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs), from
@@ -75,7 +75,7 @@ def _varints(values: NDArray[np.int64]) -> bytes:
 
 def _word_fields(field: int, words: NDArray[np.bytes_]) -> bytes:
     """Encode an array of short words, each as :func:`_text_fields` does."""
-    # tags, lengths and letters are never zero, so zero bytes are numpy's padding
+    # remove numpy's padding: tags, lengths and letters are never zero
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     field_heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     field_heads[:, 1] = (letters != 0).sum(axis=1)
@@ -285,10 +285,10 @@ def _append_weighted_sum(
 ) -> None:
     """Add nodes for ``margins = sum_t values_t weights_t + bias``, summed in the order of t."""
     n_terms, n_outputs = weights.shape
-    # for a single output, gather a list of one index, so that the sums stay a column
+    # for a single output, gather a list of one index, which keeps the sums a column
     writer.add_constant("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
     writer.add_constant("weights", weights[:, 0] if n_outputs == 1 else weights)
-    # adding 0 turns -0 into 0, as numpy's sums start from 0
+    # adding 0 turns -0 into 0, because numpy's sums start from 0
     writer.add_constant("bias", bias + np.float32(0))
     if n_outputs > 1:
         writer.add_constant("output_axis", np.array([2]))

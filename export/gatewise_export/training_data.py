@@ -203,8 +203,8 @@ def _split(
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
-    # a fit needs two training rows of each class, so move missing ones from the test rows; only
-    # classes with so few rows that their rounded share is below two can lack them
+    # A fit needs two training rows of each class. Move them from the test rows for classes with so
+    # few rows that the rounded share of training rows may be below two.
     for class_index in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
         is_class = y[test] == classes[class_index]
         n_short = 2 - int(np.sum(y[training] == classes[class_index]))
@@ -244,7 +244,7 @@ def _check_split_of_data(
 def _hold_out_groups_or_latest(
     splitter: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
-    """Hold out the latest rows if they have times, or else whole groups."""
+    """Hold out the latest rows if rows have times, or else whole groups."""
     test_share = settings.test_size
     if splitter.time is None:
         test = _whole_groups(splitter, y, test_share, settings.seed)
@@ -270,7 +270,7 @@ def _whole_groups(
         """Count the classes among the remaining training rows."""
         return len(np.unique(np.delete(y, held_out_rows)))
 
-    # few large folds have similar class shares, such as 2 of 5 folds for a share of 0.4
+    # use few large folds, which have similar class shares, such as 2 of 5 for a share of 0.4
     n_folds = Fraction(test_share).limit_denominator(20).denominator
     n_folds = max(n_folds, round(1 / min(test_share, 1 - test_share)))
     folds = [fold for _, fold in splitter.folds(y, n_folds, seed)]

@@ -73,7 +73,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         troubles=(goal_problem,) if goal_problem else (),
         table_remarks=table_remarks,
     )
-    # Write the test rows last, so that a full disk does not lose the bundle.
+    # Write the test rows last, because a full disk must not lose the bundle.
     if settings.rows is None:
         return run
     try:
@@ -241,8 +241,8 @@ def _fit_system(
         frontier: Frontier | None = getattr(system, "frontier_", None)
         if frontier is None:
             raise
-        # No point reaches the goal, so take the nearest: the cheapest point for a budget, the most
-        # accurate one for a loss, and the one with the fewest offloads for an offload rate.
+        # No point reaches the goal, so activate the nearest: the cheapest point for a budget, the
+        # most accurate one for a loss, and the one with the fewest offloads for an offload rate.
         nearest_point = frontier.points[0 if "budget" in settings.goal else -1]
         if "offload_rate" in settings.goal:
             nearest_point = min(frontier.points, key=lambda point: point.offload_rate)

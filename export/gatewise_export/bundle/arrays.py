@@ -1,7 +1,7 @@
 """Write reproducible npz files, and read untrusted ones.
 
-The reader loads no pickle, and allocates memory only for bytes that the file contains. This module
-needs only the standard library and numpy, because devices use it.
+The reader loads no pickle, and allocates memory only for bytes that the file contains. Devices use
+this module, so it needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_
 #: Default bounds of a file, far above any sample: number of arrays, and their bytes in memory.
 MAX_ARRAYS = 2048
 MAX_BYTES = 64 << 20
-#: Largest size of an array's entry in the zip file's list, in bytes: 46, and a name, which is much
-#: shorter than the rest.
+#: Largest size of an array's entry in the zip file's list, in bytes: 46 and a short name.
 MAX_ENTRY_BYTES = 512
 #: Bytes before an npy header's text: magic string, version and length of the text.
 NPY_PREFIX_BYTES = 10
-#: Part of an npy file that is searched for its header; version 1.0 has a 16-bit header length.
+#: Number of bytes of an npy file that are searched for its header. The header of version 1.0 has a
+#: length of 16 bits.
 MAX_HEADER_BYTES = 1 << 16
-#: Bytes per read, so that an entry that expands beyond its limit stops early.
+#: Number of bytes per read, after which the size of the expanded entry is checked.
 CHUNK_BYTES = 1 << 20
 #: Header of an npy file exactly as numpy writes it (numpy.lib.format). A length of up to 18 digits
 #: fits in 64 bits.
@@ -43,8 +43,8 @@ _NPY_HEADER = re.compile(
     re.DOTALL,
 )
 
-#: Errors that zipfile and numpy raise for damaged or hostile files; a filter of warnings may turn
-#: their warnings into errors.
+#: Errors that zipfile and numpy raise for damaged or hostile files. A filter may turn warnings into
+#: errors.
 _READING_ERRORS = (
     ValueError,
     TypeError,

@@ -1,10 +1,10 @@
 """Open and check a bundle, which is a directory or the same files in one ``.gwb`` zip file.
 
-Bundles are untrusted. Only files that the manifest lists are read. Names must be plain file names
-and links are refused, so that no path leaves the bundle. Sizes are bounded, each hash is checked
-before its file is used, and neither pickle nor code is loaded. If the caller gives a public key,
-the signature (:mod:`.signing`) is checked before the manifest is parsed. This module needs only the
-standard library, msgspec and numpy, because devices use it; a key also needs ``cryptography``.
+Bundles are untrusted. Only files that the manifest lists are read. No path leaves the bundle,
+because names must be plain file names and links are refused. Sizes are bounded, each hash is
+checked before its file is used, and neither pickle nor code is loaded. If the caller gives a public
+key, the signature (:mod:`.signing`) is checked before the manifest is parsed. Devices use this
+module, so it needs only the standard library, msgspec and numpy; a key also needs ``cryptography``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Bundle:
         self.manifest = manifest
         self.signed_by = signed_by
         self._storage = storage
-        # contents that opening checked, kept until they are read, so that each is hashed once
+        # contents that opening has checked; they are kept until they are read, to hash each once
         self._checked_contents: dict[str, bytes] = {}
 
     @classmethod
@@ -132,9 +132,9 @@ class Bundle:
         return (cloud.file,)
 
     def claimed_key_ids(self) -> tuple[str, ...]:
-        """Ids of the keys in the SIGNATURE file; the signatures are not checked.
+        """Ids of the keys in the SIGNATURE file; their signatures are not checked.
 
-        The result is empty if the bundle is not signed. Raises SignatureError if the file is
+        The tuple is empty if the bundle is not signed. Raises SignatureError if the file is
         malformed or signs another manifest.
         """
         signatures = read_signature_file(self._storage)
@@ -277,7 +277,7 @@ class Bundle:
                 f"bundle {self.path}: {absent_files[0]} is missing, as in a bundle for devices: "
                 "give the full bundle",
             )
-        # devices write the graphs of flat arrays themselves, and do not read them
+        # only hash graphs of flat arrays, because devices do not read them but write them
         hashed_files = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
         hashed_files |= {manifest.cloud.file} if manifest.cloud is not None else set()
         for name, file_spec in manifest.files.items():
@@ -291,7 +291,7 @@ class Bundle:
     def _checked_content(self, name: str, file_spec: FileSpec) -> bytes:
         """Read a whole file; raise DamagedFileError if it differs from the packed file."""
         with self._storage.open_file(name) as file:
-            # one more byte shows that a file is longer than its listed size
+            # read one more byte, which shows that a file is longer than its listed size
             content = file.read(file_spec.size + 1)
         self._check_size_and_hash(
             name, file_spec, len(content), hashlib.sha256(content).hexdigest()
@@ -374,7 +374,7 @@ def open_to_sign(
 ) -> tuple[Bundle, Signer | None]:
     """Open a bundle that the key `sign` will sign; None for a bundle that stays unsigned.
 
-    A current signature by that key is checked first, so that an altered bundle is not signed.
+    A current signature by that key is checked, because an altered bundle must not be signed.
     """
     signer = None if sign is None else Signer(sign)
     bundle = Bundle.open(path, for_device=for_device)

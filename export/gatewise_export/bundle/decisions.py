@@ -1,7 +1,7 @@
 """Derive decisions from model outputs, and the expected decisions of ``sample.npz``.
 
 The sample stores rows and each model's outputs. Exits, labels and costs follow from these outputs
-and the active thresholds, so that one sample serves all operating points.
+and the active thresholds, so one sample serves all operating points.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def decide_outcome(
     exits = exit_stages(
         [score for _, score in margins_and_scores], manifest.active_point.thresholds
     )
-    # answers of every exit: the stages, then the cloud
+    # list the answers of every exit: the stages, then the cloud
     exit_answers = [
         answers(stage_margins, stage.link)
         for (stage_margins, _), stage in zip(margins_and_scores, manifest.stages, strict=True)
     ]
     if cloud_labels is not None:
         exit_answers.append(cloud_labels)
-    # without a cloud the last stage answers, or an earlier one if later ones cost too much
+    # the last possible exit answers the remaining rows; a cap on the cost may exclude later exits
     exits = np.minimum(exits, min(len(exit_answers) - 1, manifest.last_exit))
     return Outcome(
         margins=tuple(margins),
@@ -141,7 +141,7 @@ def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) ->
     if manifest.signal is None:
         return np.zeros(len(expected_features), np.bool_)
     features = manifest.signal.features(sample["windows"])
-    # the floor allows last-bit noise in a feature that is zero in the whole sample
+    # the lower bound allows rounding noise in a feature that is zero in the whole sample
     scales = np.maximum(np.nanmax(np.abs(expected_features), axis=0, initial=0.0), 1e-6)
     is_different = np.abs(features - expected_features) > FEATURE_TOLERANCE * scales
     return np.asarray(

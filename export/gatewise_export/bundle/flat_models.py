@@ -1,8 +1,8 @@
 """Read and write ``stage_<i>.npz``, a stage's model as flat arrays.
 
 Graphs and C are written from these arrays. The classes in :mod:`gatewise.models` define their types
-and dimensions. Files are untrusted: checks ensure that a walk through trees ends for any row, with
-finite margins. This module needs only the standard library and numpy, because devices use it.
+and dimensions. Files are untrusted, so checks ensure that every walk through the trees ends, with
+finite margins. Devices use this module, so it needs only the standard library and numpy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gatewise_export.bundle.errors import BundleError
 
 FlatModel: TypeAlias = TreeEnsemble | LinearModel | KernelModel
 FlatKind = Literal["trees", "lazy", "linear", "kernel"]
-#: Class of each kind's arrays; kinds of one class differ in how a stage acquires features.
+#: Class of each kind's arrays. Kinds with the same class differ in how a stage acquires features.
 MODEL_CLASSES: Final[dict[str, type[FlatModel]]] = {
     "trees": TreeEnsemble,
     "lazy": TreeEnsemble,
@@ -127,7 +127,7 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
     problem = _find_structure_problem(trees)
     if problem is not None:
         refuse(*problem)
-    # half of the range, so that also a difference of two margins is finite
+    # half of the range, because a difference of two margins must be finite as well
     largest_leaf_values = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
     if not np.abs(trees.base).max() + largest_leaf_values.sum(dtype=np.float64) < FLOAT32_MAX / 2:
         refuse("value", "is so large that margins could overflow float32")

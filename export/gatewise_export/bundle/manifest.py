@@ -151,7 +151,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     @property
     def device_input_names(self) -> tuple[str, ...]:
-        """Names of the inputs that a device must provide: columns, or a window and functions."""
+        """Names of the inputs that a device must have: columns, or a window and functions."""
         if self.signal is None:
             return self.column_names
         function_blocks = [

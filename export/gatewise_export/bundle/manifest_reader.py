@@ -1,4 +1,4 @@
-"""Read ``manifest.json`` and check its types, then the rules between its fields.
+"""Read ``manifest.json``: check its types, and then the rules between its fields.
 
 Every error is a ManifestError that names the field.
 """
@@ -205,7 +205,7 @@ def _check_files(manifest: Manifest) -> None:
     used_files += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used_files) > MAX_FILES:
         _fail("files", f"has {len(used_files)} entries, more than {MAX_FILES}")
-    # a model with the name of the manifest or signature would be overwritten, or read as such
+    # a model with the name of the manifest or signature would be overwritten, or read as one
     for name in (MANIFEST, SIGNATURE):
         if name in used_files:
             _fail("files", f"{name!r} cannot be the name of a model's file")
@@ -309,7 +309,7 @@ def largest_request(manifest: Manifest) -> int:
 def _check_points(manifest: Manifest) -> None:
     """Check the chain, thresholds and figures of each operating point."""
     n_classes = manifest.n_classes
-    # compare inline without calls, because a bundle may have thousands of points
+    # avoid calls, because a bundle may have thousands of points
     for i, point in enumerate(manifest.operating_points):
         field = f"operating_points[{i}]"
         if point.chain >= len(manifest.chains):

@@ -141,8 +141,8 @@ class ProbeSpec(Record, frozen=True):
     ----------
     rows : int
     undecided : int
-        Rows whose label depends on rounding: it changes if the model sums in float64, or two
-        classes have the same probability.
+        Rows with a label that depends on rounding. The label changes if the model sums in float64,
+        or two classes have the same probability.
     kinds : dict
         Number of rows of each kind.
     """
@@ -153,7 +153,7 @@ class ProbeSpec(Record, frozen=True):
 
 
 class CloudSpec(Record, frozen=True):
-    """The high-cost model.
+    """The description of the high-cost model.
 
     Attributes
     ----------
@@ -166,8 +166,8 @@ class CloudSpec(Record, frozen=True):
         (n, n_classes). Any other kind is the name of the library that reads the file.
     link : {"identity", "sigmoid", "softmax"}
     backend : str or None
-        Import path of the model, ``python:module:attribute``, if `file` is not a graph. It is only
-        information: a worker runs the backend that its operator names.
+        Import path of the model, ``python:module:attribute``, if `file` is not a graph. It informs
+        people only: a worker runs the backend that its operator names.
     probed : ProbeSpec or None
         None if the model was not converted.
     graph_problem : str or None

@@ -1,6 +1,6 @@
 """Copy a bundle as a directory or one file, and replace an existing bundle atomically.
 
-A copy has the same manifest, byte for byte, so that its signature stays valid.
+A copy has the same manifest, byte for byte, so its signature stays valid.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def repack(
 def replace_when_done(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Write a bundle's files next to `path`, and rename them to `path` when the block ends.
 
-    The block gets the path of the written files; if it raises, they are removed and `path` stays
-    unchanged. `path` must come from :func:`check_destination`.
+    Yields the path of the written files. If the block raises an exception, they are removed and
+    `path` stays unchanged. `path` must come from :func:`check_destination`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -5,11 +5,11 @@
     gatewise signature 1
     ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
 
-The second word is the key's id: the first 8 bytes, in hexadecimal, of the SHA-256 of the public
-key's 32 bytes (RFC 8032). The signed content is a context (:data:`MANIFEST_CONTEXT`) followed by
-the manifest's bytes, which contain the hash of every other file. The context makes the signature
-invalid for any other purpose. While the manifest of a directory is being replaced, the file has two
-signatures, so that one is always valid (:meth:`.Storage.write_manifest`).
+The second word is the key's id: the first 8 bytes, in hexadecimal digits, of the SHA-256 of the
+public key's 32 bytes (RFC 8032). The signed content is a context (:data:`MANIFEST_CONTEXT`)
+followed by the manifest's bytes, which contain the hash of every other file. The context makes the
+signature invalid for any other purpose. While the manifest of a directory is being replaced, the
+file has two signatures, one of which is valid (:meth:`.Storage.write_manifest`).
 
 Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable only by its owner) and NAME.pub.
 The ``cryptography`` library is loaded only when a key is used.
@@ -48,7 +48,7 @@ class Signature:
     key_id : str
         Id of the key, 16 hexadecimal digits.
     digest : str
-        SHA-256 of the signed content in hexadecimal. It is a hint; only `value` is proof.
+        SHA-256 of the signed content in hexadecimal digits. Only `value` proves it.
     value : bytes
         The 64 bytes of the Ed25519 signature.
     """
@@ -205,7 +205,7 @@ def read_signatures(content: bytes, name: str) -> list[Signature]:
         ]
     except ValueError:  # also UnicodeDecodeError and binascii.Error
         raise refusal from None
-    # accept only the exact form, so that a signature has one possible file
+    # accept only the exact form, because a signature must have a single possible file
     is_well_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
     is_well_formed = is_well_formed and all(
         _is_hex(signature.key_id, 16)

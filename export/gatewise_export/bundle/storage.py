@@ -1,7 +1,7 @@
 """Read and write a bundle's files, in a directory or in one zip file.
 
-Names are plain file names from a checked manifest. Links, pipes and directories are refused, so
-that no path leaves the bundle.
+Names are plain file names from a checked manifest. Links, pipes and directories are refused, so no
+path leaves the bundle.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def sync_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace a file by renaming a new one, so that it is never partly written.
+    """Replace a file by renaming a new one, so that readers see no partial file.
 
-    If `mode` is given, the new file is created with it, and gets the old file's owner.
+    With a `mode` the new file has this mode, and the owner of the old file.
     """
     new_file = path.with_name(f".{path.name}.new")
     new_file.unlink(missing_ok=True)  # left by a process that was killed
@@ -130,9 +130,9 @@ class _Folder:
     ) -> None:
         """Replace the manifest and its signature, and keep `files`.
 
-        A signed bundle stays valid if this is interrupted: first the new signature is added, then
-        the manifest is replaced, then the old signature is removed. Each step is one rename, and
-        after each step a signature covers the manifest.
+        A signed bundle stays valid if this is interrupted. First the new signature is added, then
+        the manifest is replaced, and then the old signature is removed. Each step is one rename,
+        and after each step a signature covers the manifest.
         """
         if signature is not None:
             with self.open_file(MANIFEST) as file:
@@ -199,7 +199,7 @@ class _Archive:
                         new_zip.open(zip_entry(name), "w") as target,
                     ):
                         shutil.copyfileobj(source, target)
-            # the content must be on the disk before the rename, which can reach it first
+            # write the content to the disk first, because the rename could reach the disk before it
             with new_file.open("rb") as written_file:
                 os.fsync(written_file.fileno())
             os.replace(new_file, self.path)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
-#: Allowed compression methods; decoders of other methods may need gigabytes of memory.
+#: Allowed compression methods. Decoders of other methods may need gigabytes of memory.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: Bits of the flags of an encrypted entry or a patch (APPNOTE.TXT 4.4.4).
 _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40

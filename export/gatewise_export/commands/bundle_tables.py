@@ -59,7 +59,7 @@ def print_bundle(manifest: Manifest, absent_files: Sequence[str] = ()) -> None:
     print()
     header = ("stage", "kind", "inputs", "cost up to here", "stops at", "size", "acquires")
     signal = manifest.signal
-    # stages on windows acquire steps, which have a separate table instead of the last column
+    # stages on windows acquire steps, which have a table of their own instead of the last column
     n_columns = len(header) - (signal is not None)
     print_table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
@@ -98,8 +98,8 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
 def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     """Rows of the table of stages; the last row is the cloud."""
     costs_by_exit = manifest.exit_costs().tolist()
-    # A lazy stage may acquire only some of its inputs, so its cost is an upper bound, and so is the
-    # cost of every later exit.
+    # A lazy stage may acquire only some of its inputs. Its cost and that of every later exit are
+    # therefore upper bounds.
     is_upper_bound = list(
         accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_)
     )
@@ -193,7 +193,7 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     lines = []
     if point.recall is not None and point.precision is not None:
         classes = sort_by_recall(point.recall)
-        # the others come last, where join_values replaces them with dots
+        # put the other classes last, where join_values replaces them with dots
         shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
         class_texts = [
             f"{manifest.classes[class_index]} {share_text(point.recall, class_index)} "

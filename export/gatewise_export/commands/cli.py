@@ -79,7 +79,7 @@ def frontier(
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
-            # A goal that no point reaches without bounds either is refused with its own error.
+            # If no point reaches the goal without bounds either, this raises the goal's own error.
             no_bounds = ClassBounds.from_mappings(opened_bundle.manifest.classes)
             choose_point(opened_bundle.manifest, goal, no_bounds, byte_limit)
             raise InputError(

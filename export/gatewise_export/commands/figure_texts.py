@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 #: Printed name of an operating point's `accuracy` by task.
 ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
-#: Largest number of classes in a line or table. The limits keep lines and tables readable on a
-#: terminal for bundles of many classes or columns.
+#: Largest number of classes in a line or table. A bundle may have too many classes or columns for a
+#: terminal.
 MAX_CLASSES_SHOWN = 8
-#: Largest number of column names in a line.
+#: Largest number of column names in a line, for the same reason.
 MAX_NAMES_SHOWN = 6
 
 

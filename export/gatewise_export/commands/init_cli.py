@@ -204,7 +204,7 @@ def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -
     if facts.comma_role is not None:
         comment = facts.comma_advice
     elif facts.kind in ("text", "category") and _FORMATTED_NUMBER.fullmatch(facts.example):
-        reason = None  # it was found for texts, and may not hold for numbers
+        reason = None  # the reason holds for texts, but perhaps not for numbers
         comment += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if reason:
         comment += f": {reason}"

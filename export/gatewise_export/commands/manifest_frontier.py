@@ -79,8 +79,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     hull_figures = set(map(_identifying_figures, frontier.hull().points))
     curve_figures = set(map(_identifying_figures, frontier.points))
     classes = _classes_to_show(manifest)
-    # Points off the curve are shown only if classes have bounds or are rare, because such a point
-    # may have the better recall.
+    # Show points off the curve only if classes have bounds or are rare, because such a point may
+    # have a better recall of these classes.
     shown_figures: set[tuple[float, ...]] | None = curve_figures
     if hull_only:
         shown_figures = hull_figures
@@ -92,7 +92,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         figures = _identifying_figures(point)
         is_active = i == manifest.active
         is_hidden = shown_figures is not None and figures not in shown_figures
-        # a point with the active point's figures would be a second line of the same point
+        # omit other points with the figures of the active point
         if not is_active and (is_hidden or figures == active_figures):
             continue
         is_off_curve = figures not in curve_figures
@@ -131,14 +131,13 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
 def _identifying_figures(point: OperatingPoint) -> tuple[float, ...]:
     """Figures that identify a point of the manifest on the frontier.
 
-    The frontier's copies of points may lack the stages that never stop, so that whole points
-    differ.
+    Whole points may differ, because the frontier's copies may lack the stages that never stop.
     """
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
 def _classes_to_show(manifest: Manifest) -> list[int]:
-    """Classes that get a column of recall: those with a bound, and a rare class."""
+    """Classes with a column of recall: classes with a bound, and a rare class."""
     class_rows = manifest.class_rows
     if class_rows is None or manifest.active_point.recall is None:
         return []

@@ -1,6 +1,6 @@
 """Arguments and options that several sub-commands share.
 
-Types whose name ends in ``Setting`` annotate fields of settings classes and check bounds.
+Types with names that end in ``Setting`` annotate fields of settings classes and check bounds.
 """
 
 from __future__ import annotations

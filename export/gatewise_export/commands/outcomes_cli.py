@@ -168,10 +168,10 @@ class _Columns:
         return self._frame[name].to_numpy()
 
     def answers(self, name: str) -> NDArray[Any]:
-        """Get a column of answers as text; numbers have the same text in whole and float columns.
+        """Get a column of answers as text; integers have the same text in a column of floats.
 
-        A missing answer is refused, because it would count as a wrong one, and two missing ones
-        would agree.
+        A missing answer is refused, because it would count as wrong, and two missing answers would
+        agree.
         """
         cells = self.values(name)
         is_missing = self._frame[name.strip()].isna().to_numpy()

@@ -20,7 +20,7 @@ from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
-#: Share of rows with implausible values above which a remark is made; a few outliers are normal.
+#: Share of rows with implausible values above which there is a remark. A few outliers are normal.
 MAX_IMPLAUSIBLE_SHARE = 0.01
 #: Function from rows of all features to class indices and probabilities.
 CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
@@ -213,7 +213,7 @@ def _class_indices(labels: NDArray[Any], manifest: Manifest, source: str) -> NDA
 def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
     """Print the figures of `gatewise verify` and the list of its comparisons.
 
-    `checks` has the report of each check by its name; a figure is printed if any report has it.
+    `checks` has the report of each check by its name. A figure that no report has is omitted.
     """
     text_of_figure = {
         "rows": "rows",

@@ -15,8 +15,8 @@ from gatewise_training.operating_points.promise_check import never_found
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-#: Below this number of test rows, an accuracy's interval is printed before the accuracy. With 100
-#: rows, the interval of 95 % is up to 20 points wide.
+#: Number of test rows below which the interval of an accuracy is printed before the accuracy. With
+#: 100 rows, the interval of 95 % is up to 20 percentage points wide.
 MIN_ROWS_FOR_ACCURACY = 100
 
 

@@ -1,7 +1,7 @@
 """Write a fitted system as a bundle, and check that the bundle decides as the system does.
 
 A bundle is written next to its destination, and renamed only if its models decide as the system
-does. The same system always gives the same files, byte for byte, except for the time `created`.
+does. Apart from the time `created`, the same system always gives the same files, byte for byte.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
 #: Largest number of rows in the self-test, which a device runs whenever it installs a bundle.
 MAX_SAMPLE_ROWS = 64
-#: Smallest allowed difference between the two largest probabilities of a sample row. Machines round
-#: ``exp`` differently, so that the same model may give a closer row another label.
+#: Smallest allowed difference between the two largest probabilities of a sample row. The label of a
+#: closer row may differ between machines, because they round ``exp`` differently.
 MIN_PROBABILITY_GAP = 1e-3
 #: Largest allowed difference of a converted high-cost model's probability on the sample; a graph
 #: may sum in float32 where the model sums in float64.
@@ -125,7 +125,7 @@ def pack(
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
-    # a TableEncoder wraps the RowEncoder that devices run
+    # devices run the RowEncoder inside of a TableEncoder
     row_encoder = None if encoder is None else getattr(encoder, "encoder_", encoder)
     if row_encoder is not None:
         _check_encoder(system, row_encoder)
@@ -147,7 +147,7 @@ def pack(
             high_cost_model, rows, allow_missing=system.missing_["cloud"] == "allowed"
         )
     content_of_file = _collect_model_files(system, all_stage_files, cloud_file, signal)
-    # choose rows for the self-test, without rows whose two largest probabilities are close
+    # choose the rows of the self-test, which must not have two close largest probabilities
     cloud_answers = (
         None if high_cost_model is None else _answer_rows(high_cost_model, cloud_file, rows)
     )
@@ -185,7 +185,7 @@ def pack(
     if signer is not None:
         content_of_file[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
     with replace_when_done(path, content_of_file) as new_path:
-        # The bundle has no file of an opaque model to compare, and more calls of it may be costly.
+        # An opaque model has no file to compare, and calling it again may be costly.
         opaque_answers = (
             None
             if cloud_answers is None or cloud_file is not None
@@ -229,7 +229,7 @@ def _check_given_graph(content: bytes, name: str) -> None:
     except Exception as error:  # protobuf's and shape inference's errors have no common base class
         raise InputError(f"{name} is not a usable ONNX graph: {one_line(error)}") from error
     has_external_data = onnx.external_data_helper.uses_external_data
-    # a bundle contains one file per graph, and the hash of that file would not cover other files
+    # a bundle has one file per graph, and its hash would not cover data in other files
     external_tensors = [
         tensor.name
         for tensor in onnx.external_data_helper._get_all_tensors(model)
@@ -253,7 +253,7 @@ def _collect_model_files(
         for stage_files in all_stage_files
         for name, content in stage_files.contents.items()
     }
-    _check_sizes(content_of_file)  # before the high-cost model's file, which no device reads
+    _check_sizes(content_of_file)  # without the high-cost model's file, which no device reads
     for name, content in ({} if signal is None else signal.models).items():
         _check_given_graph(content, name)
         content_of_file[name] = content
@@ -319,7 +319,7 @@ def _read_sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.flo
 
 
 def _backend_content(model: HighCostModel, classes: NDArray[Any]) -> bytes:
-    """Describe the backend of an opaque model for people; no program loads this file."""
+    """Describe the backend of an opaque model for people; no program reads this file."""
     document = {
         "backend": model.backend,
         "inputs": len(model.features),
@@ -334,7 +334,7 @@ def _answer_rows(
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Compute class indices and probabilities with the converted file or the opaque model.
 
-    A worker runs the file, so that its answers and not the model's belong into the sample.
+    The sample has the answers of the file, because a worker runs the file and not the model.
     """
     if cloud_file is None:
         return model.answers(rows)
@@ -344,7 +344,7 @@ def _answer_rows(
 def _mark_clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark rows with a clear largest probability; mark all rows if no row has one.
 
-    A self-test without rows would accept any model.
+    Without any row the self-test would accept every model.
     """
     two_largest = np.sort(probabilities, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_largest[:, 1] - two_largest[:, 0] > MIN_PROBABILITY_GAP
@@ -390,15 +390,14 @@ def _check_decisions(
     """Compare each chain of the bundle with the system; raise VerifyError if they differ."""
     if answers is None:
         answers = HighCostAnswers.of_system(system, bundle, rows)
-    # Points of a chain share their models and differ only in thresholds, so that one point of each
-    # chain is compared. The order is reversed because a dict keeps the last value of a key.
-    points = bundle.manifest.operating_points
-    first_point_of_chain = {point.chain: i for i, point in reversed(list(enumerate(points)))}
-    for point_index in {bundle.manifest.active, *first_point_of_chain.values()}:
+    # Compare the active point and one point of each chain, because the other points of a chain have
+    # the same models and differ only in thresholds.
+    point_of_chain = {point.chain: i for i, point in enumerate(bundle.manifest.operating_points)}
+    for point_index in {bundle.manifest.active, *point_of_chain.values()}:
         system_at_point = copy.copy(system)  # shares the fitted models
         system_at_point.operating_point_ = system.operating_points_[point_index]
         report = verify(system_at_point, bundle.with_active(point_index), rows, high_cost=answers)
-        # stages must have the same bits as in training, so that device and simulation agree
+        # stages must give the same bits as in training, because device and simulation must agree
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"nothing was packed: the graphs decide "

@@ -1,7 +1,7 @@
 """Extend a classifier's graph by the outputs that a worker expects.
 
-Graphs of skl2onnx and of users output labels, but a bundle's graphs output class indices. Nodes at
-the end of the graph convert one to the other; the nodes before them do not change.
+Graphs of skl2onnx and of users output labels, but a bundle's graphs must output class indices.
+Nodes at the end of the graph convert the labels; the other nodes stay as they are.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _encode_graph(model: onnx.ModelProto, n_features: int, n_classes: int) -> by
 
 
 def _rename_values(graph: onnx.GraphProto, new_names: dict[str, str]) -> None:
-    """Number all values, so that names cannot clash or depend on skl2onnx's counters."""
+    """Number all values, because names could clash and would depend on skl2onnx's counters."""
 
     def new_name(name: str) -> str:
         return new_names.setdefault(name, f"v{len(new_names)}") if name else ""

@@ -2,10 +2,10 @@
 
 Tree ensembles (the built-in boosted model, forests and LightGBM models) become flat trees, which
 :mod:`gatewise_export.onnx_writer` writes as a graph with the output ``margins``. Other scikit-learn
-classifiers become graphs that compute as scikit-learn does. ONNX graphs that the user gives are
-extended. Both kinds output ``label``, the class index, and ``probabilities``, one column per class.
-A booster without an exact graph becomes a model file of its library; the worker then needs this
-library.
+classifiers become graphs that compute as scikit-learn does, and ONNX graphs that the user gives are
+extended. Graphs of both kinds output ``label``, the class index, and ``probabilities``, with a
+column for each class. A booster without an exact graph becomes a model file of its library, which
+workers then need.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: Largest number of characters of a text in a manifest.
 MAX_PROBLEM_LENGTH = 256
-#: Margin of a class that the model was not fitted on: softmax gives it 0, and sums stay finite.
+#: Margin of a class that the model was not fitted on. Its softmax is 0, and sums stay finite.
 ABSENT_CLASS_MARGIN = np.float32(-1e30)
 
 
@@ -150,11 +150,11 @@ def convert_and_probe(
     """
     if model.onnx is not None:
         return convert_to_graph(model)
-    # the file reads only the model's columns, so compare it with a model that reads only these
+    # the file reads only the columns of the model, so compare it with a model of these columns
     model_rows = sample[:, model.features]
     reduced_model = replace(model, features=np.arange(len(model.features)))
     is_forest = library_class_name(inner_estimator(model.estimator)) in FOREST_CLASSES
-    # flat trees that were trained here have no classifier that they were converted from
+    # flat trees that were trained here were not converted from a classifier
     probed_classifier = model.trees if model.estimator is None else model.estimator
     graph_errors: list[ConversionError] = []
     for allows_flat_trees in (True, False) if is_forest else (True,):
@@ -182,8 +182,7 @@ def convert_and_probe(
     if library_file is None:
         raise graph_errors[0]
     library, content, probe_figures = library_file
-    # An error may give advice after a semicolon. It is for the user who packs the model, not for
-    # readers of the manifest.
+    # Leave out the advice after the semicolon, which is for the user who packs the model.
     graph_problem = str(graph_errors[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
     return CloudFile(
         content, library, "identity", model.n_classes, _probe_spec(probe_figures), graph_problem

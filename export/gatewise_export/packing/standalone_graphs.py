@@ -1,6 +1,6 @@
 """Export stages and high-cost models as ONNX graphs from rows to labels, for other programs.
 
-Gatewise's devices and workers use graphs that output margins (:mod:`gatewise_export.onnx_writer`).
+Devices use graphs that output margins instead (:mod:`gatewise_export.onnx_writer`).
 """
 
 from __future__ import annotations

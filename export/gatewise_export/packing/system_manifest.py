@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 #: File that names the backend of an opaque high-cost model, instead of its graph.
 BACKEND = "backend.json"
-#: Largest number of classes for which operating points list figures by class; a manifest with
+#: Largest number of classes for which operating points have figures by class. A manifest with
 #: thousands of points and classes would be too large to read.
 MAX_LISTED_CLASSES = 64
 
@@ -59,7 +59,7 @@ class StageFiles:
 
     @classmethod
     def of_stage(cls, stage: Stage, stage_index: int) -> Self:
-        """Write a stage's flat arrays and their graph, or take over its given graph."""
+        """Write a stage's flat arrays and their graph, or use its given graph."""
         arrays_file = f"stage_{stage_index}.npz"
         graph_file = f"stage_{stage_index}.onnx"
         if isinstance(stage.model, GraphModel):
@@ -213,7 +213,7 @@ def _rounded_point(point: OperatingPoint, *, has_cloud: bool) -> OperatingPoint:
         for name in ("balanced_accuracy", "log_loss", "brier_score")
     }
     changes |= {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
-    if not has_cloud:  # the last stage answers whatever its score
+    if not has_cloud:  # the last stage answers with any score
         changes |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
     return msgspec.structs.replace(point, **changes)
 

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 #: Class indices and probabilities of a high-cost model; None for both without one.
 CloudAnswers = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
-#: Rows per run; a kernel machine's graph needs memory for rows times landmarks times features.
+#: Number of rows per run. It bounds the memory of a kernel machine's graph, which is proportional
+#: to rows times landmarks times features.
 BATCH_ROWS = 256
 
 
 class HighCostAnswers(NamedTuple):
-    """Answers to the same rows by a high-cost model and by its graph in the bundle."""
+    """The answers of a high-cost model, and of its graph in the bundle, to the same rows."""
 
     model: CloudAnswers
     graph: CloudAnswers
@@ -51,7 +52,7 @@ class HighCostAnswers(NamedTuple):
     def of_system(
         cls, system: BudgetedClassifier, bundle: Bundle, rows: NDArray[np.float32]
     ) -> HighCostAnswers:
-        """Compute both; an opaque model has no graph, so its answers serve as both."""
+        """Compute the answers; an opaque model has no graph, so its answers are used for both."""
         high_cost_model = system.high_cost_model_
         if high_cost_model is None:
             return cls((None, None), (None, None))
@@ -78,7 +79,7 @@ def verify(
     X : array-like of shape (n, n_features)
         Rows to compare on; a DataFrame of raw columns if the bundle has encoders.
     high_cost : HighCostAnswers, optional
-        Answers to these rows, if known.
+        Answers of the high-cost model to these rows, if known.
 
     Returns
     -------
@@ -125,7 +126,7 @@ def _system_outcome(
     """Compute the decisions of a fitted system, given its high-cost model's answers."""
     exits = system.exit_stage(named_rows)
     cloud_labels, cloud_probabilities = cloud_answers
-    # predict only rows that a stage answers, because the high-cost model may be slow
+    # predict only the rows that a stage answers, because the high-cost model may be slow
     is_local = np.ones(len(rows), np.bool_) if cloud_labels is None else exits < len(system.stages_)
     decided_labels = (
         np.zeros(len(rows), np.float32) if cloud_labels is None else cloud_labels.copy()
@@ -147,7 +148,7 @@ def _system_outcome(
 
 
 def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Copy a system that reads windows, so that the copy reads the features of its blocks."""
+    """Copy a system that reads windows; the copy reads the features of its blocks instead."""
     system_copy = copy.copy(system)
     system_copy.__dict__.pop("signal_input_", None)
     return system_copy
@@ -266,7 +267,7 @@ def self_test(
 def graph_outcome(
     bundle: Bundle, rows: NDArray[np.float32], *, cloud_answers: CloudAnswers | None = None
 ) -> Outcome:
-    """Run every graph of a bundle on all rows, without the cloud's if `cloud_answers` are known."""
+    """Run every graph of a bundle on all rows; skip the cloud's if `cloud_answers` are known."""
     manifest = bundle.manifest
     margins = []
     acquired = []

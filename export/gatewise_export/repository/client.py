@@ -1,10 +1,10 @@
 """The device's client of a repository, which verifies offers and fetches releases.
 
 python-tuf checks signatures, thresholds, expiry and versions, and stores the newest metadata in a
-folder. If files in this folder are damaged, it ignores them and would accept older metadata.
-Therefore the device's state also stores the newest version of each role with the role's keys. A
-lower version is refused as long as the keys are the same. New keys end this check, because an
-operator replaces keys to recover from a fast-forward attack.
+folder. It ignores damaged files in this folder and would then accept older metadata. Therefore the
+device's state also stores the newest version of each role with the role's keys. A lower version is
+refused while the keys are the same. After a change of keys it is accepted, because an operator
+replaces keys to recover from a fast-forward attack.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class RepositoryClient:
     def refresh(self, seen_versions: SeenVersions) -> tuple[list[OfferedRelease], SeenVersions]:
         """Fetch and verify the current offers; return them with the versions of the metadata.
 
-        If the folder cannot be written, the metadata is stored in memory, so that the device can
+        If the folder cannot be written, the metadata is stored in memory, because the device must
         still leave a withdrawn release. Raises UpdateError with the reason ``fetch``, ``metadata``
         or ``store``.
         """

@@ -1,9 +1,8 @@
 """Fetch files of a repository, over HTTP(S) or from a folder, within a time limit.
 
-Socket timeouts do not limit a server that sends headers slowly or repeats ``100 Continue`` forever.
-Therefore a timer closes the connection when the time is over, and :meth:`BoundedFetcher.stop`
-closes it at once. The caller reads at most the signed length. Redirects are errors, and proxies are
-not used.
+Socket timeouts do not stop a server that sends headers slowly or repeats ``100 Continue`` forever.
+Therefore a timer closes the connection at the time limit, and :meth:`BoundedFetcher.stop` closes it
+at once. The caller reads at most the signed length. Redirects are errors, and proxies are not used.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ class BoundedFetcher(FetcherInterface):
     """Fetcher with the time limit that :meth:`set_time_limit` sets.
 
     The authorities in `ca_file` are trusted in addition to the system's. A connection may be silent
-    for `timeout_s` seconds. A fetch ends if `is_cancelled`, which is called before and after
-    connecting, returns true: call :meth:`interrupt` when its value changes. `received_bytes` counts
-    the bytes of files. Raises InputError if `ca_file` cannot be used.
+    for `timeout_s` seconds. A fetch ends if `is_cancelled()` is true before or after connecting;
+    call :meth:`interrupt` when it becomes true later. `received_bytes` counts the bytes of files.
+    Raises InputError if `ca_file` cannot be used.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class BoundedFetcher(FetcherInterface):
                     )
                 while chunk := response.read(_CHUNK_BYTES):
                     yield self._count_bytes(chunk)
-                # if the length is unknown, a closed connection looks like the end of the file
+                # without a stated length, a closed connection looks like the end of the file
                 if self._is_over():
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:

@@ -8,9 +8,9 @@ hashes, and the devices that can run them::
      "runtime": "0.1.0", "hardware": ["aarch64"],
      "files": {"manifest.json": {"sha256": "...", "size": 4821}, ...}}
 
-This file never changes. Its offer can change: devices prefer the highest serial, and the rollout is
-the share of devices that get the offer, in units of 1/10000 because signed JSON has no fractions.
-Both are in the signed targets metadata, under ``custom``.
+This file never changes, but its offer can. Devices prefer the offer with the highest serial. The
+rollout is the share of devices that get the offer, in units of 1/10000 because signed JSON has no
+fractions. Both are in the signed targets metadata, under ``custom``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class OfferedRelease:
     def is_for(self, device: str) -> bool:
         """Whether a device is in the rollout.
 
-        A device's draw is a hash of its id and the release's name, so that a growing share only
+        A device's draw is a hash of its id and the release's name. A growing share therefore only
         adds devices, and each release begins with other devices.
         """
         digest = hashlib.sha256(f"{device}\0{self}".encode()).digest()
@@ -153,7 +153,7 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
     """Read the releases in verified targets metadata, in the order of preference."""
     offers = []
     for path, target in targets.targets.items():
-        # a path with fewer parts gets empty ones, and is then not the path of a release
+        # a path with fewer parts gets empty parts, and is not the path of a release
         model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
         if name == RELEASE_FILE and isinstance(custom, dict):

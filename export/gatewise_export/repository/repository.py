@@ -7,9 +7,9 @@
 
 The metadata of each role is signed with Ed25519 keys from another folder, which is never served.
 ``root`` lists the keys of all roles, ``targets`` lists the files, and ``snapshot`` and
-``timestamp`` list the current versions. The last two expire after days, so that a device notices if
-it is cut off from updates. Files are written before the metadata that lists them, and
-``timestamp.json`` is written last, so that a killed writer leaves the repository unchanged.
+``timestamp`` list the current versions. The last two expire after some days, by which a device
+notices that it is cut off from updates. Files are written before the metadata that lists them, and
+``timestamp.json`` is written last. A killed writer therefore leaves the repository unchanged.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class Repository:
         are offered. Raises StaleVersionError if the repository is not at the `expected_version`.
         """
         if name is None:
-            # in reverse order, so that a model's preferred release replaces its other releases
+            # in reverse order, because the last entry of a model, its preferred release, stays
             preferred = {offer.model: offer for offer in reversed(self.offers()) if offer.rollout}
             if len(preferred) != 1:
                 raise InputError(
@@ -316,7 +316,7 @@ class Repository:
             new_key = self._new_key(role).public_key
             root.revoke_key(old_key_id, role)
             root.add_key(new_key, role)
-            # the old keys also sign, so that the metadata is valid under both roots
+            # the old keys also sign, because the metadata must be valid under both roots
             if role == "targets":
                 self._write_metadata("targets", extra_signers=role_signers)
             if role != "root":
