@@ -67,14 +67,9 @@ def self_test(
     meter = Meter(bundle.manifest.feature_costs())
     stage_runs = [_run_stage(stage, X, meter) for stage in stages]
     outputs_by_row = list(zip(*(stage_run.outputs for stage_run in stage_runs), strict=True))
-    exits = np.array([_exit_stage(row_outputs) for row_outputs in outputs_by_row])
-    exits = np.minimum(exits, bundle.manifest.last_exit)
-    labels = np.array(
-        [
-            _stage_label(row_outputs[min(exit_stage, len(row_outputs) - 1)])
-            for row_outputs, exit_stage in zip(outputs_by_row, exits, strict=True)
-        ]
-    )
+    last_exit = bundle.manifest.last_exit
+    exits_and_labels = [_decide(row_outputs, last_exit) for row_outputs in outputs_by_row]
+    exits, labels = (np.array(decisions) for decisions in zip(*exits_and_labels, strict=True))
     # Compare the features and the outputs of each stage.
     differences: dict[str, int] = {}
     has_equal_margins = np.ones(len(X), np.bool_)
@@ -151,13 +146,12 @@ def _run_stage(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _Sta
     return _StageRun(outputs, single_row_margins, acquired)
 
 
-def _exit_stage(outputs: Sequence[StageOutput]) -> int:
-    """Index of the first stage that stops for one instance; the number of stages if none stops."""
-    return next((i for i, output in enumerate(outputs) if output.stops), len(outputs))
-
-
-def _stage_label(output: StageOutput) -> int | float:
-    return output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
+def _decide(outputs: Sequence[StageOutput], last_exit: int) -> tuple[int, int | float]:
+    """Exit of one instance, or the number of stages if none stops, and the last stage's label."""
+    exit_stage = next((i for i, output in enumerate(outputs) if output.stops), len(outputs))
+    exit_stage = min(exit_stage, last_exit)
+    output = outputs[min(exit_stage, len(outputs) - 1)]
+    return exit_stage, output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
 
 
 def _have_equal_answers(

@@ -51,16 +51,6 @@ class TableRows:
     row_errors: dict[int, InputError] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _TableColumns:
-    """Positions of columns in the header of a file; -1 for a column that it lacks."""
-
-    positions: list[int]
-    kept_positions: dict[str, int]
-    ignored_columns: tuple[str, ...]
-    absent_columns: tuple[str, ...]
-
-
 def read_table(
     path: str | Path,
     column_names: Sequence[str],
@@ -82,22 +72,22 @@ def read_table(
     is_parquet = Path(path).suffix.lower() == ".parquet"
     file_rows = _parquet_rows(path) if is_parquet else csv_rows(path)
     _, names = next(file_rows)
-    columns = _find_columns(path, names, column_names, kept_columns)
-    n_absent = len(columns.absent_columns)
+    position_of_name = _find_columns(path, names, column_names, kept_columns)
+    absent_columns = tuple(name for name in column_names if name not in position_of_name)
+    n_absent = len(absent_columns)
     if n_absent and (not allow_incomplete or n_absent == len(column_names)):
         more_note = f" (and {n_absent - 1} more)" if n_absent > 1 else ""
         raise InputError(
-            f"{path} has no column {columns.absent_columns[0]!r}{more_note}, which the bundle needs"
+            f"{path} has no column {absent_columns[0]!r}{more_note}, which the bundle needs"
         )
+    positions = [position_of_name.get(name, -1) for name in column_names]
     line_numbers = []
     cells = []
     kept_cells = []
     for line_number, row in file_rows:
         line_numbers.append(line_number)
-        cells.append([row[position] if position >= 0 else "" for position in columns.positions])
-        kept_cells.append(
-            {name: row[position] for name, position in columns.kept_positions.items()}
-        )
+        cells.append([row[position] if position >= 0 else "" for position in positions])
+        kept_cells.append({name: row[position_of_name[name]] for name in kept_columns})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
     if encoder is not None:
@@ -114,31 +104,30 @@ def read_table(
     if row_errors and not allow_incomplete:
         raise row_errors[min(row_errors)]
     return TableRows(
-        rows, line_numbers, kept_cells, columns.ignored_columns, columns.absent_columns, row_errors
+        rows=rows,
+        line_numbers=line_numbers,
+        kept_cells=kept_cells,
+        ignored_columns=tuple(name for name in names if name not in position_of_name),
+        absent_columns=absent_columns,
+        row_errors=row_errors,
     )
 
 
 def _find_columns(
     path: str | Path, names: list[str], column_names: Sequence[str], kept_columns: Sequence[str]
-) -> _TableColumns:
-    """Find columns among the `names` of a header.
+) -> dict[str, int]:
+    """Find the positions of columns among the `names` of a header.
 
-    Raises InputError if a column appears twice, or one that is to be kept is missing.
+    Raises InputError if a column appears twice, or if a kept column is missing.
     """
-    duplicate_names = [name for name in [*column_names, *kept_columns] if names.count(name) > 1]
+    needed_names = [*column_names, *kept_columns]
+    duplicate_names = [name for name in needed_names if names.count(name) > 1]
     if duplicate_names:
         raise InputError(f"{path} has the column {duplicate_names[0]!r} twice")
     unknown_names = [name for name in kept_columns if name not in names]
     if unknown_names:
         raise InputError(f"{path} has no column {unknown_names[0]!r}, which is to be kept")
-    return _TableColumns(
-        positions=[names.index(name) if name in names else -1 for name in column_names],
-        kept_positions={name: names.index(name) for name in kept_columns},
-        ignored_columns=tuple(
-            name for name in names if name not in column_names and name not in kept_columns
-        ),
-        absent_columns=tuple(name for name in column_names if name not in names),
-    )
+    return {name: names.index(name) for name in needed_names if name in names}
 
 
 def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:

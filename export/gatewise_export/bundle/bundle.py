@@ -10,7 +10,6 @@ module, so it needs only the standard library, msgspec and numpy; a key also nee
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,14 @@ from gatewise_export.bundle.errors import (
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE, FileSpec, StageSpec
+from gatewise_export.bundle.manifest_records import (
+    MANIFEST,
+    RANGES,
+    SAMPLE,
+    FileSpec,
+    StageSpec,
+    version_numbers,
+)
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
@@ -408,9 +414,6 @@ def _read_manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> 
 
 
 def _check_runtime_version(path: Path, min_version: str) -> None:
-    def version_numbers(version: str) -> tuple[int, ...]:
-        return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-
     if version_numbers(min_version) > version_numbers(__version__):
         raise BundleError(
             f"bundle {path} needs gatewise {min_version} or newer: update gatewise, which is "

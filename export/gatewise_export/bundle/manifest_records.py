@@ -7,6 +7,7 @@ records, and its hostile bundles with the reader.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -61,6 +62,15 @@ Version = Annotated[
 ]
 Sha256 = Annotated[str, Meta(pattern=rf"^[0-9a-f]{{64}}{END}", description="64 hexadecimal digits")]
 Names = Annotated[tuple[Text, ...], Meta(max_length=MAX_FEATURES)]
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """Numbers of a version, which compare as versions do.
+
+    >>> version_numbers("0.10.0") > version_numbers("0.9.2")
+    True
+    """
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 class FeatureSpec(Record, frozen=True):

@@ -36,7 +36,6 @@ from gatewise_export.packing.converters import CloudFile, convert_and_probe
 from gatewise_export.packing.system_manifest import (
     BACKEND,
     StageFiles,
-    Title,
     chains_of,
     check_column_names,
     manifest_of_system,
@@ -166,14 +165,14 @@ def pack(
     content_of_file[SAMPLE] = write_arrays(sample_arrays)
     if hasattr(system, "training_ranges_"):
         content_of_file[RANGES] = write_arrays(system.training_ranges_.arrays())
-    creation_time = datetime.now(UTC) if created is None else created.astimezone(UTC)
-    title = Title(name, version, creation_time)
     manifest = manifest_of_system(
         system,
-        title,
         all_stage_files,
         cloud_file,
         content_of_file,
+        name=name,
+        version=version,
+        created=datetime.now(UTC) if created is None else created.astimezone(UTC),
         encoder=row_encoder,
         signal=signal,
     )

@@ -74,22 +74,15 @@ class StageFiles:
         )
 
 
-@dataclass(frozen=True)
-class Title:
-    """Name, version and creation time of a bundle."""
-
-    name: str
-    version: str
-    created: datetime
-
-
 def manifest_of_system(
     system: BudgetedClassifier,
-    title: Title,
     stages: Sequence[StageFiles],
     cloud: CloudFile | None,
     files: Mapping[str, bytes],
     *,
+    name: str,
+    version: str,
+    created: datetime,
     encoder: RowEncoder | None = None,
     signal: SignalInput | None = None,
 ) -> Manifest:
@@ -103,20 +96,20 @@ def manifest_of_system(
     prices = system.cloud_prices_
     high_cost_model = system.high_cost_model_
     index_of_stage = {stage_files.stage: i for i, stage_files in enumerate(stages)}
-    stage_specs = tuple(_stage_spec(stage_files, feature_names, files) for stage_files in stages)
+    stage_specs = tuple(_stage_spec(stage_files, feature_names) for stage_files in stages)
     manifest = Manifest(
         schema_version=2,
-        name=title.name,
-        version=title.version,
-        created=title.created.isoformat(timespec="seconds"),
+        name=name,
+        version=version,
+        created=created.isoformat(timespec="seconds"),
         min_runtime_version="0.1.0",
         task=_task_of(system),
         instance=_instance_spec(system),
         classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
         link=stage_specs[-1].link,
         features=tuple(
-            FeatureSpec(name, float(price), group)
-            for name, price, group in zip(feature_names, costs.own, groups, strict=True)
+            FeatureSpec(feature_name, float(price), group)
+            for feature_name, price, group in zip(feature_names, costs.own, groups, strict=True)
         ),
         groups=tuple(
             GroupSpec(group, float(price), tuple(costs.prerequisites.get(group, ())))
@@ -135,8 +128,8 @@ def manifest_of_system(
         ),
         active=points.index(system.operating_point_),
         files={
-            name: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
-            for name, content in sorted(files.items())
+            file_name: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+            for file_name, content in sorted(files.items())
         },
         encoder=encoder,
         signal=signal,
@@ -173,9 +166,7 @@ def check_column_names(names: Sequence[str]) -> None:
         raise InputError(f"rename columns that a bundle cannot hold: {'; '.join(problems)}")
 
 
-def _stage_spec(
-    stage_files: StageFiles, names: Sequence[str], files: Mapping[str, bytes]
-) -> StageSpec:
+def _stage_spec(stage_files: StageFiles, names: Sequence[str]) -> StageSpec:
     stage = stage_files.stage
     return StageSpec(
         kind=stage_files.kind,

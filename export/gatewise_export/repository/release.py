@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from gatewise.documents import END, FileName, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
-from gatewise_export.bundle.manifest_records import FileSpec
+from gatewise_export.bundle.manifest_records import FileSpec, version_numbers
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
@@ -113,7 +113,7 @@ class Release(Record, frozen=True):
         missing_features = sorted(set(self.features) - set(features))
         if missing_features:
             return f"it needs the feature {missing_features[0]!r}, which this device does not have"
-        if _version_numbers(self.runtime) > _version_numbers(runtime):
+        if version_numbers(self.runtime) > version_numbers(runtime):
             return f"it needs gatewise {self.runtime} or newer; this is {runtime}"
         if self.hardware and hardware not in self.hardware:
             return f"it is for {', '.join(self.hardware)}, not for {hardware}"
@@ -188,7 +188,3 @@ def check_rollout(share: float) -> None:
     """Raise InputError unless a `share` of the devices is above 0 and up to 1."""
     if not 0 < share <= 1:
         raise InputError(f"a rollout of {share:g}: give a share above 0 and at most 1 (100%)")
-
-
-def _version_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
