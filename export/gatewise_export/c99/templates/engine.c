@@ -114,6 +114,7 @@ static float leaf_number(const trees_type *trees, uint32_t i)
 ${leaf_number}}
 //// add_leaf
 
+/* Add the numbers of a tree's leaf to the outputs. */
 static void add_leaf(const trees_type *trees, uint32_t tree, uint32_t leaf, float *out)
 {
     uint32_t row = ${leaf_row};

@@ -30,6 +30,7 @@ static void grey(const ${element} *x, uint32_t n, float scale, float red, float 
 }
 //// difference
 
+/* Absolute difference of each value in two frames. */
 static void difference(const float *before, const float *after, uint32_t n, float *out)
 {
     uint32_t i;
@@ -162,6 +163,7 @@ static float segment(const float *x, uint32_t n, float centre, int kind)
 }
 //// ratio
 
+/* above / below; 0 if below is not positive. */
 static float ratio(float above, float below)
 {
     return below > 0.0f ? above / below : 0.0f;
@@ -190,6 +192,7 @@ static float smallest(const float *x, uint32_t n)
 }
 //// magnitude
 
+/* Euclidean length over the rows, sample by sample. */
 static void magnitude(const float *x, uint32_t rows, uint32_t n, float *out)
 {
     uint32_t i, c;
@@ -202,6 +205,7 @@ static void magnitude(const float *x, uint32_t rows, uint32_t n, float *out)
 }
 //// envelope
 
+/* Mean distance from the row's mean in each part of `width` samples. */
 static void envelope(const float *x, uint32_t rows, uint32_t n, uint32_t width, float *out)
 {
     uint32_t c, i;
@@ -215,6 +219,7 @@ static void envelope(const float *x, uint32_t rows, uint32_t n, uint32_t width, 
 }
 //// jerk
 
+/* Rate of change between neighbouring samples. */
 static void jerk(const float *x, uint32_t rows, uint32_t n, float rate, float *out)
 {
     uint32_t c, i;
@@ -232,6 +237,7 @@ static void mean(const float *x, uint32_t rows, uint32_t n, float *out)
 }
 //// statistics
 
+/* Standard deviation, skewness, kurtosis, root mean square, crest factor and range of each row. */
 static void statistics(const float *x, uint32_t rows, uint32_t n, float *out)
 {
     uint32_t c;
@@ -301,6 +307,7 @@ static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t 
 }
 //// crossings
 
+/* Share of neighbouring samples on different sides of the mean, and their mean absolute difference. */
 static void crossings(const float *x, uint32_t rows, uint32_t n, float *out)
 {
     uint32_t c, i;
@@ -315,6 +322,7 @@ static void crossings(const float *x, uint32_t rows, uint32_t n, float *out)
 }
 //// autocorrelation
 
+/* Autocorrelation of each row at each of `count` lags. */
 static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uint32_t *lag,
                             uint32_t count, float *out)
 {
@@ -373,6 +381,7 @@ static void wavelet(const float *x, uint32_t rows, uint32_t n, float root_half, 
 }
 //// tilt
 
+/* Pitch, roll and inclination of the mean acceleration, in radians. */
 static void tilt(const float *x, uint32_t n, float *out)
 {
     float a = mean_of(x, n), b = mean_of(x + n, n), c = mean_of(x + 2 * n, n);
@@ -497,6 +506,8 @@ static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint
 }
 //// spectral_moments
 
+/* Centroid, spread, entropy, roll-off frequency and peak frequency of each row's spectrum. The
+   roll-off frequency is that below which the share `part` of the power lies. */
 static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const float *hz,
                              float part, float entropy_scale, float *work, float *out)
 {
@@ -530,6 +541,7 @@ static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const
 }
 //// spectrogram
 
+/* Power spectrum of each frame; a frame begins every `hop` samples. */
 static void spectrogram(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
                         const float *hann, float squares, uint32_t size, const float *twiddle,
                         uint32_t stride, float *work, float *out)
@@ -605,6 +617,7 @@ static void mel_energies(const float *x, uint32_t rows, uint32_t frames, uint32_
 }
 //// mfcc
 
+/* Mean, standard deviation and means of parts of the first `width` cepstral coefficients. */
 static void mfcc(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, const float *cosine,
                  uint32_t width, uint32_t parts, float *work, float *out)
 {
@@ -630,6 +643,7 @@ static float cell_sum(const float *x, uint32_t width, uint32_t n, uint32_t heigh
 }
 //// thumbnail
 
+/* Mean of each cell of a picture. */
 static void thumbnail(const float *x, uint32_t height, uint32_t width, uint32_t rows,
                       uint32_t columns, float *work, float *out)
 {
@@ -644,6 +658,7 @@ static void thumbnail(const float *x, uint32_t height, uint32_t width, uint32_t 
 }
 //// cells
 
+/* Standard deviations of all cells of a picture, then their smallest values, then their largest. */
 static void cells(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
                   float *work, float *out)
 {
@@ -666,6 +681,7 @@ static void cells(const float *x, uint32_t height, uint32_t width, uint32_t rows
 }
 //// histogram
 
+/* Share of the values in each bin; the first and the last bin also count values beyond them. */
 static void histogram(const float *x, uint32_t n, uint32_t bins, float low, float factor, float *out)
 {
     uint32_t i;
@@ -715,6 +731,7 @@ static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t heigh
 }
 //// edges
 
+/* Mean absolute change along x and along y, then the gradient lengths of each cell by direction. */
 static void edges(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
                   uint32_t directions, float factor, float *out)
 {
