@@ -48,7 +48,7 @@ from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.targets import TARGETS as MACHINES
 from gatewise_export.c99.writer import write_cascade
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 PEERS = ("emlearn==0.23.2", "m2cgen==0.10.0")
@@ -270,7 +270,7 @@ def _hard_rows(folder: Path, n_rows: int) -> tuple[Bundle, NDArray[np.float32]]:
     noisy_rows = noisy_rows + (0.2 * rows.std(axis=0) * rng.normal(size=noisy_rows.shape)).astype(
         np.float32
     )
-    hard_rows = noisy_rows[graph_outcome(bundle, noisy_rows).exits == len(bundle.manifest.stages)]
+    hard_rows = noisy_rows[graph_decisions(bundle, noisy_rows).exits == len(bundle.manifest.stages)]
     return bundle, hard_rows[np.arange(n_rows) % len(hard_rows)]
 
 

@@ -133,10 +133,10 @@ def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> byt
 
 def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
     """Latencies of both servers for rows that the first stage answers, sent alternately."""
-    from gatewise_export.packing.verification import graph_outcome
+    from gatewise_export.packing.verification import graph_decisions
 
     manifest = bundle.manifest
-    easy_rows = rows[graph_outcome(bundle, rows).exits == 0]
+    easy_rows = rows[graph_decisions(bundle, rows).exits == 0]
     inputs = json.dumps(manifest.stage_inputs(0).tolist())
     graph = str(Path(bundle.path) / manifest.stages[0].graph)
     seconds: dict[str, list[float]] = {"plain": [], "serve": []}
@@ -171,13 +171,13 @@ def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[
 def _count_differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> int:
     """Count rows whose route or class differs from the decision that ``verify`` computes."""
     from gatewise_cloud import MosquittoBroker, Worker
-    from gatewise_export.packing.verification import graph_outcome
+    from gatewise_export.packing.verification import graph_decisions
 
     rng = np.random.default_rng(0)
     deviations = rows.std(axis=0)
     noise = rng.normal(size=(n_rows, rows.shape[1])).astype(np.float32) * deviations * 0.2
     noisy_rows = np.concatenate([rows, rows[rng.integers(len(rows), size=n_rows)] + noise])[:n_rows]
-    outcome = graph_outcome(bundle, noisy_rows)
+    outcome = graph_decisions(bundle, noisy_rows)
     n_stages = len(bundle.manifest.stages)
     path = f"/v2/models/{bundle.manifest.name}/infer"
     classes: list[int] = []
@@ -201,9 +201,9 @@ def _count_differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> int
 def _kill_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
     """Send requests from four clients, and kill the worker after half of the answers."""
     from gatewise_cloud import MosquittoBroker
-    from gatewise_export.packing.verification import graph_outcome
+    from gatewise_export.packing.verification import graph_decisions
 
-    outcome = graph_outcome(bundle, rows)
+    outcome = graph_decisions(bundle, rows)
     hard_rows = rows[outcome.exits == len(bundle.manifest.stages)]
     mixed_rows = np.concatenate([hard_rows, rows[: 3 * len(hard_rows)]])
     routes: Counter[str] = Counter()

@@ -91,9 +91,9 @@ class FaultyLink:
 def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) -> dict[str, Any]:
     """Offload hard rows from C; count the outcomes and the wrong answers."""
     from gatewise_cloud import MosquittoBroker, Worker
-    from gatewise_export.packing.verification import graph_outcome
+    from gatewise_export.packing.verification import graph_decisions
 
-    expected = graph_outcome(bundle, rows).labels
+    expected = graph_decisions(bundle, rows).labels
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         write_library(bundle, folder, "cmake", name="m")

@@ -24,7 +24,7 @@ from gatewise_export.archive.choice import (
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import add_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, number_requests
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_export.refit.refit_rows import MIN_LABELS
 from gatewise_training import StagedCascade
@@ -191,7 +191,7 @@ def _fitted(X: NDArray[np.float32], y: NDArray[Any], path: Path, seed: int) -> B
 
 
 def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
-    labels = np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels]
+    labels = np.array(bundle.manifest.classes)[graph_decisions(bundle, X).labels]
     return float(np.mean(labels == y))
 
 
@@ -201,7 +201,7 @@ def _keep(
     """Archive the sent rows and label some; return False if too few were sent."""
     X, y = rows
     manifest = bundle.manifest
-    outcome = graph_outcome(bundle, X)
+    outcome = graph_decisions(bundle, X)
     assert outcome.cloud_labels is not None
     assert outcome.cloud_probabilities is not None
     assert manifest.cloud is not None

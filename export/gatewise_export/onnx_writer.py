@@ -28,6 +28,7 @@ from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ensemble_attributes
 from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.flat_models import FlatModel
 
 #: Names of a graph's input and output.
 INPUT: Final = "x"
@@ -41,7 +42,6 @@ INT64: Final = 7
 STRING: Final = 8
 BOOL: Final = 9
 
-FlatModel = TreeEnsemble | LinearModel | KernelModel
 AttributeValue: TypeAlias = int | str | NDArray[Any]
 
 

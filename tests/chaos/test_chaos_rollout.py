@@ -41,8 +41,8 @@ class PackedVersion:
         row = answer["row"]
         if answer["route"] == "fallback":
             return answer["label"] == self.edge_labels[row]
-        expected_outcome = (self.labels[row], self.stages[row], self.costs[row])
-        return (answer["label"], answer["stage"], answer["cost"]) == expected_outcome
+        expected_decisions = (self.labels[row], self.stages[row], self.costs[row])
+        return (answer["label"], answer["stage"], answer["cost"]) == expected_decisions
 
 
 @pytest.mark.slow

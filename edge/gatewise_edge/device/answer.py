@@ -135,3 +135,7 @@ class Answer(msgspec.Struct, eq=False):
     reason: str
     acquired: tuple[int, ...]
     request: str = ""
+
+
+Observer: TypeAlias = Callable[[Answer | Exception], None]
+"""A function that is called with each answer or error."""

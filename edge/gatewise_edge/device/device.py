@@ -24,7 +24,7 @@ from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise.imports import CPU
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, CustomPolicy, Policy, Route
+from gatewise_edge.device.answer import Answer, CustomPolicy, Observer, Policy, Route
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
@@ -52,8 +52,6 @@ _RESERVED_SECONDS: Final = 0.005
 _MAX_BEGUN_ROWS: Final = 256
 #: Fraction of the deadline after which it begins no more of these rows. The request needs the rest.
 _MAX_BEGIN_FRACTION: Final = 0.25
-
-Observer = Callable[[Answer | Exception], None]
 
 
 class Device:

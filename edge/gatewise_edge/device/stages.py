@@ -31,7 +31,7 @@ from gatewise_edge.device.tree_walker import TreeWalker
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
-from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel
+from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES, FlatModel
 from gatewise_export.bundle.manifest_records import StageSpec
 from gatewise_export.onnx_writer import MARGINS, write_graph
 from gatewise_signals.blocks.block import OnnxBlock
@@ -311,7 +311,7 @@ def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider:
     file_label = f"stage file {spec.graph}"
     if not _uses_onnxruntime(runner):
         raise BundleError(f"{file_label} is a given graph and needs onnxruntime: install it")
-    graph_bytes = bundle.read(spec.graph, max_bytes=MAX_BYTES)
+    graph_bytes = bundle.read(spec.graph, max_bytes=MAX_MODEL_BYTES)
     zeros = np.zeros((1, len(spec.inputs)), np.float32)
     try:
         check_loads(graph_bytes, zeros, bundle.manifest.loading)

@@ -44,8 +44,8 @@ _MAX_PAUSE_S: Final = 30.0
 #: delay live requests.
 _MAX_AUDITS: Final = 4
 
-Outcome = Literal["answered", "refused", "timeout", "unsent"]
-State = Literal["sent", "refused-once", "resent", "answered", "refused", "timeout", "unsent"]
+OffloadOutcome = Literal["answered", "refused", "timeout", "unsent"]
+OffloadState = Literal["sent", "refused-once", "resent", "answered", "refused", "timeout", "unsent"]
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +83,7 @@ class Offload:
     payload: bytes
     sent_at: float
     deadline: float
-    state: State = "sent"
+    state: OffloadState = "sent"
     retry_at: float = math.inf
     resent_at: float = math.nan
     n_copies_out: int = 1
@@ -345,7 +345,7 @@ class OffloadTable:
         else:
             self.round_trip.add_retried_round_trip(now - offload.sent_at, now - offload.resent_at)
 
-    def _settle(self, offload: Offload, outcome: Outcome, now: float) -> None:
+    def _settle(self, offload: Offload, outcome: OffloadOutcome, now: float) -> None:
         offload.state = outcome
         offload.settled_at = now
         offload.retry_at = math.inf

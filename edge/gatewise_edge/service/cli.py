@@ -16,6 +16,7 @@ from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise.imports import import_object
 from gatewise.settings import with_options
+from gatewise_edge.device.answer import Observer
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.topics import answers_topic
@@ -24,8 +25,7 @@ from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
 from gatewise_edge.service.serve import (
     AnswerTotals,
     AnswerWriter,
-    Observer,
-    Output,
+    LineWriter,
     run_loop,
 )
 from gatewise_edge.service.settings import EdgeSettings
@@ -315,9 +315,9 @@ def _make_device(
 
 def _open_outputs(
     settings: EdgeSettings, link: MqttLink | None, answer_file: AnswerFile, stack: ExitStack
-) -> list[Output]:
+) -> list[LineWriter]:
     """Open the outputs of answers: `answer_file`, and topics of the broker."""
-    outputs: list[Output] = [answer_file.write]
+    outputs: list[LineWriter] = [answer_file.write]
     if settings.publish is not None and link is not None:
         outputs.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
     if settings.home_assistant is not None and link is not None:

@@ -35,7 +35,7 @@ _ROUTES: Final = ("edge", "cloud", "fallback")
 _MAX_REASONS: Final = 100
 
 #: The label values of a sample, and its value.
-Sample = tuple[Sequence[str], Any]
+LabelledValue = tuple[Sequence[str], Any]
 
 
 class MeasuredDevice(Protocol):
@@ -54,18 +54,18 @@ class MeasuredDevice(Protocol):
     def gauges(self) -> dict[str, float]: ...
 
 
-def counter(name: str, help_text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+def counter(name: str, help_text: str, samples: Iterable[LabelledValue], *labels: str) -> Metric:
     """Make a counter from values that another object counts."""
     return _add_samples(CounterMetricFamily(name, help_text, labels=labels), samples)
 
 
-def gauge(name: str, help_text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+def gauge(name: str, help_text: str, samples: Iterable[LabelledValue], *labels: str) -> Metric:
     """Make a gauge from values that another object holds."""
     return _add_samples(GaugeMetricFamily(name, help_text, labels=labels), samples)
 
 
 def _add_samples(
-    family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[Sample]
+    family: CounterMetricFamily | GaugeMetricFamily, samples: Iterable[LabelledValue]
 ) -> Metric:
     """Add the samples to a metric, except those without a value."""
     for labels, value in samples:

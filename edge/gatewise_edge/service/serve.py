@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.answer import Answer, Observer
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.instance_source import Instance, InstanceSource
 from gatewise_edge.service.outputs import AnswerLog
@@ -28,8 +28,7 @@ _LOG = logging.getLogger(__name__)
 #: Largest number of different unexpected errors that are logged, because each takes some 20 lines.
 _MAX_LOGGED_FAILURES: Final = 100
 
-Observer = Callable[[Answer | Exception], None]
-Output = Callable[[dict[str, Any]], None]
+LineWriter = Callable[[dict[str, Any]], None]
 """A function that writes the document of a line."""
 
 
@@ -38,7 +37,7 @@ class AnswerWriter:
 
     Parameters
     ----------
-    outputs : sequence of Output
+    outputs : sequence of LineWriter
         Outputs of every line.
     log : AnswerLog, optional
         Log that gets each line before the outputs. Its rows are not answered again.
@@ -56,7 +55,7 @@ class AnswerWriter:
 
     def __init__(
         self,
-        outputs: Sequence[Output],
+        outputs: Sequence[LineWriter],
         *,
         log: AnswerLog | None = None,
         label_filter: MajorityFilter | None = None,

@@ -24,7 +24,7 @@ from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_
 
 #: Default bounds of a file, far above any sample: number of arrays, and their bytes in memory.
 MAX_ARRAYS = 2048
-MAX_BYTES = 64 << 20
+MAX_ARRAY_BYTES = 64 << 20
 #: Largest size of an array's entry in the zip file's list, in bytes: 46 and a short name.
 MAX_ENTRY_BYTES = 512
 #: Bytes before an npy header's text: magic string, version and length of the text.
@@ -78,7 +78,7 @@ def read_arrays(
     file: str = "sample.npz",
     *,
     max_arrays: int = MAX_ARRAYS,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int = MAX_ARRAY_BYTES,
 ) -> dict[str, NDArray[Any]]:
     """Read an untrusted npz file with at most `max_bytes` bytes of arrays.
 

@@ -31,7 +31,7 @@ from gatewise_export.bundle.errors import (
     ManifestError,
     SignatureError,
 )
-from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
+from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES, FlatModel, read_model
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.manifest_records import (
@@ -216,7 +216,7 @@ class Bundle:
         """Read and check the flat model of the stage `stage_spec`; refuse a given graph."""
         assert stage_spec.kind != "graph"
         assert stage_spec.arrays is not None
-        content = self.read(stage_spec.arrays, max_bytes=MAX_BYTES)
+        content = self.read(stage_spec.arrays, max_bytes=MAX_MODEL_BYTES)
         sizes = {"n_inputs": len(stage_spec.inputs), "n_outputs": stage_spec.outputs}
         return read_model(content, stage_spec.kind, stage_spec.arrays, **sizes)
 

@@ -23,7 +23,7 @@ FEATURE_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Decisions:
     """Decisions on n rows, and the model outputs behind them.
 
     Attributes
@@ -47,13 +47,13 @@ class Outcome:
     cloud_probabilities: NDArray[Any] | None
 
 
-def decide_outcome(
+def decide_rows(
     manifest: Manifest,
     margins: Sequence[NDArray[np.float32]],
     acquired: Sequence[NDArray[np.bool_]],
     cloud_labels: NDArray[np.int64] | None,
     cloud_probabilities: NDArray[Any] | None,
-) -> Outcome:
+) -> Decisions:
     """Decide rows as a device does, from each stage's outputs and acquired features."""
     margins_and_scores = [
         split_outputs(stage_margins, stage.score)
@@ -71,7 +71,7 @@ def decide_outcome(
         exit_answers.append(cloud_labels)
     # the last possible exit answers the remaining rows; a cap on the cost may exclude later exits
     exits = np.minimum(exits, min(len(exit_answers) - 1, manifest.last_exit))
-    return Outcome(
+    return Decisions(
         margins=tuple(margins),
         exits=exits,
         labels=np.stack(exit_answers)[exits, np.arange(len(exits))],
@@ -127,8 +127,8 @@ def expected_sample(
             arrays, "cloud_probabilities", np.float32, shape
         )
     cloud_answers = sample.get("cloud_label"), sample.get("cloud_probabilities")
-    outcome = decide_outcome(manifest, margins, acquired, *cloud_answers)
-    return sample | {"exit": outcome.exits, "label": outcome.labels, "cost": outcome.costs}
+    decisions = decide_rows(manifest, margins, acquired, *cloud_answers)
+    return sample | {"exit": decisions.exits, "label": decisions.labels, "cost": decisions.costs}
 
 
 def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

@@ -30,7 +30,7 @@ MODEL_CLASSES: Final[dict[str, type[FlatModel]]] = {
 }
 
 #: Largest size of a stage's file, and of its arrays in memory, in bytes.
-MAX_BYTES: Final = 64 << 20
+MAX_MODEL_BYTES: Final = 64 << 20
 
 
 def model_kind(model: FlatModel, *, is_lazy: bool) -> FlatKind:
@@ -63,7 +63,9 @@ def read_model(
 ) -> FlatModel:
     """Read and check a model of this kind and size from an npz file."""
     model_class = MODEL_CLASSES[kind]
-    arrays = read_arrays(content, file, max_arrays=len(model_class.ARRAYS), max_bytes=MAX_BYTES)
+    arrays = read_arrays(
+        content, file, max_arrays=len(model_class.ARRAYS), max_bytes=MAX_MODEL_BYTES
+    )
     mismatched_arrays = set(arrays) ^ set(model_class.ARRAYS)
     if mismatched_arrays:
         name = min(mismatched_arrays)

@@ -35,7 +35,7 @@ from gatewise_signals.signal_input import WINDOW, SignalInput
 #: Largest number of files: two per stage, and one per network of a block.
 MAX_FILES: Final = 4096
 #: Largest total size of the files in bytes (2 GiB), because opening reads all of them.
-MAX_BYTES: Final = 2 << 30
+MAX_TOTAL_BYTES: Final = 2 << 30
 
 
 def read_manifest(text: bytes) -> Manifest:
@@ -216,8 +216,8 @@ def _check_files(manifest: Manifest) -> None:
             "is not used" if min(mismatched_files) in manifest.files else "is used, but not listed"
         )
         _fail("files", f"{min(mismatched_files)!r} {problem}")
-    if manifest.total_bytes > MAX_BYTES:
-        _fail("files", f"have more than {MAX_BYTES} B together")
+    if manifest.total_bytes > MAX_TOTAL_BYTES:
+        _fail("files", f"have more than {MAX_TOTAL_BYTES} B together")
 
 
 def _check_stages(manifest: Manifest) -> None:

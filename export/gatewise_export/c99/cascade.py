@@ -93,8 +93,8 @@ class Cascade:
         does not offload.
         """
         always_stopping_stages = (
-            s
-            for s, threshold in enumerate(self.thresholds)
+            stage_index
+            for stage_index, threshold in enumerate(self.thresholds)
             if threshold is not None and threshold <= ALWAYS_STOP
         )
         n_stages = next(always_stopping_stages, len(self.stages)) + 1
@@ -122,8 +122,8 @@ class Cascade:
             not self.is_lean
             or threshold is not None
             or stage.acquisition == "node"  # its trees decide which features it acquires
-            or s == answering_stage
-            for s, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
+            or i == answering_stage
+            for i, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
         )
 
     @property

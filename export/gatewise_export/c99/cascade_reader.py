@@ -79,7 +79,7 @@ def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     n_stages = min(len(manifest.stages), last_exit + 1)
     if any(stage_spec.kind == "graph" for stage_spec in manifest.stages[:n_stages]):
         raise ConversionError(f"bundle {bundle.path} {_GRAPH_PROBLEM}")
-    stages = tuple(bundle.read_stage(s) for s in range(n_stages))
+    stages = tuple(map(bundle.read_stage, range(n_stages)))
     rows, windows = _sample_rows(sample, len(manifest.features), manifest.signal)
     if sample is None:
         packed_sample = bundle.sample()

@@ -18,7 +18,7 @@ from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import CodeBits, Layout, ThresholdForm, lay_out, with_codes
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.signals.signal_plan import computable_features
-from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
+from gatewise_export.c99.signals.signal_writer import SignalCode, signal_files
 from gatewise_export.c99.source import write_source
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class CSource:
         The model's share of `flash_bytes` and of `ram_bytes`, without the blocks.
     sample_rows, made_rows : int
         Number of self-test rows from the sample, and of rows generated from the model.
-    signals : SignalSource or None
+    signals : SignalCode or None
         The blocks that compute the features from windows, if any.
     """
 
@@ -70,7 +70,7 @@ class CSource:
     instance_bytes: int
     sample_rows: int
     made_rows: int
-    signals: SignalSource | None = None
+    signals: SignalCode | None = None
 
 
 def to_c(
@@ -203,7 +203,7 @@ def _write_smallest(
 
 def _write_signals(
     cascade: Cascade, layout: Layout, name: str
-) -> tuple[SignalSource | None, dict[str, str]]:
+) -> tuple[SignalCode | None, dict[str, str]]:
     """Write the blocks that stages read, and those of the request's blocks that C can compute."""
     signal = cascade.signal
     if signal is None or not layout.n_slots:
@@ -225,9 +225,7 @@ def _write_signals(
     )
 
 
-def _main_placeholders(
-    signals: SignalSource | None, placeholders: dict[str, str]
-) -> dict[str, str]:
+def _main_placeholders(signals: SignalCode | None, placeholders: dict[str, str]) -> dict[str, str]:
     """Fill the parts of the example program that test blocks; empty without blocks."""
     if signals is None:
         return {"declared": "", "signals_test": ""}
@@ -240,7 +238,7 @@ def _main_placeholders(
     }
 
 
-def _write_makefile(signals: SignalSource | None, name: str) -> str:
+def _write_makefile(signals: SignalCode | None, name: str) -> str:
     """Write the Makefile, which builds, tests and measures the code."""
     signal_endings = ["_signals", "_signals_selftest"] if signals else []
     modules = [f"{name}{ending}" for ending in ("", "_names", "_selftest", *signal_endings)]

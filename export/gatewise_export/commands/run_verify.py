@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,13 @@ from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.opaque_models import PYTHON_PREFIX
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome
+from gatewise_export.bundle.decisions import Decisions
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.packing.verification import graph_outcome, verify_graphs
+from gatewise_export.packing.verification import CloudFunction, graph_decisions, verify_graphs
 
 #: Share of rows with implausible values above which there is a remark. A few outliers are normal.
 MAX_IMPLAUSIBLE_SHARE = 0.01
-#: Function from rows of all features to class indices and probabilities.
-CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 
 def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
@@ -80,13 +78,15 @@ def check_data(
             source, manifest.column_names, manifest.encoder, target=target
         )
     _check_missing(rows, manifest, source)
-    outcome = graph_outcome(
+    decisions = graph_decisions(
         bundle, rows, cloud_answers=None if cloud_function is None else cloud_function(rows)
     )
-    quality_figures = {} if labels is None else _quality_figures(outcome, labels, manifest, source)
+    quality_figures = (
+        {} if labels is None else _quality_figures(decisions, labels, manifest, source)
+    )
     figures: dict[str, Any] = quality_figures | {
-        "cost": float(outcome.costs.mean()),
-        "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
+        "cost": float(decisions.costs.mean()),
+        "offload_rate": float(np.mean(decisions.exits == len(manifest.stages))),
     }
     remarks = _implausibility_remarks(bundle, rows)
     if labels is None and manifest.task != "rank":
@@ -94,7 +94,7 @@ def check_data(
         remarks = [remark, *remarks]
     if remarks:
         figures["remarks"] = remarks
-    return verify_graphs(bundle, rows, outcome), figures
+    return verify_graphs(bundle, rows, decisions), figures
 
 
 def label_array_name(source: str) -> str | None:
@@ -145,12 +145,12 @@ def list_comparisons(bundle: Bundle, *, with_data: bool, backend: str | None = N
 
 
 def _quality_figures(
-    outcome: Outcome, labels: NDArray[Any], manifest: Manifest, source: str
+    decisions: Decisions, labels: NDArray[Any], manifest: Manifest, source: str
 ) -> dict[str, float]:
     """Accuracy or R² of the answers; empty for a ranker, because a table has no queries."""
     if manifest.task == "classify":
         true_classes = _class_indices(labels, manifest, source)
-        return {"accuracy": float(np.mean(outcome.labels == true_classes))}
+        return {"accuracy": float(np.mean(decisions.labels == true_classes))}
     if manifest.task == "rank":
         return {}
     try:
@@ -160,7 +160,7 @@ def _quality_figures(
             f"{source}: the bundle predicts values, but a label is not a number"
         ) from error
     # R² = 1 - sum (y - answer)² / sum (y - mean y)²
-    error_squares = ((true_values - outcome.labels.astype(np.float64)) ** 2).sum()
+    error_squares = ((true_values - decisions.labels.astype(np.float64)) ** 2).sum()
     total_squares = ((true_values - true_values.mean()) ** 2).sum()
     return {"r2": float(1.0 - error_squares / total_squares) if total_squares > 0 else float("nan")}
 

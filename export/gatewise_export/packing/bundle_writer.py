@@ -27,7 +27,7 @@ from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
-from gatewise_export.bundle.flat_models import MAX_BYTES
+from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replace_when_done
@@ -281,11 +281,11 @@ def _check_sizes(content_of_file: Mapping[str, bytes]) -> None:
     large_files = [
         f"{name} of {byte_size(len(content))}"
         for name, content in content_of_file.items()
-        if len(content) > MAX_BYTES
+        if len(content) > MAX_MODEL_BYTES
     ]
     if large_files:
         raise InputError(
-            f"a device reads files of at most {byte_size(MAX_BYTES)}, but the system has "
+            f"a device reads files of at most {byte_size(MAX_MODEL_BYTES)}, but the system has "
             f"{' and '.join(large_files)}: fit with max_bytes=, or give a smaller model"
         )
 

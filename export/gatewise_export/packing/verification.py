@@ -23,9 +23,9 @@ from gatewise.imports import open_session
 from gatewise.models.booster_files import BoosterFile
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome, decide_outcome, differing_windows
+from gatewise_export.bundle.decisions import Decisions, decide_rows, differing_windows
 from gatewise_export.bundle.errors import BundleError, VerifyReport
-from gatewise_export.bundle.flat_models import MAX_BYTES
+from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES
 from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
 from gatewise_export.onnx_writer import write_graph
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Class indices and probabilities of a high-cost model; None for both without one.
 CloudAnswers = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
+#: A high-cost model as a function from rows of all features to class indices and probabilities.
+CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 #: Number of rows per run. It bounds the memory of a kernel machine's graph, which is proportional
 #: to rows times landmarks times features.
@@ -111,18 +113,18 @@ def verify(
     if high_cost is None:
         high_cost = HighCostAnswers.of_system(system, bundle, rows)
     named_rows = table if hasattr(table, "columns") else _with_column_names(system, rows)
-    outcome_of_graphs = graph_outcome(bundle, rows, cloud_answers=high_cost.graph)
+    decisions_of_graphs = graph_decisions(bundle, rows, cloud_answers=high_cost.graph)
     return _report_differences(
-        outcome_of_graphs, _system_outcome(system, named_rows, rows, high_cost.model)
+        decisions_of_graphs, _system_decisions(system, named_rows, rows, high_cost.model)
     )
 
 
-def _system_outcome(
+def _system_decisions(
     system: BudgetedClassifier,
     named_rows: NDArray[np.float32] | pd.DataFrame,
     rows: NDArray[np.float32],
     cloud_answers: CloudAnswers,
-) -> Outcome:
+) -> Decisions:
     """Compute the decisions of a fitted system, given its high-cost model's answers."""
     exits = system.exit_stage(named_rows)
     cloud_labels, cloud_probabilities = cloud_answers
@@ -137,7 +139,7 @@ def _system_outcome(
             predicted = class_positions(np.asarray(system.classes_), predicted)
             decided_labels = decided_labels.astype(np.int64)
         decided_labels[is_local] = predicted
-    return Outcome(
+    return Decisions(
         margins=tuple(stage.margins(rows) for stage in system.stages_),
         exits=exits,
         labels=decided_labels,
@@ -180,7 +182,7 @@ def _with_column_names(
     return pd.DataFrame(rows, columns=system.feature_names_in_)
 
 
-def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
+def verify_graphs(bundle: Bundle, X: ArrayLike, decisions: Decisions | None = None) -> VerifyReport:
     """Compare the graphs of a bundle with its flat arrays, summed in numpy.
 
     Given graphs and the high-cost model have no flat arrays and are not compared.
@@ -190,44 +192,40 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     bundle : Bundle
     X : array-like of shape (n, n_features)
         Rows, in the order of the manifest's features.
-    outcome : Outcome, optional
-        Result of :func:`graph_outcome` for these rows, if known.
+    decisions : Decisions, optional
+        Result of :func:`graph_decisions` for these rows, if known.
 
     Returns
     -------
     VerifyReport
     """
     rows = _float_matrix(X)
-    outcome_of_graphs = graph_outcome(bundle, rows) if outcome is None else outcome
+    decisions_of_graphs = graph_decisions(bundle, rows) if decisions is None else decisions
     manifest = bundle.manifest
     margins = []
     acquired = []
     for stage_index, stage_spec in enumerate(manifest.stages):
         if stage_spec.kind == "graph":  # it has no flat arrays to compare with
-            margins.append(outcome_of_graphs.margins[stage_index])
+            margins.append(decisions_of_graphs.margins[stage_index])
             acquired.append(manifest.acquired_mask(stage_index))
             continue
         stage = bundle.read_stage(stage_index)
         margins.append(stage.margins(rows))
         acquired.append(stage.acquired(rows))
-    cloud_answers = outcome_of_graphs.cloud_labels, outcome_of_graphs.cloud_probabilities
+    cloud_answers = decisions_of_graphs.cloud_labels, decisions_of_graphs.cloud_probabilities
     return _report_differences(
-        outcome_of_graphs, decide_outcome(manifest, margins, acquired, *cloud_answers)
+        decisions_of_graphs, decide_rows(manifest, margins, acquired, *cloud_answers)
     )
 
 
-def self_test(
-    bundle: Bundle,
-    answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
-) -> VerifyReport:
+def self_test(bundle: Bundle, cloud_function: CloudFunction | None = None) -> VerifyReport:
     """Compare the graphs of a bundle on this machine with the outputs stored in its sample.
 
     Parameters
     ----------
     bundle : Bundle
-    answers : callable, optional
-        High-cost model of a backend, a function from rows of all features to class indices and
-        probabilities.
+    cloud_function : CloudFunction, optional
+        High-cost model of a backend.
 
     Returns
     -------
@@ -245,45 +243,44 @@ def self_test(
             f"{bundle}: for {n_differing} sample windows the blocks compute other features on this "
             "machine than at packing"
         )
-    expected_outcome = Outcome(
-        margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
+    expected_decisions = Decisions(
+        margins=tuple(sample[f"stage_{i}"] for i in range(len(bundle.manifest.stages))),
         exits=sample["exit"],
         labels=sample["label"],
         costs=sample["cost"],
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # without the high-cost model's file, use its expected outputs
     cloud_answers: CloudAnswers | None = None
-    if bundle.absent_files() or _has_backend(bundle):
-        cloud_answers = expected_outcome.cloud_labels, expected_outcome.cloud_probabilities
-    if answers is not None:
-        cloud_answers = answers(sample["X"])
+    if cloud_function is not None:
+        cloud_answers = cloud_function(sample["X"])
+    elif bundle.absent_files() or _has_backend(bundle):
+        # the high-cost model cannot run, so use its expected outputs
+        cloud_answers = expected_decisions.cloud_labels, expected_decisions.cloud_probabilities
     return _report_differences(
-        graph_outcome(bundle, sample["X"], cloud_answers=cloud_answers), expected_outcome
+        graph_decisions(bundle, sample["X"], cloud_answers=cloud_answers), expected_decisions
     )
 
 
-def graph_outcome(
+def graph_decisions(
     bundle: Bundle, rows: NDArray[np.float32], *, cloud_answers: CloudAnswers | None = None
-) -> Outcome:
+) -> Decisions:
     """Run every graph of a bundle on all rows; skip the cloud's if `cloud_answers` are known."""
     manifest = bundle.manifest
     margins = []
     acquired = []
-    for s, stage_spec in enumerate(manifest.stages):
-        outputs, acquired_inputs = _stage_outputs(
-            bundle, stage_spec, rows[:, manifest.stage_inputs(s)]
-        )
+    for stage_index, stage_spec in enumerate(manifest.stages):
+        stage_rows = rows[:, manifest.stage_inputs(stage_index)]
+        outputs, acquired_inputs = _stage_outputs(bundle, stage_spec, stage_rows)
         if outputs.shape != (len(rows), stage_spec.outputs) or outputs.dtype != np.float32:
             raise BundleError(
-                f"{bundle}: stage {s} outputs {outputs.dtype} of shape {outputs.shape}, "
+                f"{bundle}: stage {stage_index} outputs {outputs.dtype} of shape {outputs.shape}, "
                 f"not float32 of shape {(len(rows), stage_spec.outputs)}"
             )
         margins.append(outputs)
-        acquired.append(manifest.acquired_mask(s, acquired_inputs))
+        acquired.append(manifest.acquired_mask(stage_index, acquired_inputs))
     cloud_answers = _cloud_answers(bundle, rows) if cloud_answers is None else cloud_answers
-    return decide_outcome(manifest, margins, acquired, *cloud_answers)
+    return decide_rows(manifest, margins, acquired, *cloud_answers)
 
 
 def _stage_outputs(
@@ -294,14 +291,14 @@ def _stage_outputs(
         assert stage_spec.graph is not None
         # one row at a time, as on devices, because runs of many rows may sum in another order
         return run_graph(
-            bundle.read(stage_spec.graph, max_bytes=MAX_BYTES), rows, stage_spec.graph, 1
+            bundle.read(stage_spec.graph, max_bytes=MAX_MODEL_BYTES), rows, stage_spec.graph, 1
         )[0], None
     model = bundle.read_model(stage_spec)
     if isinstance(model, TreeEnsemble) and stage_spec.kind == "lazy":
         return model.run_and_visit(rows)
     content = write_graph(model)
     assert stage_spec.graph is not None
-    if content != bundle.read(stage_spec.graph, max_bytes=MAX_BYTES):
+    if content != bundle.read(stage_spec.graph, max_bytes=MAX_MODEL_BYTES):
         raise BundleError(
             f"{bundle}: {stage_spec.graph} differs from the graph of {stage_spec.arrays}"
         )
@@ -381,17 +378,17 @@ def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers:
     return class_indices, class_probabilities
 
 
-def _report_differences(outcome: Outcome, expected: Outcome) -> VerifyReport:
+def _report_differences(decisions: Decisions, expected: Decisions) -> VerifyReport:
     """Count the rows with different decisions, and measure the differences of outputs."""
     return VerifyReport(
         rows=len(expected.exits),
-        differing_decisions=_count_differing(outcome.exits, expected.exits),
-        differing_labels=_count_differing(outcome.labels, expected.labels),
-        differing_costs=_count_differing(outcome.costs, expected.costs),
-        max_margin_difference=max(map(_largest_gap, outcome.margins, expected.margins)),
-        cloud_label_differences=_count_differing(outcome.cloud_labels, expected.cloud_labels),
+        differing_decisions=_count_differing(decisions.exits, expected.exits),
+        differing_labels=_count_differing(decisions.labels, expected.labels),
+        differing_costs=_count_differing(decisions.costs, expected.costs),
+        max_margin_difference=max(map(_largest_gap, decisions.margins, expected.margins)),
+        cloud_label_differences=_count_differing(decisions.cloud_labels, expected.cloud_labels),
         cloud_probability_max_difference=_largest_gap(
-            outcome.cloud_probabilities, expected.cloud_probabilities
+            decisions.cloud_probabilities, expected.cloud_probabilities
         ),
     )
 

@@ -26,7 +26,7 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.commands.options import chosen_goal
 from gatewise_export.packing.bundle_writer import pack
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit_rows import (
     FitRows,
     KeptRowSplit,
@@ -302,8 +302,8 @@ def _compare_releases(
     unknown_class = len(index_of)
     true_labels = typed_labels(labelled_rows.labels, old_bundle.manifest)
     truth = np.array([index_of.get(label, unknown_class) for label in true_labels.tolist()])
-    old_outcome = graph_outcome(old_bundle, feature_rows)
-    new_outcome = graph_outcome(new_bundle, feature_rows)
+    old_outcome = graph_decisions(old_bundle, feature_rows)
+    new_outcome = graph_decisions(new_bundle, feature_rows)
     index_of_new_class = np.array([index_of[label] for label in new_classes])
     answers = old_outcome.labels, index_of_new_class[new_outcome.labels]
     # give all rows probabilities of the new classes and of the unknown class

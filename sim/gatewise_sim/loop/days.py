@@ -27,8 +27,8 @@ from gatewise_export.archive.labels import add_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, number_requests
 from gatewise_export.archive.true_figures import MonitorReport, monitor
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.bundle.decisions import Decisions
+from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.link import MessageSizes
@@ -205,8 +205,8 @@ class _LearningFleet:
         version = bundle.manifest.version
         # during the day, devices answer, and workers archive offloads and audits
         positions, times = self._draw_instances(day)
-        outcome = graph_outcome(bundle, self._X[positions])
-        n_bytes = self._archive_day(bundle, positions, times, outcome) + self._download_bytes
+        decisions = graph_decisions(bundle, self._X[positions])
+        n_bytes = self._archive_day(bundle, positions, times, decisions) + self._download_bytes
         # in the evening, labels are requested, and earlier requests are answered
         n_requested = (
             self._request_labels(day, version) if day % self._rules.choose_every == 0 else 0
@@ -226,9 +226,9 @@ class _LearningFleet:
         return DayFigures(
             day=day + 1,
             version=version,
-            accuracy=float(np.mean(class_names[outcome.labels] == true_names)),
-            high_cost_accuracy=float(np.mean(class_names[outcome.cloud_labels] == true_names)),
-            offload_rate=float(np.mean(_is_offloaded(bundle, outcome))),
+            accuracy=float(np.mean(class_names[decisions.labels] == true_names)),
+            high_cost_accuracy=float(np.mean(class_names[decisions.cloud_labels] == true_names)),
+            offload_rate=float(np.mean(_is_offloaded(bundle, decisions))),
             estimate=system_estimate.value,
             low=system_estimate.low,
             high=system_estimate.high,
@@ -253,16 +253,16 @@ class _LearningFleet:
         bundle: Bundle,
         positions: NDArray[np.int64],
         times: NDArray[np.float64],
-        outcome: Outcome,
+        decisions: Decisions,
     ) -> float:
         """Archive the offloads and audits of a day; return the bytes of their messages."""
         manifest = bundle.manifest
         assert manifest.cloud is not None
-        assert outcome.cloud_labels is not None
-        assert outcome.cloud_probabilities is not None
+        assert decisions.cloud_labels is not None
+        assert decisions.cloud_probabilities is not None
         request_rows = self._X[positions][:, manifest.cloud_inputs()]
-        is_offloaded = _is_offloaded(bundle, outcome)
-        confidence = _confidence(bundle, outcome)
+        is_offloaded = _is_offloaded(bundle, decisions)
+        confidence = _confidence(bundle, decisions)
         sizes = MessageSizes(
             model=manifest.name,
             version=manifest.version,
@@ -276,7 +276,9 @@ class _LearningFleet:
         sent_chance = np.where(is_offloaded, 1.0, 0.0)
         for i in range(len(request_rows)):
             audit_mark = self._samplers[i % len(self._samplers)].choose(
-                "cloud" if is_offloaded[i] else "edge", int(outcome.labels[i]), float(confidence[i])
+                "cloud" if is_offloaded[i] else "edge",
+                int(decisions.labels[i]),
+                float(confidence[i]),
             )
             if audit_mark is not None:
                 sent_chance[i] = audit_mark.probability
@@ -289,9 +291,9 @@ class _LearningFleet:
             device=np.array([f"device-{i % len(self._samplers)}" for i in sent_positions.tolist()]),
             time=times[sent_positions],
             X=request_rows[sent_positions],
-            cloud_label=outcome.cloud_labels[sent_positions].astype(np.int32),
-            probabilities=outcome.cloud_probabilities[sent_positions].astype(np.float32),
-            device_label=np.where(is_offloaded, -1, outcome.labels)[sent_positions].astype(
+            cloud_label=decisions.cloud_labels[sent_positions].astype(np.int32),
+            probabilities=decisions.cloud_probabilities[sent_positions].astype(np.float32),
+            device_label=np.where(is_offloaded, -1, decisions.labels)[sent_positions].astype(
                 np.int32
             ),
             confidence=np.where(is_offloaded, np.nan, confidence)[sent_positions].astype(
@@ -360,18 +362,18 @@ def _class_names(bundle: Bundle) -> NDArray[np.str_]:
     return np.array([str(label) for label in bundle.manifest.classes])
 
 
-def _is_offloaded(bundle: Bundle, outcome: Outcome) -> NDArray[np.bool_]:
-    return np.asarray(outcome.exits == len(bundle.manifest.stages), np.bool_)
+def _is_offloaded(bundle: Bundle, decisions: Decisions) -> NDArray[np.bool_]:
+    return np.asarray(decisions.exits == len(bundle.manifest.stages), np.bool_)
 
 
-def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
+def _confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
     """Compute the largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     by_stage = [
         probabilities(split_outputs(outputs, spec.score)[0], spec.link).max(axis=1)
-        for outputs, spec in zip(outcome.margins, stages, strict=True)
+        for outputs, spec in zip(decisions.margins, stages, strict=True)
     ]
-    exits = np.minimum(outcome.exits, len(stages) - 1)
+    exits = np.minimum(decisions.exits, len(stages) - 1)
     return np.asarray(np.stack(by_stage)[exits, np.arange(len(exits))], np.float64)
 
 

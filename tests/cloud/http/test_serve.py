@@ -22,7 +22,7 @@ pytest.importorskip("uvicorn")
 
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_export import Bundle
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from tests.support import small_bundle
 from tests.support.waiting import wait_until
 
@@ -142,7 +142,7 @@ def test_the_protocol_gives_the_answers_of_the_bundle(service, bundle):
     outputs = {output["name"]: output for output in document["outputs"]}
     assert outputs["probabilities"]["shape"] == [200, 2]
     assert len(outputs["probabilities"]["data"]) == 400
-    graph_answers = graph_outcome(bundle, rows)  # what `gatewise verify` compares
+    graph_answers = graph_decisions(bundle, rows)  # what `gatewise verify` compares
     assert outputs["class_index"]["data"] == graph_answers.labels.tolist()
     routes = np.where(graph_answers.exits < 2, "edge", "cloud")
     assert set(routes) == {"edge", "cloud"}

@@ -284,7 +284,7 @@ def test_pickles_are_never_loaded(tmp_path: Any) -> None:
 def test_an_array_that_inflates_beyond_the_limit_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gatewise_export.bundle.flat_models.MAX_BYTES", 1 << 12)
+    monkeypatch.setattr("gatewise_export.bundle.flat_models.MAX_MODEL_BYTES", 1 << 12)
     large_arrays = make_small_trees() | {"feature": np.full(1 << 18, -1, np.int32)}
     content = write_arrays(large_arrays)
     assert len(content) < 1 << 14  # the compressed file is small

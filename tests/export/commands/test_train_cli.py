@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from gatewise_export import Bundle
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from tests.support.bundle_files import read_contents
 from tests.support.wine_table import COSTS, load_wine_table, set_cell, write_changed_table
 
@@ -323,7 +323,7 @@ def test_a_lazy_bundle_works_with_all_commands(
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
     opened_bundle = Bundle.open(bundle_path)
     rows = load_wine_table()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
-    expected = graph_outcome(opened_bundle, rows)
+    expected = graph_decisions(opened_bundle, rows)
     is_answered = expected.exits < len(opened_bundle.manifest.stages)
     assert is_answered.any()
     for answer, cost, exit_index, is_answered_by_stage in zip(

@@ -244,7 +244,7 @@ def test_probing_detects_a_wrong_converter(tmp_path: Path, monkeypatch: pytest.M
 def test_a_stage_that_is_too_large_for_devices_is_refused(
     small_system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundle_writer, "MAX_BYTES", 100)
+    monkeypatch.setattr(bundle_writer, "MAX_MODEL_BYTES", 100)
     message = r"files of at most 100 B.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
     with pytest.raises(InputError, match=message):
         pack(small_system.system, tmp_path / "b", sample=small_system.rows)

@@ -17,7 +17,7 @@ from gatewise_export.archive.machine_labels import MachineLabel, add_machine_lab
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows, typed_labels
 from gatewise_training import FeatureCosts, StagedCascade
@@ -75,7 +75,7 @@ def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     """Archive the rows that a fleet would send, and label some of them."""
     bundle = Bundle.open(bundle_path)
     manifest = bundle.manifest
-    outcome = graph_outcome(bundle, X)
+    outcome = graph_decisions(bundle, X)
     rng = np.random.default_rng(0)
     audit_share = 0.2
     is_offloaded = outcome.exits == len(manifest.stages)
@@ -118,7 +118,7 @@ def make_settings(deployed_folder, kept, out_folder, **fields):
 
 def measure_accuracy(path, X, y):
     bundle = Bundle.open(path)
-    return np.mean(np.array(bundle.manifest.classes)[graph_outcome(bundle, X).labels] == y)
+    return np.mean(np.array(bundle.manifest.classes)[graph_decisions(bundle, X).labels] == y)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
-from gatewise_export.packing.verification import graph_outcome
+from gatewise_export.packing.verification import graph_decisions
 from gatewise_sim.loop.days import simulate_loop
 from gatewise_sim.loop.loop_rules import LoopRules
 
@@ -50,7 +50,7 @@ def simulate_days(first_bundle, X, y, **rules):
 def find_right_answers(bundle, X, y):
     """Find which rows the bundle answers with their class, by its models alone."""
     class_names = np.array(bundle.manifest.classes)
-    return class_names[graph_outcome(bundle, X).labels] == y
+    return class_names[graph_decisions(bundle, X).labels] == y
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
     # without a mix, the days take the 900 rows in order
     report = simulate_days(first_bundle, X, y, days=3, instances=300, audit=0.2, labels=40)
     is_right = find_right_answers(first_bundle, X, y)
-    is_offloaded = graph_outcome(first_bundle, X).exits == len(first_bundle.manifest.stages)
+    is_offloaded = graph_decisions(first_bundle, X).exits == len(first_bundle.manifest.stages)
     for day_index, day in enumerate(report.days):
         day_rows = slice(300 * day_index, 300 * (day_index + 1))
         assert day.accuracy == np.mean(is_right[day_rows])

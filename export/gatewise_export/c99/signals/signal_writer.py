@@ -41,7 +41,7 @@ MAX_SAMPLE_BYTES = 1 << 17
 
 
 @dataclass(frozen=True)
-class SignalSource:
+class SignalCode:
     """Generated files of signal blocks and their sizes.
 
     Attributes
@@ -87,7 +87,7 @@ def write_signals(
     sample: ArrayLike | None = None,
     features: Iterable[int] | None = None,
     rate_hz: float | None = None,
-) -> SignalSource:
+) -> SignalCode:
     """Write the blocks of `graph` as C99; for a whole system with blocks use :func:`to_c`.
 
     Parameters
@@ -110,7 +110,7 @@ def write_signals(
 
     Returns
     -------
-    SignalSource
+    SignalCode
 
     Raises
     ------
@@ -142,7 +142,7 @@ def signal_files(
     *,
     rate_hz: float | None = None,
     compares_decisions: bool = False,
-) -> tuple[SignalSource, dict[str, str]]:
+) -> tuple[SignalCode, dict[str, str]]:
     """Write the text of each file.
 
     With `compares_decisions` the self-test also compares decisions with the model of the same
@@ -186,7 +186,7 @@ def signal_files(
             graph, plan.features, windows, placeholders, compares_decisions
         ),
     }
-    source = SignalSource(
+    source = SignalCode(
         files=tuple(files),
         shape=tuple(shape),
         dtype=dtype_name,
