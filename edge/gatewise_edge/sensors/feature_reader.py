@@ -219,6 +219,7 @@ class Reading:
             return self.values[features]
         if self._has_failed:
             self._raise_past_failure(features, allow_missing, allow_failure)
+        # Read the features that this instance lacks.
         if self._source is not None:
             unread_features = features[~self.was_read[features]]
             if self.failures:
@@ -232,6 +233,7 @@ class Reading:
                     self.acquired[features] |= self.was_read[features]
                     self._has_failed = True
                     raise
+        # Charge the features that were read, then check their values.
         if self.failures:
             self._has_failed = True
             self.acquired[features] |= self.was_read[features]

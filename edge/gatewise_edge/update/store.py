@@ -281,11 +281,13 @@ class Store:
                 if path != staging_folder:
                     shutil.rmtree(path, ignore_errors=True)
             missing_files = {
-                file_name: spec
-                for file_name, spec in release.files.items()
-                if not has_file(staging_folder / file_name, spec.sha256)
+                file_name: file_spec
+                for file_name, file_spec in release.files.items()
+                if not has_file(staging_folder / file_name, file_spec.sha256)
             }
-            n_needed_bytes = sum(spec.size for spec in missing_files.values()) + _SPARE_BYTES
+            n_needed_bytes = (
+                sum(file_spec.size for file_spec in missing_files.values()) + _SPARE_BYTES
+            )
             n_free_bytes = shutil.disk_usage(staging_folder).free
             if missing_files and n_free_bytes < n_needed_bytes:
                 raise UpdateError(
@@ -294,9 +296,9 @@ class Store:
                     f"which {_SPARE_BYTES} must stay free, but only {n_free_bytes} bytes are free",
                 )
             # Copy the files that the device already has, and fetch the others.
-            for file_name, spec in missing_files.items():
+            for file_name, file_spec in missing_files.items():
                 path = staging_folder / file_name
-                content = self._stored_content(file_name, spec.sha256, first_bundle)
+                content = self._stored_content(file_name, file_spec.sha256, first_bundle)
                 if content is None:
                     fetch(file_name, path)
                 else:
@@ -328,8 +330,8 @@ class Store:
         if first_bundle is not None:
             with contextlib.suppress(BundleError):
                 bundle = Bundle.open(first_bundle, for_device=True)
-                spec = bundle.manifest.files.get(file_name)
-                if spec is not None and spec.sha256 == sha256:
+                file_spec = bundle.manifest.files.get(file_name)
+                if file_spec is not None and file_spec.sha256 == sha256:
                     return bundle.read(file_name)
         return None
 

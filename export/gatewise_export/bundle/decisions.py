@@ -91,6 +91,7 @@ def expected_sample(
     high-cost model's ``cloud_label`` and ``cloud_probabilities``. In the result, which
     :meth:`Bundle.sample` documents, i is an index into the active point's chain.
     """
+    # the rows, and the windows from which they are computed
     n_rows = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     signal = manifest.signal
     n_columns = len(manifest.features) - (0 if signal is None else len(signal.window_names))
@@ -104,6 +105,7 @@ def expected_sample(
             sample["X"] = np.concatenate(
                 [sample["X"], signal.window_values(sample["windows"])], axis=1
             )
+    # the outputs of each stage of the active chain, and of the high-cost model
     margins = []
     acquired = []
     for i, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):
@@ -126,6 +128,7 @@ def expected_sample(
         sample["cloud_probabilities"] = _checked_array(
             arrays, "cloud_probabilities", np.float32, shape
         )
+    # the decisions that follow from the outputs
     cloud_answers = sample.get("cloud_label"), sample.get("cloud_probabilities")
     decisions = decide_rows(manifest, margins, acquired, *cloud_answers)
     return sample | {"exit": decisions.exits, "label": decisions.labels, "cost": decisions.costs}

@@ -48,8 +48,8 @@ def canonical_model(model: FlatModel) -> FlatModel:
 def write_model(model: FlatModel) -> bytes:
     """Write a canonical model as an npz file; equal models give equal bytes."""
     arrays = {
-        name: np.asarray(getattr(model, name)).astype(dtype)
-        for name, (dtype, _) in model.ARRAYS.items()
+        array_name: np.asarray(getattr(model, array_name)).astype(dtype)
+        for array_name, (dtype, _) in model.ARRAYS.items()
     }
     content = write_arrays(arrays)
     # reading it back raises BundleError if the model breaks a rule of the format
@@ -68,12 +68,12 @@ def read_model(
     )
     mismatched_arrays = set(arrays) ^ set(model_class.ARRAYS)
     if mismatched_arrays:
-        name = min(mismatched_arrays)
-        problem = "lacks the array" if name in model_class.ARRAYS else "has an unknown array"
-        raise BundleError(f"{file} {problem} {name[:64]!r}")
+        array_name = min(mismatched_arrays)
+        problem = "lacks the array" if array_name in model_class.ARRAYS else "has an unknown array"
+        raise BundleError(f"{file} {problem} {array_name[:64]!r}")
     lengths = {"inputs": n_inputs, "outputs": n_outputs}
-    for name, (dtype, dimensions) in model_class.ARRAYS.items():
-        _check_array(file, name, arrays[name], dtype, dimensions, lengths)
+    for array_name, (dtype, dimensions) in model_class.ARRAYS.items():
+        _check_array(file, array_name, arrays[array_name], dtype, dimensions, lengths)
     if model_class is TreeEnsemble:
         trees = TreeEnsemble(**arrays, n_features=n_inputs)
         _check_trees(trees, file)
@@ -85,7 +85,7 @@ def read_model(
 
 def _check_array(
     file: str,
-    name: str,
+    array_name: str,
     array: NDArray[Any],
     dtype: type[np.generic],
     dimensions: tuple[str, ...],
@@ -94,16 +94,16 @@ def _check_array(
     """Check an array's type, shape and finiteness; record the lengths of new dimensions."""
     if array.dtype != dtype or array.ndim != len(dimensions):
         raise BundleError(
-            f"{file}: {name!r} is {array.dtype} with {array.ndim} dimensions, "
+            f"{file}: {array_name!r} is {array.dtype} with {array.ndim} dimensions, "
             f"not {np.dtype(dtype)} with {len(dimensions)}"
         )
     for dimension, length in zip(dimensions, array.shape, strict=True):
         if lengths.setdefault(dimension, length) != length:
             raise BundleError(
-                f"{file}: {name!r} has {length} {dimension}, not {lengths[dimension]}"
+                f"{file}: {array_name!r} has {length} {dimension}, not {lengths[dimension]}"
             )
     if dtype is np.float32 and not np.isfinite(array).all():
-        raise BundleError(f"{file}: {name!r} holds values that are not finite")
+        raise BundleError(f"{file}: {array_name!r} holds values that are not finite")
 
 
 # -- trees -----------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ def _check_array(
 def _check_trees(trees: TreeEnsemble, file: str) -> None:
     """Check that every walk ends at a leaf, and that no sum overflows float32."""
 
-    def refuse(name: str, problem: str) -> NoReturn:
-        raise BundleError(f"{file}: {name!r} {problem}")
+    def refuse(array_name: str, problem: str) -> NoReturn:
+        raise BundleError(f"{file}: {array_name!r} {problem}")
 
     if (trees.nan_left.view(np.uint8) > 1).any():
         refuse("nan_left", "holds bytes other than true and false")

@@ -245,13 +245,13 @@ def _check_stages(manifest: Manifest) -> None:
 
 
 def _check_stage_files(field: str, stage: StageSpec) -> None:
-    for name, file, absent_in in (
+    for key, file_name, kind_without in (
         ("arrays", stage.arrays, "graph"),
         ("graph", stage.graph, "lazy"),
     ):
-        if (file is None) != (stage.kind == absent_in):
-            rule = "must be null" if stage.kind == absent_in else "must name a file"
-            _fail(f"{field}.{name}", f"{rule} for kind {stage.kind!r}")
+        if (file_name is None) != (stage.kind == kind_without):
+            rule = "must be null" if stage.kind == kind_without else "must name a file"
+            _fail(f"{field}.{key}", f"{rule} for kind {stage.kind!r}")
 
 
 def _check_chains(manifest: Manifest) -> None:

@@ -108,6 +108,7 @@ def check_destination(path: str | Path) -> Path:
 
     Call this before building a new bundle. Returns the path, or its target if it is a link.
     """
+    # check the path itself, then the bundle that it may hold
     path = Path(path)
     if path.name in ("", ".."):
         raise BundleError(f"{path}: a bundle needs a name, as in {path / 'bundle'}")

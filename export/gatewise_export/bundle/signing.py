@@ -88,29 +88,31 @@ class PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         content = source if isinstance(source, bytes) else _read_key_file(source)
-        name = "the public key" if isinstance(source, bytes) else f"public key {source}"
+        label = "the public key" if isinstance(source, bytes) else f"public key {source}"
         if len(content) == 32:
             key: object = Ed25519PublicKey.from_public_bytes(content)
         else:
             key = _load_pem_key(
-                load_pem_public_key, content, name, expected_kind="public", other_kind="private"
+                load_pem_public_key, content, label, expected_kind="public", other_kind="private"
             )
         if not isinstance(key, Ed25519PublicKey):
             raise InputError(
-                f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
+                f"{label} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
             )
         self._key = key
         self.raw = key.public_bytes_raw()
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
 
-    def check(self, signatures: list[Signature], context: bytes, content: bytes, name: str) -> None:
-        """Check that this key has signed `content`; `name` is its name in error messages."""
+    def check(
+        self, signatures: list[Signature], context: bytes, content: bytes, label: str
+    ) -> None:
+        """Check that this key has signed `content`, which error messages call `label`."""
         from cryptography.exceptions import InvalidSignature
 
         own_signatures = [signature for signature in signatures if signature.key_id == self.key_id]
         if not own_signatures:
             signers = ", ".join(signature.key_id for signature in signatures)
-            raise SignatureError(f"{name} is signed by key {signers}, not by {self.key_id}")
+            raise SignatureError(f"{label} is signed by key {signers}, not by {self.key_id}")
         for signature in own_signatures:
             if signature.covers(content):
                 try:
@@ -119,7 +121,7 @@ class PublicKey:
                     break
                 return
         raise SignatureError(
-            f"{name}: the signature by key {self.key_id} is invalid: it was altered, or signs "
+            f"{label}: the signature by key {self.key_id} is invalid: it was altered, or signs "
             "other content"
         )
 
@@ -135,12 +137,12 @@ class Signer:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         content = _read_key_file(path)
-        name = f"key {path}"
+        label = f"key {path}"
         load = functools.partial(load_pem_private_key, password=None)
-        key = _load_pem_key(load, content, name, expected_kind="private", other_kind="public")
+        key = _load_pem_key(load, content, label, expected_kind="private", other_kind="public")
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(
-                f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
+                f"{label} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
             )
         self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
@@ -194,9 +196,9 @@ def write_signatures(*signatures: Signature) -> bytes:
     return "\n".join([_HEADER, *lines, ""]).encode()
 
 
-def read_signatures(content: bytes, name: str) -> list[Signature]:
-    """Read the content of a SIGNATURE file; `name` is its name in error messages."""
-    refusal = SignatureError(f"{name} is not a signature file of a known format")
+def read_signatures(content: bytes, label: str) -> list[Signature]:
+    """Read the content of a SIGNATURE file, which error messages call `label`."""
+    refusal = SignatureError(f"{label} is not a signature file of a known format")
     try:
         header, *lines, remainder = content[: MAX_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [
@@ -225,21 +227,21 @@ def _is_hex(text: str, length: int) -> bool:
 def _load_pem_key(
     load: Callable[[bytes], object],
     content: bytes,
-    name: str,
+    label: str,
     *,
     expected_kind: str,
     other_kind: str,
 ) -> object:
-    """Load the PEM text of a key of the expected kind; `name` is its name in error messages."""
+    """Load the PEM text of a key of the expected kind; error messages call it `label`."""
     try:
         return load(content)
     except TypeError:
-        raise InputError(f"{name} is encrypted: give a key without a password") from None
+        raise InputError(f"{label} is encrypted: give a key without a password") from None
     except Exception:  # the library's errors have no common base class
         if f"{other_kind.upper()} KEY".encode() in content:
             ending = "key" if expected_kind == "private" else "pub"
-            raise InputError(f"{name} is a {other_kind} key: give NAME.{ending}") from None
-        raise InputError(f"{name} is not a PEM file with a {expected_kind} key") from None
+            raise InputError(f"{label} is a {other_kind} key: give NAME.{ending}") from None
+        raise InputError(f"{label} is not a PEM file with a {expected_kind} key") from None
 
 
 def _read_key_file(path: str | Path) -> bytes:

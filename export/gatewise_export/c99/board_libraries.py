@@ -60,34 +60,37 @@ def write_library(
     with tempfile.TemporaryDirectory() as scratch_folder:
         source = to_c(bundle, scratch_folder, **options)
         text_of_file = {
-            name: (Path(scratch_folder) / name).read_text("ascii") for name in source.files
+            file_name: (Path(scratch_folder) / file_name).read_text("ascii")
+            for file_name in source.files
+            if file_name not in DESKTOP_FILES
         }
-    text_of_file = {name: text for name, text in text_of_file.items() if name not in DESKTOP_FILES}
     missing_client_reason = no_client_reason(bundle.manifest)
     if missing_client_reason is None:
         text_of_file |= wire_files(bundle, source.name)
     # put headers where the build system looks for them
     header_folder = "src" if build == "arduino" else "include"
-    files = {
-        f"{header_folder if name.endswith('.h') else 'src'}/{name}": text
-        for name, text in text_of_file.items()
-        if "_selftest" not in name
+    text_of_path = {
+        f"{header_folder if file_name.endswith('.h') else 'src'}/{file_name}": text
+        for file_name, text in text_of_file.items()
+        if "_selftest" not in file_name
     }
-    sources = sorted(name for name in files if name.endswith(".c"))
-    headers = sorted(Path(name).name for name in files if name.endswith(".h"))
+    sources = sorted(path for path in text_of_path if path.endswith(".c"))
+    headers = sorted(Path(path).name for path in text_of_path if path.endswith(".h"))
     placeholders = c_text.common_placeholders(source.name) | {
         "title": c_text.safe_name(bundle.manifest.title),
         "library_version": _library_version(bundle.manifest.version),
         "headers": ",".join(headers),
         "sources": " ".join(sources),
-        "quoted_sources": " ".join(f'"{name}"' for name in sources),
+        "quoted_sources": " ".join(f'"{path}"' for path in sources),
         "wire_paragraph": "" if missing_client_reason else ", and sends hard instances over MQTT",
     }
     examples = {} if missing_client_reason else EXAMPLE_PROGRAMS.get(build, {})
-    for section, path in {**{name: name for name in BUILD_FILES[build]}, **examples}.items():
-        files[path] = c_text.fill_template("boards.txt", f"{build} {section}", **placeholders)
-    c_text.write_files(folder, files)
-    return replace(source, folder=folder, files=tuple(files)), missing_client_reason
+    for section, path in {**{path: path for path in BUILD_FILES[build]}, **examples}.items():
+        text_of_path[path] = c_text.fill_template(
+            "boards.txt", f"{build} {section}", **placeholders
+        )
+    c_text.write_files(folder, text_of_path)
+    return replace(source, folder=folder, files=tuple(text_of_path)), missing_client_reason
 
 
 def _library_version(version: str) -> str:

@@ -45,15 +45,15 @@ RESERVED_WORDS = frozenset(
 SECTION_START = "//// "
 
 
-def fill_template(file: str, section: str = "", **placeholders: object) -> str:
+def fill_template(file_name: str, section: str = "", **placeholders: object) -> str:
     """Fill the placeholders ``${name}`` in a template, or in one section of it."""
-    return Template(template_sections(file)[section]).substitute(placeholders)
+    return Template(template_sections(file_name)[section]).substitute(placeholders)
 
 
 @functools.cache
-def template_sections(file: str) -> dict[str, str]:
+def template_sections(file_name: str) -> dict[str, str]:
     """Read the sections of a template by name; ``""`` is the text before the first section."""
-    text = (resources.files(__package__) / "templates" / file).read_text("ascii")
+    text = (resources.files(__package__) / "templates" / file_name).read_text("ascii")
     unnamed_text, *bodies = ("\n" + text.removesuffix("\n")).split("\n" + SECTION_START)
     named_texts = dict(body.split("\n", 1) for body in bodies)
     return {"": unnamed_text[1:] + "\n"} | {name: body + "\n" for name, body in named_texts.items()}
@@ -214,17 +214,18 @@ def identifier_from_title(title: str) -> str:
     )
 
 
-def write_files(folder: Path, files: dict[str, str]) -> None:
+def write_files(folder: Path, text_of_file: dict[str, str]) -> None:
     """Write files; raise InputError if one would replace a file that Gatewise did not write."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
-    for file in files:
-        path = folder / file
+    for file_name in text_of_file:
+        path = folder / file_name
         if path.exists() and GENERATED_MARK not in path.read_text(errors="replace")[:200]:
             raise InputError(
                 f"{path} exists and was not written by Gatewise: choose another folder"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    for file, text in files.items():
-        (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(text, encoding="ascii")
+    for file_name, text in text_of_file.items():
+        path = folder / file_name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="ascii")

@@ -27,12 +27,14 @@ def write_stage_case(
     name = f"stage_{stage_index}"
     lines = [f"    case {stage_index}:"]
     tables.add_code(f"\n/* stage {stage_index} */\n")
+    # acquire the features, unless the trees acquire them node by node
     if not stage.is_lazy:
         tables.add(f"{name}_inputs", stage.slots, "list_type")
         acquire_call = (
             f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
         )
         lines += [f"        if (!{acquire_call})", "            return -1;"]
+    # run the model
     if isinstance(stage.model, PackedTrees):
         _add_forest(tables, layout, name, stage.model)
         if stage.is_lazy:
@@ -48,6 +50,7 @@ def write_stage_case(
         lines.append(f"        add_{sum_kind}(instance, &{name});")
     else:
         lines.append("        /* the model is left out, because this stage never stops */")
+    # compare the score with the threshold
     threshold = cascade.thresholds[stage_index]
     stop_test = "0"
     if threshold is not None:

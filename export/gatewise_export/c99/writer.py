@@ -149,6 +149,7 @@ def write_cascade(
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     c_text.checked_identifier(name)
+    # write the model, its blocks and the programs that test both
     layout, model_files, table_bytes = _write_smallest(cascade, coded, name)
     placeholders = c_text.common_placeholders(name)
     generated_rows = probe_rows(cascade)

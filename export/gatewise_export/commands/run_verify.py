@@ -127,6 +127,7 @@ def list_comparisons(bundle: Bundle, *, with_data: bool, backend: str | None = N
             for stage in manifest.stages
             if stage.kind == "graph"
         ]
+    # the high-cost model, and the stages of other operating points
     if bundle.absent_files():
         lines.append(f"not run: {bundle.absent_files()[0]}, which is not in a bundle for devices")
     elif backend is not None:

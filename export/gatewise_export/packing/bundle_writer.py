@@ -248,14 +248,14 @@ def _collect_model_files(
 ) -> dict[str, bytes]:
     """Collect the files of stages, of blocks' networks and of the high-cost model, by name."""
     content_of_file = {
-        name: content
+        file_name: content
         for stage_files in all_stage_files
-        for name, content in stage_files.contents.items()
+        for file_name, content in stage_files.contents.items()
     }
     _check_sizes(content_of_file)  # without the high-cost model's file, which no device reads
-    for name, content in ({} if signal is None else signal.models).items():
-        _check_given_graph(content, name)
-        content_of_file[name] = content
+    for file_name, content in ({} if signal is None else signal.models).items():
+        _check_given_graph(content, file_name)
+        content_of_file[file_name] = content
     high_cost_model = system.high_cost_model_
     if cloud_file is not None:
         content_of_file[cloud_file.name] = cloud_file.content
@@ -279,8 +279,8 @@ def _check_request(manifest: Manifest, max_message: int) -> None:
 def _check_sizes(content_of_file: Mapping[str, bytes]) -> None:
     """Refuse stages with files that are too large for devices."""
     large_files = [
-        f"{name} of {byte_size(len(content))}"
-        for name, content in content_of_file.items()
+        f"{file_name} of {byte_size(len(content))}"
+        for file_name, content in content_of_file.items()
         if len(content) > MAX_MODEL_BYTES
     ]
     if large_files:

@@ -50,6 +50,7 @@ def with_class_indices(
     _rename_values(model.graph, {})
     tail = GraphTail(model.SerializeToString())
     graph = tail.model.graph
+    # find the position of each row's label among the graph's classes
     columns = (
         None
         if form.score_output is None
@@ -65,6 +66,7 @@ def with_class_indices(
         scores = _SCORES if form.scores == "logits" else columns
         assert scores is not None
         position = tail.add("ArgMax", [scores], axis=1, keepdims=0)
+    # turn positions and columns into class indices and a column for each class
     class_indices = (
         np.arange(high_cost_model.n_classes)
         if high_cost_model.class_indices is None
