@@ -180,6 +180,8 @@ class Device:
         if audit is not None:
             sampler = audit if isinstance(audit, AuditSampler) else AuditSampler(audit)
             self._auditor = Auditor(sampler, self._uplink, clock, late_requests)
+        parts = (self._uplink, self._auditor, late_requests)
+        self._counting_parts = [part for part in parts if part is not None]
         self._uplink.open()
         self._late_requests = late_requests
         if late_requests is not None:
@@ -227,14 +229,10 @@ class Device:
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
-        self._uplink.close()
-        if self._auditor is not None:
-            self._auditor.close()
-        if self._late_requests is not None:
-            self._late_requests.close()
-        self._block_reader.close()
-        if self._sensors is not None:
-            self._sensors.close()
+        parts = (*self._counting_parts, self._block_reader, self._sensors)
+        for part in parts:
+            if part is not None:
+                part.close()
 
     def __enter__(self) -> Self:
         return self
@@ -256,9 +254,9 @@ class Device:
         """
         with self._count_lock:
             counts = dict(self._counts)
-        audit_counts = {} if self._auditor is None else self._auditor.counters
-        late_counts = {} if self._late_requests is None else self._late_requests.counters
-        return counts | self._uplink.counters | audit_counts | late_counts
+        for part in self._counting_parts:
+            counts |= part.counters
+        return counts
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -268,11 +266,11 @@ class Device:
         ``unseen_columns`` (columns with only unseen categories) and, if used, the gauges of
         :class:`.Auditor` and :class:`.LateRequests`.
         """
-        audit_gauges = {} if self._auditor is None else self._auditor.gauges
         with self._count_lock:
-            unseen_gauges = {"unseen_columns": float(len(self._unseen_categories.columns))}
-        late_gauges = {} if self._late_requests is None else self._late_requests.gauges
-        return self._uplink.gauges | unseen_gauges | audit_gauges | late_gauges
+            gauges = {"unseen_columns": float(len(self._unseen_categories.columns))}
+        for part in self._counting_parts:
+            gauges |= part.gauges
+        return gauges
 
     # -- answering -------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -241,50 +241,39 @@ def _from_python(
             raise InputError(f"--keep: the sensors of --data {source_name} have no further columns")
         return InstanceSource(repeat([(None, {})]), source)
     if hasattr(source, "__next__"):
-        return InstanceSource(_read_iterator(source_name, source, reader, stop_request))
+        return InstanceSource(_read_rows(source_name, source, reader, stop_request))
     assert function is not None
-    return InstanceSource(_call_repeatedly(source_name, function, reader, source, stop_request))
+    # the first call has returned the first instance
+    rows = chain([source], map(operator.call, repeat(function)))
+    return InstanceSource(_read_rows(source_name, rows, reader, stop_request, is_called=True))
 
 
-def _call_repeatedly(
+def _read_rows(
     source_name: str,
-    function: Callable[[], Any],
+    rows: Iterator[Any],
     reader: InstanceReader,
-    first_raw_instance: Any,
     stop_request: StopRequest,
+    *,
+    is_called: bool = False,
 ) -> Iterator[list[SourcedInstance]]:
-    """Call a function for each instance until it returns None.
+    """Read the instances of an iterator until it ends.
 
-    If a call raises an exception, its error replaces the instance.
+    If a function `is_called` for each instance, None ends the instances, and an error replaces one.
     """
-    raw_instance = first_raw_instance
     pause_s = _FIRST_PAUSE_SECONDS
-    while raw_instance is not None:
-        yield [reader.read(raw_instance)]
-        while True:
-            try:
-                (raw_instance,) = _next_rows(map(operator.call, (function,)), stop_request)
-            except Exception as error:
-                yield [(_call_error(source_name, error), {})]
-                stop_request.pause(pause_s)
-                pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
-            else:
-                pause_s = _FIRST_PAUSE_SECONDS
-                break
-
-
-def _read_iterator(
-    source_name: str, rows: Iterator[Any], reader: InstanceReader, stop_request: StopRequest
-) -> Iterator[list[SourcedInstance]]:
-    """Read the instances of an iterator, until it ends."""
     while True:
         try:
             next_rows = _next_rows(rows, stop_request)
         except Exception as error:
-            # End the run, because a generator that has raised an exception cannot continue.
-            raise _call_error(f"--data {source_name}", error) from error
-        if not next_rows:
+            if not is_called:  # a generator that has raised an exception cannot continue
+                raise _call_error(f"--data {source_name}", error) from error
+            yield [(_call_error(source_name, error), {})]
+            stop_request.pause(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
+            continue
+        if not next_rows or (is_called and next_rows[0] is None):
             return
+        pause_s = _FIRST_PAUSE_SECONDS
         yield [reader.read(next_rows[0])]
 
 

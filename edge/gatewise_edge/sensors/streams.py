@@ -154,10 +154,11 @@ class LineReader:
     def batches(self, chunks: Iterator[bytes]) -> Iterator[Batch]:
         """Read samples from lines as they arrive."""
         for lines in split_lines(chunks, _MAX_LINE_BYTES):
-            samples = [self._read_line(line) for line in lines if line is None or line.strip()]
-            yield [sample for sample in samples if not isinstance(sample, _Header)]
+            filled_lines = (line for line in lines if line is None or line.strip())
+            yield [sample for line in filled_lines for sample in self._read_line(line)]
 
-    def _read_line(self, line: str | None) -> Samples | InputError | _Header | None:
+    def _read_line(self, line: str | None) -> Batch:
+        """Read the sample of a line, the mark of lost samples or an error; nothing for a header."""
         self._n_lines += 1
         if line is None:
             raise InputError(
@@ -165,19 +166,19 @@ class LineReader:
             )
         stripped_line = line.strip().removeprefix("\ufeff").replace('"', "")
         if stripped_line == "gap":
-            return None
+            return [None]
         if self._may_be_header:
             if re.fullmatch(r"sep=.", stripped_line):
-                return _Header()
+                return []
             self._may_be_header = False
             cells = _split_cells(stripped_line)
             if not any(map(_is_number, cells)):
                 self._read_header([cell.strip().lower() for cell in cells])
-                return _Header()
+                return []
         try:
-            return self._read_cells(_split_cells(stripped_line), stripped_line)
+            return [self._read_cells(_split_cells(stripped_line), stripped_line)]
         except ValueError as error:
-            return InputError(f"{self._source_name}, line {self._n_lines}: {error}")
+            return [InputError(f"{self._source_name}, line {self._n_lines}: {error}")]
 
     def _read_header(self, cells: list[str]) -> None:
         """Find the columns of the channels; InputError if the header names only some of them."""
@@ -244,10 +245,6 @@ class LineReader:
         if not np.isfinite(float(time_cell)):
             raise ValueError(f"{time_cell!r} is not a time")
         return Samples(values, float(time_cell) * TIME_UNITS[self._time_unit])
-
-
-class _Header:
-    """A line before the samples: the header, or Excel's separator line."""
 
 
 def _split_cells(line: str) -> list[str]:
