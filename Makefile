@@ -102,61 +102,61 @@ lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-bench: $(STAMP)  ## a quick look at accuracy against cost beside peers; see benchmarks/
+bench: $(STAMP)  ## a quick look at accuracy against cost, with peers; see benchmarks/
 	$(BIN)/python -m benchmarks.bench_adapt --quick
 
-bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable; METHOD=mine.py:Mine beside
+bench-adapt: $(STAMP)      ## the whole comparison, in hours, resumable; METHOD=mine.py:Mine adds a method
 	$(BIN)/python -m benchmarks.bench_adapt $(addprefix --add ,$(METHOD))
 
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee
 
-bench-promises: $(STAMP)   ## promises on twelve real tables, and two short recipes by hand: half an hour
+bench-promises: $(STAMP)   ## promises on twelve real tables, and two short recipes: half an hour
 	$(BIN)/python -m benchmarks.bench_promises
 
-bench-signals: $(STAMP)    ## accuracy against the time of features, raw signals, groups not seen: an hour
+bench-signals: $(STAMP)    ## accuracy against the time of features on signals of new groups: an hour
 	$(BIN)/python -m benchmarks.bench_signals
 
-bench-boards: $(STAMP) mosquitto ## flash, RAM, instructions and decisions on chips in qemu; the client in C on a bad link
+bench-boards: $(STAMP) mosquitto ## size, instructions and decisions of C on chips in qemu; the client in C
 	$(BIN)/python -m benchmarks.bench_boards
 
-bench-loop: $(STAMP)       ## true figures, alarms, thinning, kills, refits after a shift: half an hour
+bench-loop: $(STAMP)       ## estimates, alarms, archives and refits of the feedback loop: half an hour
 	$(BIN)/python -m benchmarks.bench_loop
 
-bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
+bench-soak: $(STAMP) mosquitto ## memory, threads and open files during a day's messages
 	$(BIN)/python -m benchmarks.bench_soak
 
-bench-models: $(STAMP) mosquitto ## 37 high-cost models to a worker's answers; what fitted ones promise
+bench-models: $(STAMP) mosquitto ## 37 high-cost models from the fit to a worker's answers
 	$(BIN)/python -m benchmarks.bench_models
 
 bench-serve: $(STAMP) mosquitto  ## latency of `serve` against a plain server, its decisions and losses
 	$(BIN)/python -m benchmarks.bench_serve
 
-bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
+bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and the time of exact pruning
 	$(BIN)/python -m benchmarks.bench_trees
 
-bench-cloud: $(STAMP) mosquitto  ## what a worker carries beside a bare broker and onnxruntime: minutes
+bench-cloud: $(STAMP) mosquitto  ## load of a worker, compared with a bare broker and onnxruntime: minutes
 	$(BIN)/python -m benchmarks.bench_cloud
 
-bench-enrolment: $(STAMP) mosquitto  ## devices that enrol in a minute into a broker of 20,000
+bench-enrolment: $(STAMP) mosquitto  ## devices per minute that enrol at a broker of 20,000 devices
 	$(BIN)/python -m benchmarks.bench_enrolment
 
 bench-kills: $(STAMP)      ## 1,000 kills of devices and publishers, damaged stores: 20 minutes, resumable
 	$(BIN)/python -m benchmarks.bench_kills
 
-bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us and MB: minutes
+bench-edge: $(STAMP) mosquitto   ## time and memory of a decision on the device: minutes
 	$(BIN)/python -m benchmarks.bench_edge
 
-bench-fleet: $(STAMP)      ## how fast a fleet is simulated, and what sampling costs: minutes
+bench-fleet: $(STAMP)      ## time of a simulated fleet, and error of sampling: minutes
 	$(BIN)/python -m benchmarks.bench_fleet
 
 bench-journeys: $(STAMP)   ## calls, files and moves of four journeys through the code: a minute
 	$(BIN)/python benchmarks/bench_journeys.py
 
-bench-twin: $(STAMP) mosquitto   ## how near virtual time comes to a live run: minutes, a machine at rest
+bench-twin: $(STAMP) mosquitto   ## difference of virtual time and a live run: minutes, on an idle machine
 	$(BIN)/python -m benchmarks.bench_twin
 
-mutants: $(STAMP)          ## change one operator of deciding modules: do their own tests notice?
+mutants: $(STAMP)          ## change operators of deciding modules, and count tests that notice
 	$(PIP) -q -e '.[mutants]'
 	$(BIN)/python -m benchmarks.mutants
 
