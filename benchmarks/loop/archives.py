@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.data.loop_streams import drawn_stream
-from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
+from gatewise_export.archive.folder import ArchiveFolder, read_rows, shards_in
 from gatewise_export.archive.shard import ShardFacts, read_facts, read_shard
 
 FACTS: Final = ShardFacts(model="m", version="1", classes=("0", "1"), inputs=("a", "b"), shape=(2,))
@@ -52,7 +52,7 @@ def measure_thinning(n_instances: int) -> dict[str, Any]:
         for shard_number in range(n_instances // N_INSTANCES_PER_SHARD):
             _store_shard(archive, rng, float(shard_number))
             largest_size = max(largest_size, archive.size_bytes())
-        _, remaining_rows = read_archive(archive.path)[FACTS.model, FACTS.version]
+        remaining_rows = read_rows(shards_in(archive.path))
     sum_of_weights = float(remaining_rows.weights.sum())
     return {
         "instances": n_instances,

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_export.archive.folder import read_archive, shards_in
+from gatewise_export.archive.folder import find_release, read_rows, shards_by_release
 from gatewise_export.archive.shard import (
     ArchivedRows,
+    Release,
     ShardFacts,
     read_facts,
     read_shard,
@@ -181,27 +182,31 @@ def choose(
 ) -> LabelChoice:
     """Choose about n instances from the shards that no earlier choice covered.
 
-    `version` is the version of the model, by default of the newest such shard. The labels serve
-    every estimate and refit whatever the `purpose`, which only decides where most of them are.
-    Raises InputError if no such shard exists.
+    `version`, or MODEL/VERSION, is by default that of the newest such shard. The labels serve every
+    estimate and refit whatever the `purpose`, which only decides where most of them are. Raises
+    InputError if no such shard exists, or if several models have the version.
     """
     if n < 1:
         raise InputError(f"--n {n}: choose at least 1 instance")
     covered_shards = {
         name for choice in read_choices(archive_path) for name in choice.choice_facts.shards
     }
-    new_shards = [shard for shard in shards_in(archive_path) if shard.name not in covered_shards]
-    if not new_shards:
-        if covered_shards:
-            raise InputError(f"{archive_path} has no instances that are newer than the last choice")
-        read_archive(archive_path)  # its error says how to fill the archive
-    if version is None:
-        version = read_facts(new_shards[-1]).version
-    shards = [shard for shard in new_shards if read_facts(shard).version == version]
+    shards_of = shards_by_release(archive_path)
+    new_shards_of = {
+        release: new_shards
+        for release, shards in shards_of.items()
+        if (new_shards := [shard for shard in shards if shard.name not in covered_shards])
+    }
+    selectable = new_shards_of if version is None and new_shards_of else shards_of
+    release = find_release(archive_path, selectable, version)
+    shards = new_shards_of.get(release, [])
     if not shards:
-        raise InputError(f"{archive_path} has no new instances of version {version}")
+        raise InputError(
+            f"{archive_path} has no instances of {'/'.join(release)} that are newer than the last "
+            "choice"
+        )
     facts = read_facts(shards[-1])
-    rows = ArchivedRows.concatenate([read_shard(shard) for shard in shards])
+    rows = read_rows(shards)
     probability, main_reason = choice_probabilities(rows, n, rng, purpose)
     # in random order, so that a person who labels the first half labels a random half
     chosen_rows = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
@@ -237,13 +242,16 @@ def write_choice(archive_path: Path, choice: LabelChoice, timestamp: str) -> Pat
     return file
 
 
-def read_choices(archive_path: Path) -> list[LabelChoice]:
-    """Read the choices of an archive, oldest first."""
+def read_choices(archive_path: Path, release: Release | None = None) -> list[LabelChoice]:
+    """Read the choices of a release, or of all releases of an archive, oldest first."""
     require_pyarrow()
     from pyarrow import parquet
 
     choices = []
     for file in sorted((archive_path / LABELS_FOLDER).glob("choice-*.parquet")):
+        facts = read_facts(file)
+        if release not in (None, facts.release):
+            continue
         table = parquet.read_table(file)
         choice_facts = msgspec.json.decode(
             table.schema.metadata[_CHOICE_FACTS_KEY], type=ChoiceFacts
@@ -253,7 +261,7 @@ def read_choices(archive_path: Path) -> list[LabelChoice]:
                 rows=read_shard(file),
                 choice_probability=table["choice_chance"].to_numpy(),
                 main_reason=np.array(table["reason"].to_pylist(), np.str_),
-                facts=read_facts(file),
+                facts=facts,
                 choice_facts=choice_facts,
             )
         )

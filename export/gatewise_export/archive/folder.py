@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -22,10 +22,10 @@ from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
 from gatewise_export.archive.shard import (
     ArchivedRows,
+    Release,
     ShardFacts,
     read_facts,
     read_shard,
-    rows_by_model,
     thin_rows,
     write_shard,
 )
@@ -159,9 +159,41 @@ def _size(path: Path) -> int:
     return 0
 
 
-def read_archive(path: Path) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
-    """Read the instances of a folder by model and version; InputError if it has no instances."""
-    shards = shards_in(path)
-    if not shards:
+def shards_by_release(path: Path) -> dict[Release, list[Path]]:
+    """List the shards of each release, oldest first; InputError if the folder has no shard."""
+    shards_of: dict[Release, list[Path]] = {}
+    contents_of: dict[Release, tuple[object, ...]] = {}
+    for shard in shards_in(path):
+        facts = read_facts(shard)
+        contents = facts.classes, facts.inputs
+        if contents_of.setdefault(facts.release, contents) != contents:
+            raise InputError(
+                f"{path} has instances of two bundles named {'/'.join(facts.release)}, with "
+                "different classes or features: keep each bundle's shards in a folder of its own"
+            )
+        shards_of.setdefault(facts.release, []).append(shard)
+    if not shards_of:
         raise InputError(f"{path} has no kept instances: workers write them with --keep {path}")
-    return rows_by_model(shards)
+    return shards_of
+
+
+def find_release(
+    path: Path, shards_of: Mapping[Release, list[Path]], version: str | None
+) -> Release:
+    """Find the release with a version, or MODEL/VERSION; by default that of the newest shard.
+
+    Raises InputError with the releases in the folder if not exactly one has this version.
+    """
+    if version is None:
+        return max(shards_of, key=lambda release: shards_of[release][-1].name)
+    matches = [release for release in shards_of if version in (release[1], "/".join(release))]
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(map("/".join, shards_of))
+    problem = f"not {version}" if not matches else f"and {version} names several of them"
+    raise InputError(f"{path} has {names}, {problem}: give --version MODEL/VERSION")
+
+
+def read_rows(shards: Iterable[Path]) -> ArchivedRows:
+    """Read and concatenate the instances of one or more shards of a release."""
+    return ArchivedRows.concatenate([read_shard(shard) for shard in shards])

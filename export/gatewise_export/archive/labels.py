@@ -22,7 +22,7 @@ from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
 from gatewise.formats import plural
 from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choices
-from gatewise_export.archive.shard import ArchivedRows
+from gatewise_export.archive.shard import ArchivedRows, Release
 
 _LABELS_FILE: Final = "labels.jsonl"
 _MAX_SHOWN: Final = 5
@@ -201,14 +201,14 @@ def read_labels(archive_path: Path) -> dict[str, Label]:
     return labels
 
 
-def read_labelled_rows(archive_path: Path, version: str) -> LabelledInstances | None:
-    """Read the instances of a version with sampled labels; None if the version has no choice.
+def read_labelled_rows(archive_path: Path, release: Release) -> LabelledInstances | None:
+    """Read the instances of a release with sampled labels; None if the release has no choice.
 
     :func:`.read_machine_rows` reads the labels that machines sent. If people label only some of the
     chosen instances, these are assumed to be a random part. The probability of a label is then that
     of the choice times the labelled share.
     """
-    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
+    choices = read_choices(archive_path, release)
     if not choices:
         return None
     labels = {label.id: label for label in read_labels(archive_path).values() if label.is_sampled}

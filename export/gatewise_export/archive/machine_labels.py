@@ -28,6 +28,7 @@ from gatewise_export.archive.labels import (
 )
 from gatewise_export.archive.shard import (
     ArchivedRows,
+    Release,
     ShardFacts,
     find_instances,
     read_facts,
@@ -131,8 +132,8 @@ def _append_copies(archive_path: Path, facts: ShardFacts, rows: ArchivedRows) ->
     write_shard(file, rows, facts)
 
 
-def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledInstances | None:
-    """Read the instances of a version that machines labelled; None if no instance qualifies.
+def read_machine_rows(archive_path: Path, release: Release) -> LabelledInstances | None:
+    """Read the instances of a release that machines labelled; None if no instance qualifies.
 
     Their `label_probability` is 1, because they represent no unlabelled instances.
     """
@@ -143,7 +144,7 @@ def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledI
     facts: ShardFacts | None = None
     for file in _copy_files(archive_path):
         facts_of_file = read_facts(file)
-        if (facts_of_file.model, facts_of_file.version) == (model, version):
+        if facts_of_file.release == release:
             rows = read_shard(file)
             rows_of_files.append(rows.take(np.isin(rows.ids, list(labels))))
             facts = facts_of_file

@@ -24,6 +24,8 @@ from gatewise.errors import InputError, not_installed
 #: Key of the facts in a shard's metadata.
 _FACTS_KEY: Final = b"gatewise"
 _ID_BYTES: Final = 16
+#: Model and version.
+Release = tuple[str, str]
 #: Smallest `sent_chance` that is accepted from a device, because it limits the weight.
 MIN_SENT_CHANCE: Final = 1e-3
 
@@ -54,6 +56,11 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     accuracy: float | None = None
     stored_chance: float = 1.0
+
+    @property
+    def release(self) -> Release:
+        """Model and version."""
+        return self.model, self.version
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,21 +300,6 @@ def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
 def _matrix(column: Any, width: int) -> NDArray[Any]:
     values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(values).reshape(-1, width)
-
-
-def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
-    """Read shards, and concatenate the instances of each model and version.
-
-    The facts of a version are from its last shard.
-    """
-    rows_of: dict[tuple[str, str], list[ArchivedRows]] = {}
-    facts_of: dict[tuple[str, str], ShardFacts] = {}
-    for path in paths:
-        facts = read_facts(path)
-        key = facts.model, facts.version
-        facts_of[key] = facts
-        rows_of.setdefault(key, []).append(read_shard(path))
-    return {key: (facts_of[key], ArchivedRows.concatenate(rows)) for key, rows in rows_of.items()}
 
 
 def require_pyarrow() -> Any:

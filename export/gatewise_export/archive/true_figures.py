@@ -10,13 +10,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import correct_probability, read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
-from gatewise_export.archive.folder import read_archive, shards_in
+from gatewise_export.archive.folder import find_release, read_rows, shards_by_release
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
+from gatewise_export.archive.shard import (
+    ArchivedRows,
+    Release,
+    ShardFacts,
+    read_facts,
+    read_shard,
+)
 
 _SECONDS_A_DAY: Final = 86_400.0
 #: Evidence at which the alarm is raised, which makes false alarms rarer than 1 in 20.
@@ -69,21 +74,19 @@ def monitor(
     days: float | None = None,
     level: float = 0.05,
 ) -> MonitorReport:
-    """Estimate the true figures of a version, by default of the newest.
+    """Estimate the true figures of a version or MODEL/VERSION, by default of the newest shard.
 
     `days` limits the estimate to the last days of the version. Raises InputError if the archive has
-    no instances of the version.
+    no instances of the version, or if several models have it.
     """
-    shards_of = _shards_by_version(archive_path)
-    monitored_version = list(shards_of)[-1] if version is None else version
-    if monitored_version not in shards_of:
-        raise InputError(f"{archive_path} has versions {', '.join(shards_of)}, not {version}")
-    facts = read_facts(shards_of[monitored_version][-1])
-    labelled_rows = read_labelled_rows(archive_path, monitored_version)
-    shards = shards_of[monitored_version]
+    shards_of = shards_by_release(archive_path)
+    release = find_release(archive_path, shards_of, version)
+    shards = shards_of[release]
+    facts = read_facts(shards[-1])
+    labelled_rows = read_labelled_rows(archive_path, release)
     if labelled_rows is not None:
-        shards = _shards_with_labels(archive_path, monitored_version, labelled_rows, shards)
-    rows = ArchivedRows.concatenate([read_shard(shard) for shard in shards])
+        shards = _shards_with_labels(archive_path, release, labelled_rows, shards)
+    rows = read_rows(shards)
     if labelled_rows is None:
         labelled_rows = _no_labels(rows)
     if days is not None:
@@ -93,7 +96,7 @@ def monitor(
     tolerated_rate = None if facts.accuracy is None else 1 - facts.accuracy + TOLERANCE
     alarm_evidence = None
     if tolerated_rate is not None and tolerated_rate < 1 and len(labelled_rows):
-        batches = _label_batches(archive_path, monitored_version, labelled_rows)
+        batches = _label_batches(archive_path, release, labelled_rows)
         alarm_evidence = evidence(batches, tolerated_rate)
     return MonitorReport(
         model=facts.model,
@@ -110,26 +113,15 @@ def monitor(
     )
 
 
-def _shards_by_version(archive_path: Path) -> dict[str, list[Path]]:
-    """Shards of each version, oldest first; the latest model counts if two share a version."""
-    shards_of: dict[tuple[str, str], list[Path]] = {}
-    for shard in shards_in(archive_path):
-        facts = read_facts(shard)
-        shards_of.setdefault((facts.model, facts.version), []).append(shard)
-    if not shards_of:
-        read_archive(archive_path)  # its error says how to fill the archive
-    return {version: shards for (_, version), shards in shards_of.items()}
-
-
 def _shards_with_labels(
-    archive_path: Path, version: str, labelled_rows: LabelledInstances, shards: list[Path]
+    archive_path: Path, release: Release, labelled_rows: LabelledInstances, shards: list[Path]
 ) -> list[Path]:
     """Shards that labelled instances were chosen from, or all shards if no instance has a label.
 
     Labels correct the high-cost model's predictions for these shards. The predictions for later
     shards, which no choice covers yet, would enter the estimate without a correction.
     """
-    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
+    choices = read_choices(archive_path, release)
     labelled_choices = set(labelled_rows.choice_index.tolist())
     covered_shards = {
         name
@@ -221,11 +213,11 @@ def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None)
 
 
 def _label_batches(
-    archive_path: Path, version: str, labelled_rows: LabelledInstances
+    archive_path: Path, release: Release, labelled_rows: LabelledInstances
 ) -> list[LabelBatch]:
     """Labelled instances of each choice, and its instances that are still in the archive."""
     batches = []
-    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
+    choices = read_choices(archive_path, release)
     for choice_index, choice in enumerate(choices):
         labelled_in_choice = labelled_rows.take(labelled_rows.choice_index == choice_index)
         n_labels = len(labelled_in_choice)

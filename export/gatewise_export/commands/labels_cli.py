@@ -61,7 +61,8 @@ def choose_instances(
         Path | None, typer.Option(help="Also write JSON tasks for Label Studio.")
     ] = None,
     version: Annotated[
-        str | None, typer.Option(help="Version of the model. Default: the newest.")
+        str | None,
+        typer.Option(help="VERSION or MODEL/VERSION. Default: that of the latest instances."),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")

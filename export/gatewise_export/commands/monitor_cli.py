@@ -19,7 +19,8 @@ def monitor_archive(
         Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
     ],
     version: Annotated[
-        str | None, typer.Option(help="Version of the model; by default the newest.")
+        str | None,
+        typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
     ] = None,
     days: Annotated[
         float | None,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import read_choices
-from gatewise_export.archive.folder import read_archive
+from gatewise_export.archive.folder import read_rows, shards_by_release
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.archive.shard import ArchivedRows
@@ -80,12 +80,12 @@ def split_kept_rows(
     Raises InputError if there are fewer than :data:`MIN_LABELS` labels.
     """
     release = manifest.name, manifest.version
-    rows_of_release = read_archive(path)
-    if release not in rows_of_release:
-        names = ", ".join(" ".join(names) for names in rows_of_release)
+    shards_of = shards_by_release(path)
+    if release not in shards_of:
+        names = ", ".join(map(" ".join, shards_of))
         raise InputError(f"{path} has instances of {names}, not of {manifest.title}")
-    _, rows = rows_of_release[release]
-    labelled_rows = read_labelled_rows(path, manifest.version)
+    rows = read_rows(shards_of[release])
+    labelled_rows = read_labelled_rows(path, release)
     n_labels = 0 if labelled_rows is None else len(labelled_rows)
     if labelled_rows is None or n_labels < MIN_LABELS:
         raise InputError(
@@ -102,7 +102,7 @@ def split_kept_rows(
     is_compared[np.isin(rows.ids, fit_ids)] = False
     fit_labels = labelled_rows.take(~label_is_compared)
     # Machines do not label at random, so the comparison must not use their labels.
-    machine_labelled = read_machine_rows(path, manifest.name, manifest.version)
+    machine_labelled = read_machine_rows(path, release)
     if machine_labelled is not None:
         is_available = ~np.isin(machine_labelled.rows.ids, rows.ids[is_compared])
         fit_labels = LabelledInstances.concatenate(
@@ -126,7 +126,8 @@ def _read_earlier_labels(path: Path, manifest: Manifest) -> tuple[LabelledInstan
         if (choice.facts.model, choice.facts.inputs) == (manifest.name, manifest.cloud.inputs)
     }
     labelled_of_version = (
-        read_labelled_rows(path, version) for version in sorted(versions - {manifest.version})
+        read_labelled_rows(path, (manifest.name, version))
+        for version in sorted(versions - {manifest.version})
     )
     return tuple(labelled for labelled in labelled_of_version if labelled is not None)
 

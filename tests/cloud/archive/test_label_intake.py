@@ -78,7 +78,7 @@ def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
     assert (label_of_second_row.label, label_of_second_row.by) == ("b", "bench-1")
     assert label_of_second_row.at == 1_700_000_000
     assert labels[f"{request.id.hex()}-0"].by == "repair"
-    rows = read_machine_rows(tmp_path / "kept", "tiny", "1")
+    rows = read_machine_rows(tmp_path / "kept", ("tiny", "1"))
     assert set(rows.truth.tolist()) == {1, 2}
     # the broker may deliver a message twice
     send_label(bench_client, request, client.device, "b", row=1, at=1_700_000_000)

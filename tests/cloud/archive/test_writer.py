@@ -12,7 +12,8 @@ from gatewise_cloud import Worker
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.worker.batcher import Ticket
 from gatewise_edge.link.messages import AuditMark
-from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
+from gatewise_export.archive.folder import ArchiveFolder, read_rows, shards_in
+from gatewise_export.archive.shard import read_facts
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.waiting import wait_until
@@ -36,8 +37,11 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         # Late instances are no evidence. A worker responds before it counts an audit.
         wait_until(lambda: worker.counters["audits"], "the audit")
         assert worker.counters["audits"]["tiny 1"]["audits"] == 1
-    archived_model, rows = read_archive(tmp_path / "kept")["tiny", "1"]
-    assert archived_model.inputs == Bundle.open(bundle).manifest.cloud.inputs
+    (shard,) = shards_in(tmp_path / "kept")
+    facts = read_facts(shard)
+    rows = read_rows([shard])
+    assert facts.release == ("tiny", "1")
+    assert facts.inputs == Bundle.open(bundle).manifest.cloud.inputs
     ids = [
         *(f"{offload_request.id.hex()}-{row}" for row in range(3)),
         f"{audit_request.id.hex()}-0",
@@ -97,7 +101,7 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
         writer.archive(make_ticket(50), manifest, labels, probabilities)
     writer.start()  # only now are shards written
     writer.close()
-    _, rows = read_archive(tmp_path)["tiny", "1"]
+    rows = read_rows(shards_in(tmp_path))
     assert writer.counters["kept"] == len(rows) == 5000 - writer.counters["thinned"]
     assert len(rows) < 1000  # the waiting shards have 60,000 bytes, and an instance above 200
     # A row with the weight w was stored with the probability 1 / w, and adds w (w - 1) to the

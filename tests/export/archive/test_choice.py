@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import (
@@ -122,6 +123,21 @@ def test_an_instance_is_in_one_choice_only(tmp_path):
     np.testing.assert_array_equal(second_read.choice_probability, second_choice.choice_probability)
 
 
+def test_a_choice_has_instances_of_one_model(tmp_path):
+    archive = open_folder(tmp_path)
+    archive.add(make_archived_rows(50), FACTS, NOW)
+    archive.add(make_archived_rows(50), replace_fields(FACTS, model="other"), NOW + 1)
+    choice = choose(tmp_path, 30, make_rng())
+    assert choice.facts.model == "other"
+    write_choice(tmp_path, choice, "1")
+    with pytest.raises(InputError, match="no instances of other/1 that are newer"):
+        choose(tmp_path, 30, make_rng(), version="other/1")
+    write_choice(tmp_path, choose(tmp_path, 30, make_rng(), version="tiny/1"), "2")
+    assert [found.facts.model for found in read_choices(tmp_path, ("tiny", "1"))] == ["tiny"]
+    with pytest.raises(InputError, match="newer than the last choice"):
+        choose(tmp_path, 30, make_rng())
+
+
 def test_csv_has_an_empty_label_and_no_answer(tmp_path):
     open_folder(tmp_path).add(make_archived_rows(100), FACTS, NOW)
     choice = choose(tmp_path, 30, make_rng())
@@ -136,5 +152,5 @@ def test_a_choice_without_instances_is_refused(tmp_path):
     with pytest.raises(InputError, match="no kept instances"):
         choose(tmp_path, 5, make_rng())
     open_folder(tmp_path).add(make_archived_rows(10), FACTS, NOW)
-    with pytest.raises(InputError, match="version 9"):
+    with pytest.raises(InputError, match="has tiny/1, not 9"):
         choose(tmp_path, 5, make_rng(), version="9")

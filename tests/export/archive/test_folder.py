@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
+from gatewise_export.archive.folder import (
+    ArchiveFolder,
+    find_release,
+    read_rows,
+    shards_by_release,
+    shards_in,
+)
 from gatewise_export.archive.shard import read_facts, read_shard
 from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
@@ -30,8 +36,8 @@ def test_shards_are_listed_oldest_first(tmp_path):
     archive = open_folder(tmp_path / "new" / "kept")
     written_shards = [archive.add(make_archived_rows(5, seed=i), FACTS, NOW + i) for i in range(3)]
     assert shards_in(archive.path) == written_shards
-    facts, rows = read_archive(archive.path)["tiny", "1"]
-    assert (facts, len(rows)) == (FACTS, 15)
+    assert shards_by_release(archive.path) == {("tiny", "1"): written_shards}
+    assert len(read_rows(written_shards)) == 15
 
 
 def test_old_shards_are_deleted(tmp_path):
@@ -39,6 +45,32 @@ def test_old_shards_are_deleted(tmp_path):
     archive.add(make_archived_rows(5), FACTS, NOW)
     newest_shard = archive.add(make_archived_rows(5), FACTS, NOW + 2 * DAY_SECONDS + 1)
     assert shards_in(archive.path) == [newest_shard]
+
+
+def test_a_version_of_several_models_must_name_the_model(tmp_path):
+    archive = open_folder(tmp_path)
+    other_facts = msgspec.structs.replace(FACTS, model="other")
+    for i, facts in enumerate([FACTS, other_facts, FACTS]):
+        archive.add(make_archived_rows(5, seed=i), facts, NOW + i)
+    shards_of = shards_by_release(tmp_path)
+    assert {release: len(shards) for release, shards in shards_of.items()} == {
+        ("tiny", "1"): 2,
+        ("other", "1"): 1,
+    }
+    assert find_release(tmp_path, shards_of, None) == ("tiny", "1")
+    assert find_release(tmp_path, shards_of, "other/1") == ("other", "1")
+    with pytest.raises(InputError, match="has tiny/1, other/1, and 1 names several of them"):
+        find_release(tmp_path, shards_of, "1")
+    with pytest.raises(InputError, match="has tiny/1, other/1, not 2"):
+        find_release(tmp_path, shards_of, "2")
+
+
+def test_two_bundles_of_the_same_name_and_version_are_not_mixed(tmp_path):
+    archive = open_folder(tmp_path)
+    archive.add(make_archived_rows(5), FACTS, NOW)
+    archive.add(make_archived_rows(5), msgspec.structs.replace(FACTS, classes=("b", "c")), NOW + 1)
+    with pytest.raises(InputError, match="two bundles named tiny/1"):
+        shards_by_release(tmp_path)
 
 
 def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
@@ -57,7 +89,7 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
         n_offered += 800
         assert archive.size_bytes() <= archive.max_bytes
     assert archive.read_store_probability() <= 0.5
-    _, rows_left = read_archive(archive.path)["tiny", "1"]
+    rows_left = read_rows(shards_in(archive.path))
     # Three standard errors: the sum of weights w has a variance of sum(w (w - 1)).
     max_error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
     assert abs(rows_left.weights.sum() - n_offered) < max_error < 0.15 * n_offered
@@ -81,7 +113,7 @@ def test_error_names_a_folder_that_cannot_be_created(tmp_path):
 
 def test_error_of_an_empty_folder_says_how_to_fill_it(tmp_path):
     with pytest.raises(InputError, match="--keep"):
-        read_archive(tmp_path)
+        shards_by_release(tmp_path)
 
 
 #: Adds shards to a bounded folder until it is killed.

@@ -40,7 +40,7 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and
     assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
     assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
-    labelled_rows = read_labelled_rows(path, "1")
+    labelled_rows = read_labelled_rows(path, ("tiny", "1"))
     truth_of_instance = dict(zip(labelled_rows.rows.ids, labelled_rows.truth, strict=True))
     assert truth_of_instance == {
         ids[0]: 0,
@@ -115,4 +115,4 @@ def test_csv_of_labels_from_a_spreadsheet_is_read(tmp_path, separator, encoding)
 
 
 def test_labelled_rows_without_a_choice_are_none(tmp_path):
-    assert read_labelled_rows(tmp_path, "1") is None
+    assert read_labelled_rows(tmp_path, ("tiny", "1")) is None

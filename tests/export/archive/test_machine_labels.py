@@ -52,13 +52,13 @@ def test_labels_are_recorded_with_sender_time_and_a_copy_of_the_instance(archive
     assert (record.label, record.by, record.at, record.is_sampled) == ("b", "bench", 6.0, False)
     for shard in shards_in(archive_folder.path):  # the archive deletes old shards
         shard.unlink()
-    labelled = read_machine_rows(archive_folder.path, "tiny", "1")
+    labelled = read_machine_rows(archive_folder.path, ("tiny", "1"))
     class_of_instance = dict(zip(labelled.rows.ids.tolist(), labelled.truth.tolist(), strict=True))
     assert class_of_instance == {labels[0].id: 0, labels[1].id: 1, labels[2].id: 1}
     position = labelled.rows.ids.tolist().index(labels[1].id)
     np.testing.assert_array_equal(labelled.rows.X[position], second_rows.X[7])
     np.testing.assert_array_equal(labelled.weights, labelled.rows.weights)
-    assert read_machine_rows(archive_folder.path, "tiny", "2") is None
+    assert read_machine_rows(archive_folder.path, ("tiny", "2")) is None
 
 
 def test_a_repeated_label_changes_nothing(archive_and_rows):
@@ -71,7 +71,7 @@ def test_a_repeated_label_changes_nothing(archive_and_rows):
         archive_folder, make_label(first_rows, 3, at=9.0, by="other")
     ) == ["repeated"]
     assert (archive_folder.path / "labels" / "labels.jsonl").read_bytes() == file_content
-    assert len(read_machine_rows(archive_folder.path, "tiny", "1")) == 1
+    assert len(read_machine_rows(archive_folder.path, ("tiny", "1"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_estimates_and_alarms_ignore_labels_of_machines(archive_and_rows):
     assert set(outcomes) <= {"added", "repeated", "conflict"}
     assert outcomes.count("added") > 20  # most of the chosen instances had no label
     assert monitor(archive_folder.path) == report_before
-    assert len(read_labelled_rows(archive_folder.path, "1")) == 40
+    assert len(read_labelled_rows(archive_folder.path, ("tiny", "1"))) == 40
 
 
 def test_a_person_replaces_the_label_of_a_machine(archive_and_rows):
@@ -140,10 +140,10 @@ def test_a_person_replaces_the_label_of_a_machine(archive_and_rows):
     machine_label = make_label(choice.rows, 0)
     assert add_labels_of_machines(archive_folder, machine_label) == ["added"]
     assert not list(archive_folder.path.glob("labels/machine-*"))  # the choice has the instance
-    assert len(read_labelled_rows(archive_folder.path, "1")) == 0
+    assert len(read_labelled_rows(archive_folder.path, ("tiny", "1"))) == 0
     assert add_labels(archive_folder.path, {machine_label.id: "a"}, by="anna", at=7.0) == 1
-    assert len(read_labelled_rows(archive_folder.path, "1")) == 1
-    assert read_machine_rows(archive_folder.path, "tiny", "1") is None
+    assert len(read_labelled_rows(archive_folder.path, ("tiny", "1"))) == 1
+    assert read_machine_rows(archive_folder.path, ("tiny", "1")) is None
     assert add_labels_of_machines(archive_folder, machine_label) == ["repeated"]
     assert read_labels(archive_folder.path)[machine_label.id].is_sampled
     assert shards_in(archive_folder.path)

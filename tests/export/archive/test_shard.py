@@ -2,7 +2,6 @@
 
 from dataclasses import fields, replace
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -11,7 +10,6 @@ from gatewise_export.archive.shard import (
     ArchivedRows,
     read_facts,
     read_shard,
-    rows_by_model,
     write_shard,
 )
 from tests.export.archive.archived_rows import FACTS, make_archived_rows
@@ -56,13 +54,3 @@ def test_error_names_a_file_that_is_not_a_shard(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])  # Parquet has its metadata at the end
     with pytest.raises(InputError, match=r"kept-1\.parquet is not a shard"):
         read_facts(path)
-
-
-def test_rows_by_model_separates_versions(tmp_path):
-    paths = [tmp_path / f"kept-{i}.parquet" for i in range(3)]
-    for i, path in enumerate(paths):
-        version = "1" if i < 2 else "2"
-        facts = msgspec.structs.replace(FACTS, version=version)
-        write_shard(path, make_archived_rows(4, seed=i), facts)
-    n_rows_by_model = {key: len(rows) for key, (_, rows) in rows_by_model(paths).items()}
-    assert n_rows_by_model == {("tiny", "1"): 8, ("tiny", "2"): 4}

@@ -98,7 +98,7 @@ def test_days_limits_the_report_to_the_last_days(tmp_path):
     rows.time[:30] -= 10 * 86_400
     open_folder(tmp_path).add(rows, FACTS, NOW)
     assert (monitor(tmp_path).n_rows, monitor(tmp_path, days=5).n_rows) == (50, 20)
-    with pytest.raises(InputError, match="has versions 1, not 9"):
+    with pytest.raises(InputError, match="has tiny/1, not 9"):
         monitor(tmp_path, version="9")
 
 

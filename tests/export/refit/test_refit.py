@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import choose, write_choice
-from gatewise_export.archive.folder import read_archive, shards_in
+from gatewise_export.archive.folder import read_rows, shards_in
 from gatewise_export.archive.labels import add_labels, read_labels
 from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
@@ -242,7 +242,7 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_
         return split_kept_rows(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
     split_before = split_rows()
-    _, rows = read_archive(path)["turn", "7"]
+    rows = read_rows(shards_in(path))
     labelled_ids = set(read_labels(path))
     labels = [
         MachineLabel(str(row_id), "pi-1", str(y[int(row_id[:32], 16)]), "bench", NOW)
