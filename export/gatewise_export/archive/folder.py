@@ -10,6 +10,7 @@ are thinned first.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +30,8 @@ from gatewise_export.archive.shard import (
     thin_rows,
     write_shard,
 )
+
+_LOG = logging.getLogger("gatewise_export")
 
 _SHARD_PATTERN: Final = "kept-*.parquet"
 _PROBABILITY_FILE: Final = "chance.json"
@@ -83,14 +86,23 @@ class ArchiveFolder:
         return sum(map(_size, shards_in(self.path)))
 
     def add(self, rows: ArchivedRows, facts: ShardFacts, now: float) -> Path:
-        """Write a shard, then delete and thin shards as needed; `now` is in Unix seconds."""
+        """Delete old shards, write a shard, and thin shards as needed; `now` is in Unix seconds.
+
+        Raises OSError if the shard cannot be written.
+        """
         with self.lock():
             self._n_written += 1
             stamp = f"{int(now * 1000):015d}-{self._writer_token}-{self._n_written:06d}"
             path = self.path / f"kept-{stamp}.parquet"
-            write_shard(path, rows, facts)
+            # first, because they may be what fills the disk
             self._delete_old_shards(now)
-            self._limit_size()
+            try:
+                write_shard(path, rows, facts)
+            finally:
+                try:
+                    self._limit_size()
+                except OSError as error:  # the shard is stored all the same
+                    _LOG.error("cannot thin the instances in %s: %s", self.path, error)
         return path
 
     def _delete_old_shards(self, now: float) -> None:

@@ -1,5 +1,6 @@
 """The folder of shards: size limit, thinning with known probabilities, and killed processes."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -45,6 +46,25 @@ def test_old_shards_are_deleted(tmp_path):
     archive.add(make_archived_rows(5), FACTS, NOW)
     newest_shard = archive.add(make_archived_rows(5), FACTS, NOW + 2 * DAY_SECONDS + 1)
     assert shards_in(archive.path) == [newest_shard]
+
+
+def test_an_archive_on_a_full_disk_drops_old_shards_and_recovers(tmp_path, monkeypatch, caplog):
+    archive = open_folder(tmp_path, max_days=2.0)
+    old_shard = archive.add(make_archived_rows(5), FACTS, NOW)
+
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("gatewise_export.archive.folder.write_shard", fail)
+        with pytest.raises(OSError, match="No space left"):
+            archive.add(make_archived_rows(5), FACTS, NOW + 3 * DAY_SECONDS)
+    assert not old_shard.exists()
+    # a shard that is stored counts as stored, even if no room is left to thin others
+    monkeypatch.setattr(archive, "_limit_size", fail)
+    shard = archive.add(make_archived_rows(5), FACTS, NOW)
+    assert shards_in(tmp_path) == [shard]
+    assert "cannot thin the instances" in caplog.text
 
 
 def test_a_version_of_several_models_must_name_the_model(tmp_path):
