@@ -20,13 +20,13 @@ SMALL_SETS = Path(__file__).parent / "sets"
 
 
 def data_folders() -> list[Path]:
-    """Folders of data files in the order of the search."""
+    """List the folders of data files in the order of the search."""
     preferred_folder = os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data")
     return [Path(preferred_folder), FETCHED, SMALL_SETS]
 
 
 def find_file(name: str) -> Path | None:
-    """Path of a set in the first data folder that has it, or None."""
+    """Find a set in the first data folder that has it, or return None."""
     paths = (folder / f"{name}.npz" for folder in data_folders())
     return next((path for path in paths if path.is_file()), None)
 
@@ -64,8 +64,8 @@ def fetch(name: str, folder: Path, *, mirror: str | None = None) -> Path:
     arrays = source.prepare(contents)
     if hash_arrays(arrays) != source.arrays_sha256:
         raise InputError(
-            f"{name}: the arrays made of its files are not the known ones; "
-            "this version of numpy reads or stores them otherwise"
+            f"{name}: the arrays made from its files do not have the known hash; "
+            "this version of numpy may read or store them differently"
         )
     folder.mkdir(parents=True, exist_ok=True)
     partial_file = folder / f"{name}.partial.npz"
@@ -93,12 +93,12 @@ def _fetch_file(file: SourceFile, folder: Path, set_name: str, mirror: str | Non
         )
     except requests.RequestException as error:
         raise InputError(
-            f"{set_name}: {url} cannot be fetched ({type(error).__name__}); try again later, give "
+            f"{set_name}: {url} cannot be fetched ({type(error).__name__}); try again later, use "
             f"--mirror, or put the file into {folder}"
         ) from error
     except ValueError as error:
         raise InputError(
-            f"{set_name}: {url} does not have the known SHA-256 {file.sha256}: it is cut or was "
-            "changed; nothing is kept of it"
+            f"{set_name}: {url} does not have the known SHA-256 {file.sha256}: the file was "
+            "cut off or changed, and the download was deleted"
         ) from error
     return Path(path)

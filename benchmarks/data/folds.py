@@ -1,7 +1,7 @@
 """Folds of a data set, and the score of a model's answers to their rows.
 
-An answer is a label, scored by accuracy. For a ranking it is a probability of relevance, scored by
-AP@5. :class:`Truth` hides this difference from the methods.
+In a classification, an answer is a label and the score is the accuracy. In a ranking, an answer is
+a probability of relevance and the score is AP@5. :class:`Truth` hides this from the methods.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Truth:
     qid: NDArray[Any] | None = None  # query of each document
 
     def to_answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Labels or, for a ranking, probabilities of relevance.
+        """Convert probabilities to labels or, for a ranking, to probabilities of relevance.
 
-        `labels` replace the classes of the highest probability, if given.
+        Without `labels`, the label of a row is its most probable class.
         """
         if self.qid is not None:
             return proba[:, 1]
@@ -44,11 +44,11 @@ class Truth:
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
         rows: NDArray[np.float32],
     ) -> NDArray[Any]:
-        """Answers of a model to `rows`, from `proba` for a ranking and else from `labels`."""
+        """Answer `rows` with `proba` for a ranking, and else with `labels`."""
         return labels(rows) if self.qid is None else self.to_answers(proba(rows))
 
     def score(self, answers: NDArray[Any]) -> float:
-        """Accuracy of labels, or AP@5 of a ranking; a single answer applies to all rows."""
+        """Compute the accuracy of labels or the AP@5 of a ranking; one answer may be for all."""
         if self.qid is None:
             return float(np.mean(answers == self.y))
         return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)

@@ -1,4 +1,4 @@
-"""Refits after a shift on three sets with 200 labels, which are chosen in several ways."""
+"""Refits after a shift on three data sets, with 200 labels chosen by several strategies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from gatewise_training import StagedCascade
 
 N_SEEDS: Final = 10
 N_LABELS: Final = 200
-HELD: Final = 0.1
+#: Share of the labels that a refit does not learn from, but compares the systems on.
+COMPARISON_SHARE: Final = 0.1
 SYSTEM: Final[dict[str, Any]] = {
     "n_stages": 2, "families": ("linear",), "effort": "low", "offload_rate": 0.2,
 }  # fmt: skip
@@ -39,11 +40,11 @@ SYSTEM: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Strategy:
-    """How about 200 labels are chosen.
+    """A way to choose about 200 labels.
 
-    `audits` is the share of device answers that is sent. Each of `n_releases` refits has an equal
-    part of the labels, on rows that the release before it answered. Without a `purpose` the labels
-    are drawn evenly from the sent rows.
+    The device sends the share `audits` of the rows that it answers itself. The labels are divided
+    equally among `n_releases` refits, and each refit has labels of rows that the previous release
+    answered. Without a `purpose`, all sent rows have the same chance of a label.
     """
 
     title: str
@@ -65,16 +66,16 @@ Rows = tuple[NDArray[np.float32], NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """Rows before and after a shift; rows of one `unit` are all in the week or all test rows."""
+    """Rows before and after a shift; a split never separates rows of the same `unit`."""
 
     before: Rows
     after: Rows
     unit: NDArray[np.intp]  # of each row after the shift
 
     def split(self, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Draw the week, two thirds of the units after the shift, and the test rows.
+        """Divide the units after the shift into a week of operation (two thirds) and test rows.
 
-        Both are row numbers in random order.
+        The row numbers of the week are in random order.
         """
         rng = np.random.default_rng(seed)
         units = rng.permutation(np.unique(self.unit))
@@ -83,20 +84,21 @@ class Shift:
 
 
 def _occupancy(seed: int) -> Shift:
-    """Occupancy on days with a mostly closed door, then on days with an open one."""
+    """Make the shift of Occupancy from days with a mostly closed door to days with an open one."""
     arrays = problems.data_arrays("occupancy")
     X = arrays["X"]
     y = arrays["y"]
-    before = _some(arrays["part"] < 2, 2000, seed)
-    after = _some(arrays["part"] == 2, 3000, seed)
+    before = _draw_rows(arrays["part"] < 2, 2000, seed)
+    after = _draw_rows(arrays["part"] == 2, 3000, seed)
     return Shift((X[before], y[before]), (X[after], y[after]), np.arange(len(after)))
 
 
 def _hapt(seed: int) -> Shift:
-    """Ten people, then five others; six activities, the features of the accelerometer's time.
+    """Make the shift of HAPT from ten people to five others.
 
-    Neighbouring windows share half of their samples. An episode, the windows of one activity in a
-    row, is therefore a unit; test rows would otherwise share samples with labelled ones.
+    The rows have six activities and the accelerometer's features in the time domain. Neighbouring
+    windows share half of their samples. All consecutive windows of one activity are therefore a
+    unit, because test rows would otherwise share samples with labelled rows.
     """
     arrays = problems.data_arrays("hapt")
     columns = np.flatnonzero(arrays["group"] <= 1)
@@ -114,7 +116,7 @@ def _hapt(seed: int) -> Shift:
 
 
 def _letters(seed: int) -> Shift:
-    """Letters A to E, then A to F with four times as many A."""
+    """Make the shift of Letters from A to E to the classes A to F with more of A."""
     arrays = problems.data_arrays("letter")
     X = arrays["X"].astype(np.float32)
     y = np.unique(arrays["y"], return_inverse=True)[1]
@@ -124,16 +126,16 @@ def _letters(seed: int) -> Shift:
     after = np.flatnonzero(~is_before & (y < 6))
     after = after[(y[after] == 0) | (y[after] == 5) | (rng.random(len(after)) < 0.5)]
     after = np.concatenate([after, rng.permutation(after[y[after] == 0])])
-    # a letter that is there twice is one unit
+    # both copies of an A belong to the same unit
     return Shift((X[before], y[before]), (X[after], y[after]), after)
 
 
-def _some(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
+def _draw_rows(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
     rows = np.flatnonzero(mask)
     return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
 
 
-#: Functions that return the rows before and after a shift for a seed.
+#: Functions that make a shift from a seed.
 SETS: Final[dict[str, Callable[[int], Shift]]] = {
     "occupancy by day": _occupancy,
     "HAPT by subject": _hapt,
@@ -142,24 +144,24 @@ SETS: Final[dict[str, Callable[[int], Shift]]] = {
 
 
 def refit_case(name: str, seed: int) -> dict[str, Any]:
-    """Accuracies on unseen rows after the shift, before and after refits."""
+    """Measure accuracies on test rows after the shift: before the refits and after them."""
     shift = SETS[name](seed)
     X_old, y_old = shift.before
     X_new, y_new = shift.after
     week, test = shift.split(seed)
     figures: dict[str, Any] = {"set": name, "seed": seed}
-    with tempfile.TemporaryDirectory() as text:
-        folder = Path(text)
-        old = _fitted(X_old, y_old, folder / "old", seed)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        old_bundle = _fit_and_pack(X_old, y_old, folder / "old", seed)
         np.savez(folder / "train.npz", X=X_old, y=y_old)
-        figures["before refit"] = _accuracy(old, X_new[test], y_new[test])
+        figures["before refit"] = _accuracy(old_bundle, X_new[test], y_new[test])
         for strategy in STRATEGIES:
-            bundle = old
+            bundle = old_bundle
             rng = np.random.default_rng(seed)
             for release, rows in enumerate(np.array_split(week, strategy.n_releases), 1):
                 archive_folder = folder / strategy.title
                 week_part = X_new[rows], y_new[rows]
-                if not _keep(archive_folder, bundle, week_part, strategy, rng):
+                if not _archive_and_label(archive_folder, bundle, week_part, strategy, rng):
                     # too few rows were offloaded for a refit
                     continue
                 settings = RefitSettings(
@@ -169,15 +171,15 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
                     out=folder / f"{strategy.title}-{release}",
                     high_cost="new",
                     offload_rate=SYSTEM["offload_rate"],
-                    held=HELD,
+                    held=COMPARISON_SHARE,
                     seed=seed,
                     parameters={**SYSTEM, "high_cost_model": _high_cost_model(seed)},
                 )
                 bundle, report = refit_bundle(settings)
                 figures[f"verdict of {strategy.title}"] = report.verdict
             figures[strategy.title] = _accuracy(bundle, X_new[test], y_new[test])
-        full = _fitted(X_new[week], y_new[week], folder / "full", seed)
-        figures["all labels"] = _accuracy(full, X_new[test], y_new[test])
+        full_bundle = _fit_and_pack(X_new[week], y_new[week], folder / "full", seed)
+        figures["all labels"] = _accuracy(full_bundle, X_new[test], y_new[test])
     return figures
 
 
@@ -185,7 +187,7 @@ def _high_cost_model(seed: int) -> ExtraTreesClassifier:
     return ExtraTreesClassifier(100, min_samples_leaf=2, random_state=seed)
 
 
-def _fitted(X: NDArray[np.float32], y: NDArray[Any], path: Path, seed: int) -> Bundle:
+def _fit_and_pack(X: NDArray[np.float32], y: NDArray[Any], path: Path, seed: int) -> Bundle:
     system = StagedCascade(_high_cost_model(seed), random_state=seed, **SYSTEM).fit(X, y)
     return pack(system, path, sample=X[:32], name="loop", version="1")
 
@@ -195,7 +197,7 @@ def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
     return float(np.mean(labels == y))
 
 
-def _keep(
+def _archive_and_label(
     path: Path, bundle: Bundle, rows: Rows, strategy: Strategy, rng: np.random.Generator
 ) -> bool:
     """Archive the sent rows and label some; return False if too few were sent."""
@@ -205,7 +207,7 @@ def _keep(
     assert outcome.cloud_labels is not None
     assert outcome.cloud_probabilities is not None
     assert manifest.cloud is not None
-    # sent instances are offloaded ones and random audits
+    # a device sends the offloaded rows and random audits of its own answers
     n = len(X)
     offloaded = outcome.exits == len(manifest.stages)
     audited = rng.random(n) < strategy.audits
@@ -237,10 +239,12 @@ def _keep(
         choice = choose(path, n_labels, rng, purpose=strategy.purpose)
     else:
         probability = np.full(len(sent_rows), min(1.0, n_labels / len(sent_rows)))
-        drawn = np.flatnonzero(rng.random(len(sent_rows)) < probability)
-        offered = ChoiceFacts((shard.name,), float(sent_rows.weights.sum()), 0.0)
-        reason = np.full(len(drawn), "even")
-        choice = LabelChoice(sent_rows.take(drawn), probability[drawn], reason, facts, offered)
+        drawn_rows = np.flatnonzero(rng.random(len(sent_rows)) < probability)
+        facts_of_choice = ChoiceFacts((shard.name,), float(sent_rows.weights.sum()), 0.0)
+        reason = np.full(len(drawn_rows), "even")
+        choice = LabelChoice(
+            sent_rows.take(drawn_rows), probability[drawn_rows], reason, facts, facts_of_choice
+        )
     write_choice(path, choice, manifest.version)
     truth = dict(zip(all_rows.ids.tolist(), y.astype(str).tolist(), strict=True))
     add_labels(path, {name: truth[name] for name in choice.rows.ids.tolist()}, by="truth", at=0.0)

@@ -1,4 +1,4 @@
-"""Conversion of public data sets to arrays by ``prepare_NAME`` for each set of sources.toml.
+"""Functions ``prepare_NAME`` that convert each data set of sources.toml to arrays.
 
 A function takes the contents of the files by name and returns arrays by name: `X` of shape
 (n, n_features), `y` of shape (n,), and prices, groups, parts or queries if the set has them.
@@ -31,7 +31,7 @@ def _read_table(
 
 
 def _heart_prices() -> Arrays:
-    """Turney's test costs in Canadian dollars (UCI, heart-disease/costs).
+    """Return Turney's test costs in Canadian dollars (UCI, heart-disease/costs).
 
     `cost_discount` is the price after another test of the same group.
     """
@@ -57,7 +57,7 @@ def prepare_statlog_heart(files: Files) -> Arrays:
 
 
 def prepare_cleveland_heart(files: Files) -> Arrays:
-    """Prepare Cleveland heart disease; class 1 is severity 1 to 4 (as Turney), `y_num` severity."""
+    """Prepare Cleveland heart disease; class 1 is a severity of 1 to 4, as in Turney's paper."""
     cells = _read_table(files["processed.cleveland.data"], ",")
     values = np.where(cells == "?", "nan", cells).astype(np.float64)
     severity = values[:, 13].astype(np.int8)
@@ -125,7 +125,7 @@ def prepare_occupancy(files: Files) -> Arrays:
         "X": np.column_stack([sensors, minute_of_day, weekday]).astype(np.float32),
         "y": cells[:, 7].astype(np.int8),
         "feature_names": np.array(names.split()),
-        # one sensor measures temperature and humidity, and the clock has minute and weekday
+        # one sensor measures temperature and humidity; the clock tells minute and weekday
         "group": np.array([0, 0, 1, 2, 0, 3, 3], np.int32),
         "part": np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in parts]),
     }
@@ -142,7 +142,7 @@ def prepare_sonar(files: Files) -> Arrays:
 
 
 def _svmlight_cells(content: bytes) -> NDArray[np.float64]:
-    """Values of a dense file of ``label ... index:value`` lines, without its indices."""
+    """Read the values of a dense file of ``label ... index:value`` lines."""
     rows = []
     for line in content.decode("ascii").split("\n"):
         words = line.split("#")[0].split()
@@ -202,6 +202,6 @@ def prepare_covertype(files: Files) -> Arrays:
         "X": cells[:, :54],
         "y": (cells[:, 54] - 1).astype(np.int8),
         "feature_names": np.array(names),
-        # ten measurements, the area and the soil type, each of the last two in several columns
+        # ten measurements, then the area in 4 columns and the soil type in 40
         "group": np.repeat(np.arange(12, dtype=np.int32), [*[1] * 10, 4, 40]),
     }

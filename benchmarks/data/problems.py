@@ -2,8 +2,8 @@
 
 Their files are in the folder that the environment variable GATEWISE_DATA names (by default
 ``../shared/data`` beside the repository), among the fetched ones (``python -m benchmarks.data
-fetch``) or in ``benchmarks/data/sets``. Classes are indices 0..M-1. Seeds vary the models, and the
-split where no publisher fixed one.
+fetch``) or in ``benchmarks/data/sets``. Classes are indices 0..M-1. A seed determines the models
+and, unless the publisher of a set fixed its split, the split.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from gatewise.errors import InputError
 from gatewise_training.data import datasets
 
 FOREST_SEED = 2017
-"""Draws the 110,392 rows of Forest; which rows the papers used is not known."""
+"""Seed of the 110,392 rows of Forest; it is not known which rows the papers used."""
 CIFAR_SEED = 2017
-"""Draws the training and validation rows of CIFAR-10; those of the paper are not known either."""
+"""Seed of the training and validation rows of CIFAR-10; those of the paper are unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +41,14 @@ class Problem:
     title: str
     costs: FeatureCosts
     n_classes: int
-    min_budget: float  # cost of the cheapest useful features: the smallest budget
+    min_budget: float  # the smallest budget, at which the cheapest useful features can be bought
     make_folds: Callable[[int], list[Fold]] = field(repr=False)  # by seed; several folds are pooled
-    split_depends_on_seed: bool = False  # if only by the choice of validation rows
+    split_depends_on_seed: bool = False  # also if only the validation rows depend on it
     target: float | None = None  # cost cut (a share) within 1 % of the top accuracy
     source: str = ""  # SHA-256 of the data file
     note: str = ""  # about split and prices
     metric: str = "accuracy"  # or AP@5
-    has_noisy_labels: bool = False  # large trees overfit even with many rows: peers try small ones
+    has_noisy_labels: bool = False  # large trees overfit, so peers also try small ones
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
         """Budgets from the cheapest useful one to the full price, geometric."""
@@ -57,14 +57,14 @@ class Problem:
 
 @lru_cache(maxsize=1)
 def get(name: str) -> Problem:
-    """Load a problem; an unknown one, or one without its data file, is an InputError."""
+    """Load a problem; raise InputError if its name is unknown or its data file is missing."""
     if name not in PROBLEMS:
         raise InputError(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
     return PROBLEMS[name](name)
 
 
 def data_file(name: str) -> Path:
-    """Path of a data file; an InputError that says what to do where it is not there."""
+    """Find a data file; if it is missing, raise an InputError that says how to get it."""
     path = find_file(name)
     if path is None:
         advice = (
@@ -77,7 +77,7 @@ def data_file(name: str) -> Path:
 
 
 def data_arrays(name: str) -> dict[str, NDArray[Any]]:
-    """Arrays of a data file; InputError if it is not there."""
+    """Read the arrays of a data file; raise InputError if it is missing."""
     with np.load(data_file(name), allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
@@ -215,7 +215,7 @@ def _sonar(name: str) -> Problem:
 def _ten_folds(
     features: NDArray[np.float32], row_classes: NDArray[np.int64]
 ) -> Callable[[int], list[Fold]]:
-    """Deal stratified folds of a partition that the seed draws, without validation rows."""
+    """Make stratified folds from the seed; they have no validation rows."""
 
     def make_folds(seed: int) -> list[Fold]:
         from sklearn.model_selection import StratifiedKFold
@@ -372,4 +372,4 @@ PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "breast_cancer": _bundled,
     "digits": _bundled,
 }
-"""Makers by name, from quick to long; the bundled sets need no data folder."""
+"""Functions that make a problem from its name, from the quickest problem to the slowest."""

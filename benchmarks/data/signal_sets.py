@@ -27,14 +27,14 @@ class SignalSet:
     y: NDArray[np.int64]
     groups: NDArray[np.int64] | None
     blocks: Sequence[sig.Block]
-    target: float  # factor by which the cascade should reduce the feature time
+    target: float  # the feature time should be divided by at least this factor
     note: str
     test_groups: Sequence[Sequence[int]] | None = None
     has_rare_classes: bool = False  # all classes have the same weight
     families: Sequence[str] | None = None  # of the stages; None selects the library's default
 
     def splits(self, n_splits: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Training and test rows of `n_splits` splits, which do not share groups."""
+        """Draw `n_splits` pairs of training and test rows that have no group in common."""
         row_pairs = []
         for seed in range(n_splits):
             rng = np.random.default_rng(seed)
@@ -55,9 +55,9 @@ def load_set(name: str) -> SignalSet:
 
 
 def _evenly_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
-    """Rows at even distances in each group, with at most `max_rows` per group.
+    """Select rows at even distances in each group, at most `max_rows` per group.
 
-    Neighbouring windows are similar, and fewer rows keep the fits of all sets within minutes.
+    Neighbouring windows are similar, so little is lost, and all fits take minutes.
     """
     group_rows = [np.flatnonzero(groups == group) for group in np.unique(groups)]
     return np.sort(np.concatenate([rows[:: -(-len(rows) // max_rows)] for rows in group_rows]))
@@ -95,7 +95,7 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     recording = arrays["file_id"].astype(np.int64) * 10 + piece_number  # of at most five pieces
     chosen_rows = _evenly_spaced_rows(recording, 60)
     load = arrays["load"].astype(np.int64)
-    # in horsepower; the training rows have the others of the loads 0 to 3
+    # loads in horsepower; the training rows have the other loads from 0 to 3
     test_loads = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
     test_groups = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in test_loads]
     test_text = "a fourth of them to test"
@@ -171,7 +171,7 @@ def _heart() -> SignalSet:
 
 
 def _rhythm(record: NDArray[np.int64], interval_before: NDArray[np.int32]) -> NDArray[np.int16]:
-    """Interval before each beat, and its difference from the mean of the eight before it."""
+    """Compute the interval before each beat and its excess over the mean of the last eight."""
     rhythm = np.zeros((len(record), 2), np.int16)
     for record_id in np.unique(record):
         beats = np.flatnonzero(record == record_id)[1:]  # no beat precedes the first one

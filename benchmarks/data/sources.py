@@ -1,8 +1,8 @@
 """Public data sets: their files, licences and citations, read from sources.toml.
 
-Each file has a URL and a SHA-256. The arrays that are made from the files have a SHA-256, too, so
-that everybody works on the same rows. The features of HAPT, the patches of CIFAR-10 and the signal
-sets are not listed, because their raw files have no address with a known hash.
+Each file has a URL and a SHA-256. The arrays made from the files also have a SHA-256, because
+everybody should compare methods on the same rows. The features of HAPT, the patches of CIFAR-10 and
+the signal sets are not listed, because their raw files have no address with a known hash.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Source(NamedTuple):
 
 
 def hash_arrays(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256 of names, types, shapes and values, independent of the compression of a file.
+    """Compute the SHA-256 of names, types, shapes and values, whatever the compression of a file.
 
-    sources.toml records these hashes, so that a change of the format makes all of them invalid.
+    sources.toml records these hashes. A change of the hashed text makes all of them invalid.
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):
