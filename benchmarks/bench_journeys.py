@@ -1,7 +1,7 @@
 """Count calls, files and moves between files in four journeys through the code by a profiler.
 
 A call is a call of a function of the project. A move is a call of, or a return to, a function in
-another file, so that a reader must change files. The four journeys are a local answer of four
+another file; a reader must then open that file. The four journeys are a local answer of four
 stages, opening a bundle and making a device, training a bundle from a table, and a simulation of
 1,000 devices. ``--code FOLDER`` counts them in another checkout of the project.
 """

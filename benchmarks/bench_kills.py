@@ -200,7 +200,7 @@ def _withdraw_one(fleet: Fleet) -> Path:
         fleet.update_device()
     repository.rollback("iris/3")
     fleet.update_device()
-    # the release passes its trial again, so that the device cannot fall back to the withdrawn one
+    # the release passes its trial again; the device can then not fall back to the withdrawn one
     fleet.update_device()
     return fleet.device.folder
 

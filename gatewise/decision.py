@@ -1,8 +1,8 @@
 """Decisions from the margins of a stage: stop score, label, probabilities and threshold.
 
-Training, devices, workers and the simulator all use these functions, so that a device stops exactly
-where the estimator stops. Scores are float32 and are computed without ``exp``, so that all machines
-compute the same bits. Conventions:
+Training, devices, workers and the simulator all use these functions, and a device therefore stops
+exactly where the estimator stops. Scores are float32 and are computed without ``exp``, because all
+machines must compute the same bits. Conventions:
 
 - Margins of shape (n, 1) belong to a binary model, which answers class 1 if the margin is above 0.
 - Margins of shape (n, M) give the class with the largest margin, or the first of equal ones.

@@ -13,7 +13,7 @@ from gatewise.formats import threshold
 
 MAX_STAGES = 1024
 MAX_CLASSES = 65535
-"""Largest numbers of stages and classes in a manifest, so that a hostile one stays small."""
+"""Largest numbers of stages and classes in a manifest, which bound the size of a hostile one."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 """Largest threshold, because scores are float32."""

@@ -111,7 +111,7 @@ def make_feature_costs(
     """Make the feature costs of selections with one price each.
 
     A selection of several features is a group whose shared price is that of the selection. The
-    features of a group have no price of their own, so that an instance pays for a selection once.
+    features of a group have no price of their own, so an instance pays for a selection once.
     """
     n_features_of_selection = np.bincount(selection_of_feature, minlength=len(prices))
     is_in_group = n_features_of_selection[selection_of_feature] > 1

@@ -32,8 +32,8 @@ STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-
 class FaultyLink:
     """TCP relay to a port with delays of 0 to 20 ms and a cut every 0.2 to 1.2 s.
 
-    A delay is far below :data:`DEADLINE_MS`, and most requests meet no cut or one, so that first
-    and second publications are answered.
+    Delays are far below :data:`DEADLINE_MS`, and at most one cut hits most requests. The worker
+    therefore answers either the first or the second publication.
     """
 
     def __init__(self, port: int, *, seed: int = 0) -> None:

@@ -1,6 +1,6 @@
 """LightGBM models of the peers, their capacities, and a sweep over penalties.
 
-The peers do not use this project's boosting, so that a fault in it cannot make a peer worse.
+The peers do not use this project's boosting, because a fault in it would make a peer worse.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def capacities(
     ]
     if len(plan.fit_rows) <= LARGE_ROWS:
         return small_trees
-    # a round has one tree per class, so that many classes take smaller trees and fewer rounds
+    # a round has one tree per class, so many classes need smaller trees and fewer rounds
     max_leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
     if has_noisy_labels:
         return [{"num_leaves": max_leaves, "learning_rate": rate}, *small_trees]

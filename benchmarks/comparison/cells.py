@@ -2,7 +2,7 @@
 
 The result of a cell is a JSON file in ``.bench-cache/``. Its name contains a hash of the settings,
 the data and the code of the method, which includes all project modules that it imports. Files are
-written atomically, so that an interrupted run continues with the missing cells.
+written atomically, and an interrupted run continues with the missing cells.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def load_user_method(name: str, seed: int) -> Method:
 def list_checked_points(name: str, points: Iterable[Any]) -> list[Point]:
     """List the points of a method; raise InputError unless all are Points with finite figures.
 
-    NaN compares as false, so that a point with NaN could otherwise be chosen as the best one.
+    All comparisons with NaN are false, so a point with NaN could be chosen as the best one.
     """
     checked_points = list(points)
     for point in checked_points:

@@ -82,7 +82,7 @@ def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dic
     if n_classes == 2:
         large_trees = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
     else:
-        # a tree has an output per class, so that many classes take smaller trees and fewer rounds
+        # a tree has an output per class, so many classes need smaller trees and fewer rounds
         large_trees = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
     return [large_trees, *small_trees] if has_noisy_labels else [large_trees]
 

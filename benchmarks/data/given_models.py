@@ -109,7 +109,7 @@ They are small, because the benchmark compares the answers of a model with those
 not its accuracy.
 """
 
-#: Models that cannot be written as a graph, so that they must be refused.
+#: Models that must be refused, because they cannot be written as a graph.
 REFUSED: dict[str, Callable[[], Any]] = {
     "AdaBoost": AdaBoostClassifier,
     "Gaussian process": GaussianProcessClassifier,
@@ -346,8 +346,8 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
     return class_probabilities
 
 
-#: Means of the digits after the first call. A bundle names the function by its module, so that it
-#: cannot get them as an argument.
+#: Means of the digits after the first call. A bundle names the function by its module, so
+#: nobody can give it the means as an argument.
 _DIGIT_MEANS: list[NDArray[np.float64]] = []
 
 

@@ -18,7 +18,7 @@ from gatewise_training.data.datasets import load
 
 #: Share of the answers of a device that it sends to the worker as well.
 AUDIT_RATE: Final = 0.02
-#: Few rows, so that 16,000 of the 20,000 letters are left for the streams.
+#: Numbers of rows; 16,000 of the 20,000 letters are left for the streams.
 _N_TRAINING_ROWS: Final = 2000
 _N_VALIDATION_ROWS: Final = 2000
 

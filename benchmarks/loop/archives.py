@@ -28,10 +28,10 @@ FACTS: Final = ShardFacts(model="m", version="1", classes=("0", "1"), inputs=("a
 ACCURACY: Final = 0.95
 #: Number of instances of which a shard is made.
 N_INSTANCES_PER_SHARD: Final = 20_000
-#: Bound on the archive per instance. An instance takes about 40 bytes, so that the archive can
-#: hold a quarter of them and must be thinned.
+#: Bound on the archive per instance. An instance takes about 40 bytes, so the archive can hold
+#: a quarter of them and must be thinned.
 _MAX_BYTES_PER_INSTANCE: Final = 10.0
-#: Bound on the archive of the writer, which some eight shards reach, so that it is often thinned.
+#: Bound on the archive of the writer. About eight shards reach it, so it is often thinned.
 _WRITER_MAX_BYTES: Final = 2e6
 #: Bound on the age of instances that no experiment reaches.
 _MAX_DAYS: Final = 1e6

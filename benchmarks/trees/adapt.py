@@ -4,7 +4,7 @@ In figure 4, f0 of Adapt-GBRT is a forest that BudgetPrune also prunes. An offlo
 for the features on its paths through f0. In figure 5, f0 of Adapt-GBRT, Adapt-LIN and the L1
 baseline is a forest or a support vector machine.
 
-The paper has plots without numbers, so that the pages compare curves and not single figures.
+The paper has plots without numbers, so the pages compare curves and not single figures.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure_figure(problem_name: str, *, n_trees: int, n_rounds: int, fold: Fold
     forest = sklearn_forest(fold, n_trees)
     svm = None
     if "adapt-gbrt-svm" in FIGURES[problem_name]:
-        # of standardised columns, so that the kernel's exponent has mean 2 for any number of them
+        # columns are standardised, so the kernel's exponent has mean 2 for any number of them
         gamma = 1 / train_rows.shape[1]
         svm = make_pipeline(StandardScaler(), SVC(C=10, gamma=gamma, random_state=0)).fit(
             train_rows, train_classes
@@ -145,8 +145,8 @@ def measure_synthetic(seed: int) -> dict[str, Any]:
     """Measure figure 2: accuracy of Adapt with simple models on Synthetic-1.
 
     The points of the figure are not published; see :func:`draw_synthetic_1` for those drawn here.
-    Features are free, as in the paper. Only f0 reads a third column of zeros at price 1, so that
-    the cost is the share of offloaded rows.
+    Features are free, as in the paper. Only f0 reads a third column of zeros at price 1. The cost
+    is therefore the share of offloaded rows.
     """
     (rows, classes), validation, (test_rows, test_classes) = (
         draw_synthetic_1(n_rows, np.random.default_rng((seed, part)))

@@ -43,9 +43,9 @@ def add_leaves(
     base: Floats,
     margins: Floats,
 ) -> None:
-    """Add the values of leaves to `margins`, which holds zeros, tree after tree, and then the base.
+    """Add the values of leaves, tree after tree, and then the base to `margins`, which are 0.
 
-    Rows descend a tree together, one level at a time, so that their memory accesses overlap.
+    Rows descend a tree together, one level at a time, because their memory accesses then overlap.
     """
     nodes = np.empty(BLOCK_ROWS, np.int32)
     inner_rows = np.empty(BLOCK_ROWS, np.int32)
@@ -133,7 +133,7 @@ def add_kernels(
     squarings: int,
     margins: Floats,
 ) -> None:
-    """Add the weighted kernel values of scaled rows to `margins`, which are 0, and the bias."""
+    """Add the weighted kernel values of scaled rows and then the bias to `margins`, which are 0."""
     unit = np.float32(1.0)  # a Python float would promote the computation to float64
     for row in range(len(scaled_x)):
         for landmark in range(len(landmarks)):

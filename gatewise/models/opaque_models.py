@@ -92,7 +92,7 @@ def _check_output(output: Any, shape: tuple[int, int], model_name: str) -> NDArr
             f"{model_name} gave an array of shape {probabilities.shape}: it must give "
             f"probabilities of shape {shape}, a row for each instance and a column for each class"
         )
-    # written so that NaN, with which all comparisons are false, is refused
+    # NaN is refused as well, because all comparisons with it are false
     sum_errors = np.abs(probabilities.sum(axis=1) - 1.0)
     if not ((probabilities >= 0).all() and (sum_errors <= SUM_TOLERANCE).all()):
         raise InputError(

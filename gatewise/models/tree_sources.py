@@ -114,7 +114,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
         return node_values
 
     def read_children(field_name: str) -> NDArray[np.int64]:
-        # LightGBM writes leaf i as ~i, so that all negative numbers are leaves
+        # LightGBM writes leaf i as ~i, so all negative numbers are leaves
         child_numbers = read_numbers(field_name, np.int64)
         return root_of_split + np.where(
             child_numbers < 0, n_splits_of_tree + ~child_numbers, child_numbers

@@ -3,7 +3,7 @@
 Gatewise's own growers make trees in this form, and the trees of LightGBM and scikit-learn are
 converted to it. A bundle contains these arrays, from which ONNX and C99 are written. Margins are
 float32 sums in tree order, to which the base is added last. onnxruntime's ``TreeEnsembleRegressor``
-adds in the same order, so that all evaluations compute the same bits. Training uses compiled loops
+adds in the same order, and all evaluations compute the same bits. Training uses compiled loops
 (:mod:`gatewise.models.compiled`). A device, which has no compiler, uses :meth:`TreeEnsemble.run`.
 """
 
@@ -179,7 +179,7 @@ class TreeEnsemble:
     def _run_kernel(self, kernel: Any, x: NDArray[np.float32], *arguments: NDArray[Any]) -> None:
         """Run a compiled kernel on rows, the arrays of nodes, and further arguments."""
         nodes = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
-        # kernels are compiled for writable arrays, so that read-only arrays of a file are copied
+        # kernels are compiled for writable arrays, so read-only arrays of a file are copied
         writable = (np.require(array, requirements="W") for array in (*nodes, *arguments))
         kernel(np.ascontiguousarray(x, np.float32), *writable)
 

@@ -19,7 +19,7 @@ from gatewise_sim.report.policy_result import Estimate
 #: Number of batches: enough for the estimate of a variance, and few enough that each one has many
 #: instances.
 N_BATCHES: Final = 20
-#: Number of slices of the run: many more than batches, so that each batch covers the whole day.
+#: Number of slices of the run. There are many for each batch, so each batch covers the whole day.
 _SLICES: Final = 2000
 #: 97.5 % quantiles of Student's t with 19 degrees of freedom, and of the normal distribution.
 _T_QUANTILE: Final = 2.093

@@ -53,7 +53,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.storage import replace_file
 
 _ROLES: Final = ("devices", "workers", "operators", "labellers")
-#: Settings that the roster stores, so that a later call need not repeat them.
+#: Settings that the roster stores and that a later call need not repeat.
 _STORED_SETTINGS: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
 #: Time before its expiry at which a call renews a certificate.
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)

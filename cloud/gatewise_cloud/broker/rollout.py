@@ -6,8 +6,8 @@ before, its silence counts as a failure.
 
 With a limit on a comparison (:mod:`.comparison`), half of the devices get the release only after
 there is enough information to detect an excess. If the information stops growing first, the
-rollout ends undecided. A tenth of the devices keep other versions until the last step, so that the
-comparison continues.
+rollout ends undecided. A tenth of the devices keep other versions until the last step, because
+the comparison needs them.
 
 Devices are not trusted, and each one counts only for its share of the fleet. A device that reports
 wrong figures can cause a withdrawal, but it cannot keep a bad release in service.
@@ -38,7 +38,7 @@ from gatewise_export.repository.repository import Repository, StaleVersionError
 #: Number of reports on a step without evidence after which the release is withdrawn.
 _MAX_REPORTS_WITHOUT_EVIDENCE: Final = 10
 #: A comparison ends unless it is expected to be decided within this many further reports. The
-#: estimate from few reports is uncertain, so that the first _N_EARLY_REPORTS have a larger limit.
+#: estimate from few reports is uncertain, so the limit is larger for the first _N_EARLY_REPORTS.
 _MAX_EXPECTED_REPORTS: Final = 400
 _MAX_EXPECTED_REPORTS_EARLY: Final = 4000
 _N_EARLY_REPORTS: Final = 30

@@ -35,7 +35,7 @@ class Backend(Protocol):
     """Interface of a backend that runs a high-cost model."""
 
     local: bool = True
-    """Whether the model runs in this process, so that a run never waits for another machine."""
+    """Whether the model runs in this process and never waits for another machine."""
     kind: str | None = None
     """Kind of the outputs, ``margins`` or ``classifier``; None means the bundle's kind."""
 

@@ -43,7 +43,7 @@ class CloudModel:
     n_classes, n_inputs : int
         Number of classes, and number of columns in a request.
     is_local : bool
-        Whether the model runs in this process, so that a run never waits for another machine.
+        Whether the model runs in this process and never waits for another machine.
     """
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
@@ -189,7 +189,7 @@ class CloudModel:
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify one or more instances `X`, float32 in C order; see :meth:`answer`.
 
-        They must have passed :meth:`check_instances`, so that a batch is not checked again.
+        They must have passed :meth:`check_instances`, because this method does not check them.
         """
         outputs = self._backend.run(X)
         if self._output_kind == "margins":

@@ -359,7 +359,7 @@ def _print_folder(broker_folder: BrokerFolder) -> None:
     if broker_folder.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) the broker refuses no "
-            "subscription, so that a client that learns the pool's name can receive its requests"
+            "subscription, so a client that learns the pool's name can receive its requests"
         )
 
 

@@ -172,7 +172,7 @@ def publish(
     If you interrupt a rollout, the same command continues it.
 
     Upload REPO after each change, and metadata/timestamp.json as the last file. Without a release
-    the command renews signatures: run it once a day, so that the timestamp does not expire.
+    the command only renews signatures. Run it once a day before the timestamp expires.
 
     Example:
 

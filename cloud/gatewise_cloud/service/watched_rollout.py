@@ -69,7 +69,7 @@ class WatchedRollout(NamedTuple):
             note(f"gatewise: {offer} at {share_text(offer)} is not announced: {error}")
 
     def _try_to_read_report(self, offer: OfferedRelease) -> RolloutReport | None:
-        """Read a report, or return None if the broker is down, so that its restart ends nothing."""
+        """Read a report, or return None while the broker is down, for example during a restart."""
         try:
             return self._read_report(offer)
         except LinkError as error:

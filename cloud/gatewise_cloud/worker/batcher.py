@@ -1,6 +1,6 @@
 """Bounded queue of a worker's requests, which forms batches and is fair to devices.
 
-The clock is an argument, so that a simulator can run this code in virtual time. The queue is not
+The clock is an argument, because the simulator runs this code in virtual time. The queue is not
 thread-safe: its owner holds a lock.
 
 A batch contains requests for one model, up to a number of instances. By default no request waits
@@ -10,7 +10,7 @@ Devices take turns by rows, as in start-time fair queueing (Goyal, Vin and Cheng
 begins, in virtual time, when the previous request of its device ends, and it lasts one unit for
 each of its rows. The request that begins first is taken first. A device that sends little is
 therefore served as if it were alone, and a device that sends much delays only its own requests. No
-device may use more of the queue than it leaves free, so that other devices always find space.
+device may use more of the queue than it leaves free. Other devices therefore always find space.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gatewise_edge.link.messages import AuditMark
 
 #: Longest wait in a response that refuses a request.
 _MAX_WAIT_MS: Final = 30_000
-#: Weight of the last run in the smoothed time per row, so that one slow run changes it little.
+#: Weight of the last run in the smoothed time per row; it is small because single runs vary.
 _SMOOTHING: Final = 0.1
 
 ModelKey = tuple[str, str]

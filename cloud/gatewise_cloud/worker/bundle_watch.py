@@ -22,7 +22,7 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 
 _LOG = logging.getLogger("gatewise_cloud")
-#: Number of files of a folder that are looked at, so that a scan of a wrong folder ends.
+#: Largest number of files that a scan reads. A scan of a wrong folder therefore ends.
 _MAX_FILES = 1000
 
 Fingerprint = tuple[tuple[str, int, int], ...]
@@ -42,9 +42,9 @@ class _WatchedBundle:
 class BundleWatch:
     """Thread that scans a folder every `scan_interval_seconds` seconds.
 
-    Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded if it
-    has not changed between two scans, so that a partial copy is not read. If the server that runs
-    its model is unavailable, loading is tried again at each scan. Each scan ends with
+    Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded only
+    if it has not changed between two scans, because a changing bundle may be a partial copy. If the
+    server that runs its model is unavailable, each scan tries to load it again. Each scan ends with
     `drop_idle_models`, which closes retired models without requests.
     """
 

@@ -53,8 +53,8 @@ class Worker:
     Parameters
     ----------
     bundles : Bundle, path, or several of them
-        Bundles to serve. A request names its model and version, so that a worker can serve several
-        versions of one model. May be empty if a folder is watched.
+        Bundles to serve. Each request names its model and version, and one worker can serve
+        several versions of a model. The sequence may be empty if a folder is watched.
     broker : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
     settings : WorkerSettings, optional

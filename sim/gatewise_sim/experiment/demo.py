@@ -26,8 +26,8 @@ from gatewise_training.data import datasets
 
 #: Share of the rows that the fleet answers; the others train the system.
 _TEST_SHARE: Final = 0.3
-#: Time between two instances of a device: short, so that the demo takes seconds, but long enough
-#: that no device is busy.
+#: Time between two instances of a device. It is short because the demo should take seconds, and it
+#: is long enough that no device is still busy with the previous instance.
 _INTERVAL_SECONDS: Final = 0.04
 
 

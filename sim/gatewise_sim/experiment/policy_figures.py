@@ -43,8 +43,8 @@ from gatewise_sim.scenario import Scenario
 
 #: Number of equal bins of the timeline; in a run of a day each one is half an hour.
 _N_BINS: Final = 48
-#: Number of additional bin edges from the begin to the end of an outage, so that the timeline also
-#: shows an outage that is shorter than a bin.
+#: Number of additional bin edges from the beginning to the end of an outage. Without them, the
+#: timeline would not show an outage that is shorter than a bin.
 _N_EDGES_PER_FAULT: Final = 5
 #: Quantiles of the latency by their keys in the report: usual latency, and usual service levels.
 _PROBABILITY_BY_KEY: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}

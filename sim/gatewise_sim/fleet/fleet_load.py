@@ -15,8 +15,8 @@ from gatewise_sim.scenario import Scenario
 _SAMPLED_REQUESTS: Final = 20_000
 #: Number of levels of the load, and of the share of retries, for which a worker is simulated.
 _N_LOAD_LEVELS: Final = 8
-#: Smallest number of requests by which the share of retries is estimated, so that the first few
-#: requests do not decide the level.
+#: Smallest number of requests from which the share of retries is estimated. Estimates from
+#: the first few requests would choose a wrong level.
 _MIN_REQUESTS_FOR_RETRIES: Final = 1000
 #: Largest number of workers among which the requests of a sample are dealt. More workers would take
 #: more time, and the arrivals at one worker would hardly become more regular.

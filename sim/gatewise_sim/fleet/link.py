@@ -46,8 +46,8 @@ from gatewise_sim.fleet.outages import Outages
 MIN_RTO_MS: Final = 200.0
 MAX_RTO_S: Final = 120.0
 SYN_RTO_S: Final = 1.0
-#: Largest number of bytes that a proxy forwards at a time, so that a message need not wait until a
-#: larger one is forwarded completely.
+#: Largest number of bytes that a proxy forwards at a time. A short message then need not wait until
+#: a long one is forwarded completely.
 CHUNK_BYTES: Final = 16 * 1024
 #: Size of a PUBACK (MQTT 3.1.1, section 3.4).
 PUBACK_BYTES: Final = 4

@@ -22,7 +22,7 @@ from gatewise_sim.report.policy_result import (
 from gatewise_sim.timings import Timings
 
 #: Version of the document's keys. If you change the meaning of a key, raise the version here and in
-#: the type of `Report.schema_version`, so that older readers refuse the document.
+#: the type of `Report.schema_version`; older readers then refuse the document.
 SCHEMA_VERSION: Final = 3
 DEMO_KIND: Final = "gatewise-demo"
 #: Level of the intervals of :mod:`gatewise_sim.intervals`.

@@ -82,7 +82,7 @@ _MATPLOTLIB_SETTINGS: Final[Any] = {
     "lines.solid_joinstyle": "round",
 }
 #: CSS variable of each placeholder. Some placeholders have two names, and the last one is used. The
-#: order is reversed so that it is edge or cloud, because the style sheet has no edge_only.
+#: order is reversed because the style sheet has the names edge and cloud, but not edge_only.
 _CSS_BY_PLACEHOLDER: Final = {
     placeholder: f"var(--{name})" for name, placeholder in reversed(COLOURS.items())
 }
