@@ -215,3 +215,13 @@ def test_reachable_exits_depend_on_the_thresholds():
     assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda stage: stage == 1) == [0, 1, 2, 3]
     assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), 3.0) == 2
     assert last_exit_within(np.array([1.0]), 0.5) == -1
+
+
+def test_the_choice_says_that_a_cap_leaves_no_point_within_the_loss():
+    system = fit_method("staged", max_instance_cost=3.0, max_loss=0.0)
+    loss = system.frontier_.reference_accuracy - system.operating_point_.accuracy
+    assert loss > 0.0
+    assert system.choice_ == (
+        "the most accurate point, because no operating point loses at most 0; "
+        f"the least is {loss:.4g}"
+    )

@@ -134,7 +134,12 @@ def test_bounds_that_validation_rows_miss_are_not_missed_by_chance():
         "not kept: the recall of fault and the recall of wear break their bounds, on validation "
         "rows as well"
     )
+    assert "of the class" in advice
     assert "looser bound" in advice
+    loss = CheckedBound("loss of accuracy", 0.01, True, MeasuredFigure(0.02, 0.0, 0.04), 0.0376)
+    *_, verdict, advice = replace(promise_check, bounds=(loss,)).lines()
+    assert verdict == "not kept: the loss of accuracy breaks its bound, on validation rows as well"
+    assert "more bytes" in advice
 
 
 def test_the_advice_names_classes_that_are_never_found():

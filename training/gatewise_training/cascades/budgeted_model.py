@@ -210,7 +210,9 @@ class BudgetedModel(BaseEstimator, ABC):
         try:
             return self._choose(**self._goal())
         except LossError as error:  # bounds on bytes or cost leave no point within the loss
-            return self._choose(max_loss=error.smallest_loss)
+            point = self._choose(max_loss=error.smallest_loss)
+            self.choice_ = f"the most accurate point, because {error}"
+            return point
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
         point, self.choice_ = self.frontier_.choose(None, slack=self.slack_, **goal)

@@ -250,10 +250,12 @@ class PromiseCheck:
         broken_bounds = [bound for bound in self.bounds if bound.verdict != "kept"]
         expected_misses = [b for b in broken_bounds if not b.is_kept_on_validation_rows]
         if expected_misses:
+            advice = "train on more rows of the class, weigh it (class_weight in --settings)"
+            if "accuracy" in expected_misses[0].name:  # few bytes or a cap leave no point within it
+                advice = "allow more bytes or a higher cost of an instance"
             return (
                 f"not kept: {_breaches_text(expected_misses)}, on validation rows as well",
-                "train on more rows of the class, weigh it (class_weight in --settings), or give a "
-                "looser bound",
+                f"{advice}, or give a looser bound",
             )
         breaches = _breaches_text(broken_bounds)
         # --slack applies to losses and to bounds on classes
@@ -367,8 +369,10 @@ def _measure_goal(
     checked_bound = CheckedBound(
         f"loss of {accuracy_name}", bound, True, rows.loss_on(np.ones(len(unit_weights), bool))
     )
+    expected = max(expected_loss, 0.0)
     goal_text = f"{checked_bound.promise} against the high-cost model"
-    return f"{goal_text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound
+    goal_text += f" ({expected:.4f} on validation rows)"
+    return goal_text, checked_bound._replace(expected=expected)
 
 
 def _measure_class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
