@@ -194,7 +194,7 @@ def _split(
         raise InputError(f"class {rare_class!r} has only one row: add rows of it, or remove it")
     # hold out whole groups or the latest rows; otherwise, random rows of each class
     if row_keys.groups is not None or row_keys.time is not None:
-        splitter = RowSplitter.checked(len(y), row_keys.groups, row_keys.time)
+        splitter = RowSplitter.from_arrays(len(y), row_keys.groups, row_keys.time)
         class_indices = np.unique(y, return_inverse=True)[1]
         return Split(*_hold_out_groups_or_latest(splitter, class_indices, settings))
     try:
@@ -222,7 +222,7 @@ def _check_split_of_data(
         if not len(rows):
             raise InputError(f"{name}: the array 'part' marks no {part_name} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
-    splitter = RowSplitter.checked(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
+    splitter = RowSplitter.from_arrays(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
     problems = {}
     if (groups := splitter.groups) is not None and any(
         np.isin(groups[rows], groups[other_rows]).any()

@@ -32,7 +32,7 @@ from gatewise_signals.signal_input import WINDOW, SignalInput
 from gatewise_signals.steps import Step, settings_of
 
 MAX_STEPS: Final = 4096
-"""Largest number of steps in a document, so that a hostile one stays small."""
+"""Largest number of steps in a document, which limits the memory that a hostile one can take."""
 MAX_ENTRIES: Final = 4096
 """Largest number of entries in a setting that is a list."""
 MAX_LABEL_BYTES: Final = 1024
@@ -173,7 +173,7 @@ def read_signal(
         raise document_error("blocks", error) from None
     has_window_values = feature_names == (*graph.feature_names, WINDOW)
     if not has_window_values and graph.feature_names != feature_names:
-        raise document_error("blocks", "their features differ from those of the manifest")
+        raise document_error("blocks", "their features differ from the features of the manifest")
     # check the prices of the steps
     prices = record.prices
     labels = {step.label for step in graph.steps}

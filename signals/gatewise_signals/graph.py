@@ -121,7 +121,7 @@ class SignalGraph:
     def costs(self, free_names: Sequence[str] = ()) -> FeatureCosts:
         """Make feature costs with a group for each step, which requires the groups of its inputs.
 
-        Further features, named `free_names`, follow those of the blocks and cost nothing. Raises
+        The features `free_names` follow the features of the blocks and cost nothing. Raises
         InputError if a step has no price.
         """
         unpriced_labels = [step.label for step in self.steps if step.price is None]

@@ -85,11 +85,11 @@ For normal delays this is 4.6 standard deviations.
 
 
 @dataclass(slots=True)
-class _TimedPush:
-    """Number and time of the first sample of a push.
+class _TimedBatch:
+    """Number and time of the first sample of a batch, which one push adds.
 
     The sample arrives `delay` sample intervals after its due time. The due time follows from the
-    time of the previous push, `n_before` samples earlier. Both are 0 for the first push.
+    time of the previous batch, `n_before` samples earlier. Both are 0 for the first batch.
     """
 
     start: int
@@ -149,11 +149,11 @@ class Windower:
         self._buffer_start = 0  # number of the first sample in the buffer
         self._n_skipped = 0  # samples before the next window, if the hop is longer than a window
         self._n_used = 0  # samples of the buffer that were in a window
-        self._pushes: deque[_TimedPush] = deque()  # pushes of the samples in the buffer
-        self._unchecked_pushes: deque[_TimedPush] = deque()  # pushes that may follow a gap
-        # delay of each of the latest pushes, and its number of samples since the push before it
+        self._batches: deque[_TimedBatch] = deque()  # batches of the samples in the buffer
+        self._unchecked_batches: deque[_TimedBatch] = deque()  # batches that may follow a gap
+        # delay of each of the latest batches, and the number of samples since the previous batch
         self._latest_delays: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
-        self._timed_seconds = 0.0  # time from the first to the latest timed push
+        self._timed_seconds = 0.0  # time from the first to the latest timed batch
         self._n_timed = 0  # number of samples in this time
 
     @property
@@ -173,7 +173,7 @@ class Windower:
         ----------
         samples : array-like of shape (k,) or (k, channels)
         time : float, optional
-            Time of the first sample in seconds; the others follow at intervals of the rate.
+            Time of the first sample in seconds; the other samples follow at the rate.
 
         Returns
         -------
@@ -212,33 +212,33 @@ class Windower:
         """Record the time of sample `start`, and find gaps once jitter is known."""
         if self.rate_hz is None:
             raise InputError("samples with times need rate_hz=")
-        timed_push = _TimedPush(start, time)
-        if self._pushes:
-            previous_push = self._pushes[-1]
-            timed_push.n_before = start - previous_push.start
+        timed_batch = _TimedBatch(start, time)
+        if self._batches:
+            previous_batch = self._batches[-1]
+            timed_batch.n_before = start - previous_batch.start
             # delay in sample intervals = elapsed time * rate - number of samples
-            timed_push.delay = (time - previous_push.time) * self.rate_hz - timed_push.n_before
-            self._timed_seconds += time - previous_push.time
-            self._n_timed += timed_push.n_before
-            self._unchecked_pushes.append(timed_push)
-        self._pushes.append(timed_push)
+            timed_batch.delay = (time - previous_batch.time) * self.rate_hz - timed_batch.n_before
+            self._timed_seconds += time - previous_batch.time
+            self._n_timed += timed_batch.n_before
+            self._unchecked_batches.append(timed_batch)
+        self._batches.append(timed_batch)
         if (
-            timed_push.n_before > 1
-            or len(self._latest_delays) + len(self._unchecked_pushes) >= MIN_TIMES
+            timed_batch.n_before > 1
+            or len(self._latest_delays) + len(self._unchecked_batches) >= MIN_TIMES
         ):
             self._find_gaps()
 
     def _find_gaps(self) -> None:
-        """Begin a new window at each push that follows a gap."""
-        while self._unchecked_pushes:
-            timed_push = self._unchecked_pushes[0]
-            is_gap = self._is_unexplained(timed_push.delay, timed_push.n_before, is_relative=True)
-            self._unchecked_pushes.popleft()
+        """Begin a new window at each batch that follows a gap."""
+        while self._unchecked_batches:
+            timed_batch = self._unchecked_batches[0]
+            is_gap = self._is_unexplained(timed_batch.delay, timed_batch.n_before, is_relative=True)
+            self._unchecked_batches.popleft()
             if is_gap:
                 self.n_gaps += 1
-                self._drop(timed_push.start - self._buffer_start)
+                self._drop(timed_batch.start - self._buffer_start)
             else:
-                self._latest_delays.append((timed_push.delay, timed_push.n_before))
+                self._latest_delays.append((timed_batch.delay, timed_batch.n_before))
 
     def _is_unexplained(self, delay: float, n_samples: int, *, is_relative: bool) -> bool:
         """Whether a delay after `n_samples` is larger than clock error and jitter explain.
@@ -262,7 +262,7 @@ class Windower:
         """
         latest_delays = [
             *self._latest_delays,
-            *((push.delay, push.n_before) for push in self._unchecked_pushes),
+            *((batch.delay, batch.n_before) for batch in self._unchecked_batches),
         ]
         if len(latest_delays) < MIN_TIMES:
             return 0.0, 0.0
@@ -275,7 +275,7 @@ class Windower:
     def _complete_windows(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None
         while len(self._buffer) >= self._n_skipped + self.length:
-            if self._unchecked_pushes:
+            if self._unchecked_batches:
                 self._find_gaps()
                 continue
             self._advance(self._n_skipped)
@@ -293,19 +293,21 @@ class Windower:
 
     def _has_expected_rate(self) -> bool:
         """Whether the times of the first window in the buffer agree with the rate."""
-        pushes = [push for push in self._pushes if push.start < self._buffer_start + self.length]
-        if len(pushes) < 2:
+        batches = [
+            batch for batch in self._batches if batch.start < self._buffer_start + self.length
+        ]
+        if len(batches) < 2:
             return True
-        delay = sum(push.delay for push in pushes[1:])
-        n_samples = pushes[-1].start - pushes[0].start
+        delay = sum(batch.delay for batch in batches[1:])
+        n_samples = batches[-1].start - batches[0].start
         return not self._is_unexplained(delay, n_samples, is_relative=False)
 
     def _compute_time(self) -> float | None:
         """Compute the time of the first sample in the buffer from the nearest known time."""
-        if not self._pushes or self.rate_hz is None:
+        if not self._batches or self.rate_hz is None:
             return None
-        nearest_push = self._pushes[0]
-        return nearest_push.time + (self._buffer_start - nearest_push.start) / self.rate_hz
+        nearest_batch = self._batches[0]
+        return nearest_batch.time + (self._buffer_start - nearest_batch.start) / self.rate_hz
 
     def _drop(self, n_samples: int) -> None:
         """Drop the first samples of the buffer, and begin a new window."""
@@ -314,8 +316,8 @@ class Windower:
         if self._buffer is not None:
             self._advance(n_samples)
         self._n_used = 0
-        while self._pushes and self._pushes[0].start < self._buffer_start:
-            self._pushes.popleft()
+        while self._batches and self._batches[0].start < self._buffer_start:
+            self._batches.popleft()
 
     def _advance(self, n_samples: int) -> None:
         """Remove the first samples of the buffer."""
@@ -324,8 +326,8 @@ class Windower:
         self._buffer_start += n_samples
         self._n_used = max(0, self._n_used - n_samples)
         self._n_skipped = max(0, self._n_skipped - n_samples)
-        while len(self._pushes) > 1 and self._pushes[1].start <= self._buffer_start:
-            self._pushes.popleft()
+        while len(self._batches) > 1 and self._batches[1].start <= self._buffer_start:
+            self._batches.popleft()
 
 
 def _check_sizes(length: int, hop: int | None) -> tuple[int, int]:

@@ -34,7 +34,7 @@ from gatewise_training import (
     StagedCascade,
 )
 from gatewise_training.cascades.base import BudgetedClassifier
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from tests.support.prices import make_grouped_prices
 
 FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
@@ -51,18 +51,18 @@ class WithoutCloud(BudgetedClassifier):
         self.max_loss = 0.01
         self.random_state = 0
 
-    def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
-        plan = problem.plan
-        z = (plan.x - plan.x.mean(axis=0)) / plan.x.std(axis=0)
+    def _fit_candidates(self, problem: FitProblem) -> list[FittedStages]:
+        split = problem.split
+        z = (split.x - split.x.mean(axis=0)) / split.x.std(axis=0)
         stages = []
         for n_columns in (2, z.shape[1]):
             columns = np.arange(n_columns)
             regression = LogisticRegression().fit(
-                z[plan.fit_rows][:, :n_columns], plan.y[plan.fit_rows]
+                z[split.fit_rows][:, :n_columns], split.y[split.fit_rows]
             )
             model = LinearModel(
-                plan.x.mean(axis=0)[:n_columns],
-                (1 / plan.x.std(axis=0))[:n_columns],
+                split.x.mean(axis=0)[:n_columns],
+                (1 / split.x.std(axis=0))[:n_columns],
                 regression.coef_.T.astype(np.float32),
                 regression.intercept_.astype(np.float32),
             )
@@ -70,7 +70,7 @@ class WithoutCloud(BudgetedClassifier):
         return [
             FittedStages(
                 tuple(stages),
-                tuple(stage.margins(plan.x[plan.validation_rows]) for stage in stages),
+                tuple(stage.margins(split.x[split.validation_rows]) for stage in stages),
             )
         ]
 
@@ -194,16 +194,16 @@ def _fit_without_cloud() -> FittedSystem:
 class LazyForest(WithoutCloud):
     """A forest that acquires features per node, without a cloud, like BudgetForest."""
 
-    def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
-        plan = problem.plan
+    def _fit_candidates(self, problem: FitProblem) -> list[FittedStages]:
+        split = problem.split
         candidates = []
         for n_trees in (2, 5):
             forest = RandomForestClassifier(n_trees, max_depth=6, random_state=0)
-            forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
+            forest.fit(split.x[split.fit_rows], split.y[split.fit_rows])
             trees = TreeEnsemble.from_forest(forest)
             stage = Stage.from_model(trees, "identity", acquisition="node")
             candidates.append(
-                FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),))
+                FittedStages((stage,), (stage.margins(split.x[split.validation_rows]),))
             )
         return candidates
 

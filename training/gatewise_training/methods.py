@@ -67,10 +67,10 @@ def cascade(name: str, **params: Any) -> CascadeClassifier:
     >>> cascade("cegb")
     Traceback (most recent call last):
         ...
-    gatewise.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
+    gatewise.errors.InputError: method 'cegb' has no cloud; methods with a cloud are staged, ...
     """
     if name in _METHODS and name not in _CASCADES:
         raise InputError(
-            f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
+            f"method {name!r} has no cloud; methods with a cloud are {', '.join(_CASCADES)}"
         )
     return cast("CascadeClassifier", make(name, **params))

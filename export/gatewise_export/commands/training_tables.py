@@ -10,7 +10,7 @@ from gatewise.formats import byte_size
 from gatewise_export.commands.bundle_tables import print_cloud_lines
 from gatewise_export.commands.figure_texts import MAX_CLASSES_SHOWN, share_text, sort_by_recall
 from gatewise_export.commands.manifest_frontier import print_frontier
-from gatewise_training.operating_points.promise_check import never_found
+from gatewise_training.operating_points.promise_check import undetected_classes
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -59,7 +59,9 @@ def print_training(summary: dict[str, Any], manifest: Manifest) -> None:
     for remark in summary["remarks"]:
         print(f"note: {remark}")
     for policy, name in (("system", "the system"), ("cloud_only", "the high-cost model")):
-        if policy in policies and (labels := never_found(test_figures[policy]["recall"], classes)):
+        if policy not in policies:
+            continue
+        if labels := undetected_classes(test_figures[policy]["recall"], classes):
             print(f"never found by {name}, a recall of 0 on test rows: {', '.join(labels)}")
     print()
     for line in summary["promise"]["lines"]:

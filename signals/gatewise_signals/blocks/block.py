@@ -249,10 +249,10 @@ class OnnxBlock(_NamedFeatures):
     """Block that runs the part of a network that computes one value; see ``Block.from_onnx``.
 
     The features are the flattened values of `output`, which may be any value of the graph.
-    onnxruntime runs windows one by one, so that the bits of a window do not depend on the other
-    windows. A window has the shape of the graph's input, with or without axes of length 1, or is a
-    flat row with as many values. An image of shape (height, width, channels) is
-    transposed if the graph reads the channels first. The block cannot be written as C99.
+    onnxruntime runs windows one by one, because in a batch the bits of a window could depend on the
+    other windows. A window has the shape of the graph's input, with or without axes of length 1, or
+    is a flat row with that many values. An image of shape (height, width, channels) is transposed
+    if the graph reads the channels first. The block cannot be written as C99.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ class OnnxBlock(_NamedFeatures):
         return scale_counts(windows, 1.0).reshape(len(windows), math.prod(self.shape))
 
 
-# more than the networks of a bundle, so that each is opened once
+# a bundle has fewer networks than this, so each is opened once
 @lru_cache(maxsize=16)
 def _open_session(model: bytes) -> Any:
     return open_session(model)

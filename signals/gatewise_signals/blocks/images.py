@@ -228,8 +228,8 @@ class Edges(GridBlock):
     source : Picture
     rows, columns : int
     directions : {4, 8, 16}, default 4
-        K. The limits between these directions are irrational slopes. Whole grey values never have
-        such a slope, so that rounding cannot change a direction.
+        K. The limits between these directions are irrational slopes. Rounding cannot change a
+        direction, because whole grey values never have such a slope.
     """
 
     kind: ClassVar[str] = "edges"

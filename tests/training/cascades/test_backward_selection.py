@@ -11,17 +11,17 @@ import pytest
 
 from gatewise_training import FeatureCosts
 from gatewise_training.cascades.backward_selection import backward_sequences
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from tests.support.fit_problems import make_problem
 
 
-def find_backward_sets(problem: Problem, **settings: Any) -> list[Any]:
+def find_backward_sets(problem: FitProblem, **settings: Any) -> list[Any]:
     """Find the nested sets of the first sequence, the smallest first."""
     return backward_sequences(problem, **settings)[0]
 
 
 @pytest.fixture(scope="module")
-def parity_problem() -> Problem:
+def parity_problem() -> FitProblem:
     """Return a problem that columns 2 and 5 solve together; column 0 alone is right for 60 %."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 8))
@@ -30,7 +30,9 @@ def parity_problem() -> Problem:
     return make_problem(x, y)
 
 
-def test_sets_are_nested_and_keep_features_that_only_work_together(parity_problem: Problem) -> None:
+def test_sets_are_nested_and_keep_features_that_only_work_together(
+    parity_problem: FitProblem,
+) -> None:
     sets = find_backward_sets(parity_problem, n_stages=8)
     set_of_two = next(features for features in sets if len(features) == 2)
     assert set_of_two.tolist() == [2, 5]  # whose signs give the label together
@@ -55,7 +57,7 @@ def test_of_two_equal_features_the_costly_one_is_dropped_first() -> None:
     assert sets[0].tolist() == [1]
 
 
-def test_groups_with_only_a_shared_price_are_dropped_as_a_whole(parity_problem: Problem) -> None:
+def test_groups_with_only_a_shared_price_are_dropped_as_a_whole(parity_problem: FitProblem) -> None:
     costs = FeatureCosts(
         np.zeros(8), group=["a", "a", "b", "b", "c", "c", "d", "d"], shared=dict.fromkeys("abcd", 1)
     )
@@ -65,7 +67,7 @@ def test_groups_with_only_a_shared_price_are_dropped_as_a_whole(parity_problem: 
     assert all(len(features) == 2 * costs.price(features) for features in sets)
 
 
-def test_free_features_are_never_dropped(parity_problem: Problem) -> None:
+def test_free_features_are_never_dropped(parity_problem: FitProblem) -> None:
     sets = find_backward_sets(
         replace(parity_problem, costs=FeatureCosts([0, 1, 1, 0, 1, 1, 1, 1])), n_stages=8
     )

@@ -100,7 +100,7 @@ def test_stages_of_every_tried_shape_fit_the_bytes(max_bytes) -> None:
     families_and_bounds = models_to_try(families, Bounds(max_bytes=max_bytes), 400, 2, 2)
     assert len(families_and_bounds) > 2
     for family, bounds in list(families_and_bounds.values())[:4]:
-        stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
+        stage, _ = cross_fitted_stage(problem.split, family, np.arange(2), 2, 0, bounds)
         assert bounds.allows(stage)
     unbounded = Bounds(n_bins=9)  # without max_bytes each family has one shape
     assert models_to_try(families, unbounded, 400, 2, 2) == {
@@ -114,7 +114,7 @@ def test_boosted_stages_fill_their_bytes() -> None:
     problem = make_problem(np.round(x, 2), y)
     for max_bytes in (700, 2_000):
         bounds = Bounds(max_bytes=max_bytes, shape=TreeShape(8, 0.4))
-        stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
+        stage, _ = cross_fitted_stage(problem.split, "boosting", np.arange(2), 2, 0, bounds)
         n_bytes = packed_sizes((stage,)).total([0])
         assert n_bytes <= max_bytes
         # one more tree of about the mean size would not have fitted; the trees differ by a few
@@ -128,12 +128,12 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
     y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
     problem = make_problem(x, y)
     bounds = Bounds(max_bytes=6_000, shape=TreeShape(16, 0.4))
-    stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
+    stage, outputs = cross_fitted_stage(problem.split, "boosting", np.arange(2), 3, 0, bounds)
     leaf_values = stage.model.value[stage.model.feature < 0]
     assert byte_leaves(leaf_values) is not None
     # 0.4 is the learning rate; 0.01 is for rounding to bytes
     assert np.abs(leaf_values).max() <= 0.4 * MAX_STEP_OF_FEW_TREES + 0.01
-    validation_labels = problem.plan.y[problem.plan.validation_rows]
+    validation_labels = problem.split.y[problem.split.validation_rows]
     is_frequent = validation_labels < 2
     # the steps of the rare class are bounded, but the frequent classes are separated
     assert np.mean(outputs.argmax(axis=1)[is_frequent] == validation_labels[is_frequent]) > 0.95

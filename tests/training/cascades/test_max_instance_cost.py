@@ -135,7 +135,9 @@ def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
         system_of_low_cap.at(max_loss=loss + 1e-9).operating_point_
         == system_of_low_cap.operating_point_
     )
-    with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
+    with pytest.raises(
+        InputError, match=r"no operating point loses at most 0\.02; the smallest loss is 0"
+    ):
         uncapped_system.at(max_instance_cost=3.0, max_loss=0.02)
 
 

@@ -121,7 +121,7 @@ def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
         low_cost_model, high_cost_model, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95
     )
     # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
-    message = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
+    message = r"max_loss 1=0.05 needs 59 calibration rows of this class, but there are \d;"
     with pytest.raises(InputError, match=message):
         pair.fit(rows, y)
 

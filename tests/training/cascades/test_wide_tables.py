@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import _drop_least_useful
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.cascades.wide_tables import with_fewer_columns
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.validation_split import ValidationSplit
@@ -25,10 +25,10 @@ def draw_table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarra
     return x, (x[:, 7] + x[:, 8] > 0).astype(np.int64)
 
 
-def make_problem_of_rows(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
+def make_problem_of_rows(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> FitProblem:
     """Make the problem of rows of equal weight and two classes."""
-    plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
-    return Problem(plan, plan, 2, costs, 0, lambda done, total, what="": None)
+    split = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
+    return FitProblem(split, split, 2, costs, 0, lambda done, total, what="": None)
 
 
 @pytest.mark.slow
@@ -43,7 +43,10 @@ def test_searches_in_very_many_columns_use_only_some_of_them() -> None:
     bus_columns = columns[(columns >= 8) & (columns < 708)]
     assert len(bus_columns) in (0, 700)  # features that share one price stay together
     assert (
-        narrowed_problem.costs.n_features == narrowed_problem.plan.x.shape[1] == len(columns) < 1400
+        narrowed_problem.costs.n_features
+        == narrowed_problem.split.x.shape[1]
+        == len(columns)
+        < 1400
     )
     assert narrowed_problem.costs.price(np.arange(len(columns))) == costs.price(columns)
     x, y = draw_table(30)

@@ -17,7 +17,7 @@ from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.cegb.penalties import SplitPrices
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
-from gatewise_training.cegb.sweep import Goal, Task, sweep_penalties
+from gatewise_training.cegb.sweep import Goal, SweepTask, sweep_penalties
 from tests.support.ranked_queries import draw_queries
 from tests.support.tree_walks import measure_costs_and_splits
 
@@ -85,7 +85,7 @@ def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss)
     target = ClassTarget(y.astype(np.int64), np.ones(len(y)), 2)
     growth = TreeGrowth(n_rounds=30, patience=None, num_leaves=15)
     prices = SplitPrices(FeatureCosts.uniform(30), "lazy")
-    task = Task(X, target, prices, growth, round_shares=(1.0,), seed=0)
+    task = SweepTask(X, target, prices, growth, round_shares=(1.0,), seed=0)
     folds = ((np.arange(300), np.arange(300, len(y))),)
     fits = sweep_penalties(
         task, folds, penalties=None, n_penalties=12, goal=Goal(budget, max_loss),

@@ -22,7 +22,7 @@ def test_no_group_is_on_both_sides_of_any_split(group_sizes, seed, has_times):
     groups = np.repeat(rng.permutation(len(group_sizes)), group_sizes)
     row_order = rng.permutation(len(groups))
     y = rng.integers(0, 3, len(groups))
-    splitter = RowSplitter.checked(
+    splitter = RowSplitter.from_arrays(
         len(groups), groups[row_order], groups[row_order] if has_times else None
     )
     splits = [
@@ -51,13 +51,13 @@ def test_classes_of_several_groups_are_in_the_fit_rows_of_all_folds():
     y = np.zeros(120, int)
     y[[3, 113]] = 1  # a rare class in two groups
     for seed in range(30):
-        for fit_rows, _ in RowSplitter.checked(120, groups).folds(y, 5, seed):
+        for fit_rows, _ in RowSplitter.from_arrays(120, groups).folds(y, 5, seed):
             assert set(y[fit_rows]) == {0, 1}
 
 
 def test_rows_of_one_time_are_never_split():
     days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"] * 4))
-    splitter = RowSplitter.checked(12, time=days)
+    splitter = RowSplitter.from_arrays(12, time=days)
     early_rows, late_rows = splitter.hold_out(np.zeros(12, int), 5, 0)
     assert set(days[early_rows].dt.day) == {1, 2}
     # a fifth of 12 rows would split a day, so that the last day is held out
@@ -70,7 +70,7 @@ def test_the_error_of_a_mean_is_computed_from_groups():
     rng = np.random.default_rng(0)
     groups, group_shifts = np.repeat(np.arange(30), 20), rng.normal(size=30)
     values = group_shifts[groups] + rng.normal(size=600)
-    splitter = RowSplitter.checked(600, groups)
+    splitter = RowSplitter.from_arrays(600, groups)
     group_means = splitter.group_means(values)
     row_error = values.std() / 600**0.5
     group_error = splitter.clustered_error((values - values.mean()) / 600)
@@ -78,7 +78,7 @@ def test_the_error_of_a_mean_is_computed_from_groups():
     assert group_error == pytest.approx(group_means.std(ddof=1) / 30**0.5, rel=0.03)
     # the variance is 1 between groups and 1 within, so that the ratio is near sqrt(20 / 2)
     assert group_error > 2.5 * row_error
-    splitter_of_three_groups = RowSplitter.checked(600, groups % 3)
+    splitter_of_three_groups = RowSplitter.from_arrays(600, groups % 3)
     standard_error = splitter_of_three_groups.group_means(values).std(ddof=1) / 3**0.5
     # t with 2 degrees of freedom increases the error
     assert (
@@ -101,10 +101,10 @@ def test_the_error_of_a_mean_is_computed_from_groups():
 )
 def test_invalid_groups_and_times_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        RowSplitter.checked(3, **options)
+        RowSplitter.from_arrays(3, **options)
 
 
 def test_groups_that_overlap_in_time_are_refused():
-    splitter = RowSplitter.checked(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
+    splitter = RowSplitter.from_arrays(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
     with pytest.raises(InputError, match="give groups or time, not both"):
         splitter.hold_out(np.zeros(6, int), 5, 0)

@@ -27,7 +27,9 @@ def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(has_gr
     x, y = np.zeros((n_rows, 1), np.float32), np.arange(n_rows) % 2
     group_of_row = np.arange(n_rows) // 6
     splitter = RowSplitter(n_rows, group_of_row) if has_groups else None
-    plan = ValidationSplit.choose(x, y, np.ones(n_rows), validation=None, seed=0, splitter=splitter)
+    split = ValidationSplit.choose(
+        x, y, np.ones(n_rows), validation=None, seed=0, splitter=splitter
+    )
     best_rounds = iter([40, 10, 5, 20, 25])
 
     def fit_model(rows, unseen_rows, n_rounds):
@@ -37,7 +39,7 @@ def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(has_gr
         assert not model.training_rows & set(rows.tolist())
         return np.full(len(rows), model.rounds)
 
-    final_model, predicted_rounds = cross_fit(plan, fit_model, predict_rounds)
+    final_model, predicted_rounds = cross_fit(split, fit_model, predict_rounds)
     # 20 is the mean of the best rounds of the folds
     assert (final_model.rounds, len(final_model.training_rows)) == (20, n_rows)
     assert set(predicted_rounds.tolist()) == ({20} if has_groups else {40, 10, 5, 20, 25})

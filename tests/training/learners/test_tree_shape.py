@@ -45,17 +45,17 @@ def find_shape_of_sums() -> TreeShape:
     return tree_shape(split_rows(draw_sums()), 2, seed=0)
 
 
-def fit_trees(plan: ValidationSplit, n_leaves: int):
+def fit_trees(split: ValidationSplit, n_leaves: int):
     """Fit boosted trees with this number of leaves; return them and their rounds."""
-    ((rows, unseen_rows),) = plan.folds
+    ((rows, unseen_rows),) = split.folds
     return fit_boosting(
-        plan.x[rows],
-        plan.y[rows],
+        split.x[rows],
+        split.y[rows],
         2,
-        weight=plan.weight[rows],
-        validation=(plan.x[unseen_rows], plan.y[unseen_rows], plan.weight[unseen_rows]),
+        weight=split.weight[rows],
+        validation=(split.x[unseen_rows], split.y[unseen_rows], split.weight[unseen_rows]),
         max_rounds=600,
-        params=capacity_params(len(plan.fit_rows), 2) | {"num_leaves": n_leaves},
+        params=capacity_params(len(split.fit_rows), 2) | {"num_leaves": n_leaves},
     )
 
 
@@ -74,17 +74,17 @@ def test_best_trees_of_sums_are_small_and_of_chessboards_large() -> None:
 
 
 def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
-    plan = split_rows(draw_sums())
-    trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
+    split = split_rows(draw_sums())
+    trained_model = train_high_cost_model(split, 2, allow_missing=True, seed=0)
     assert trained_model.shape == find_shape_of_sums()
-    max_leaves = capacity_params(len(plan.fit_rows), 2)["num_leaves"]
-    unseen_rows = plan.folds[0][1]
+    max_leaves = capacity_params(len(split.fit_rows), 2)["num_leaves"]
+    unseen_rows = split.folds[0][1]
 
     def compute_loss(n_leaves: int) -> float:
-        trees, _ = fit_trees(plan, n_leaves)
-        margins = trees.margins(plan.x[unseen_rows])[:, 0].astype(float)
+        trees, _ = fit_trees(split, n_leaves)
+        margins = trees.margins(split.x[unseen_rows])[:, 0].astype(float)
         # the log loss log(1 + exp(-margin)) of class 1
-        return float(np.logaddexp(0, np.where(plan.y[unseen_rows] == 1, -margins, margins)).mean())
+        return float(np.logaddexp(0, np.where(split.y[unseen_rows] == 1, -margins, margins)).mean())
 
     losses = {
         n_leaves: compute_loss(n_leaves) for n_leaves in LEAVES_TO_TRY if n_leaves <= max_leaves
@@ -95,15 +95,15 @@ def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
         monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)  # fewer than the fit rows
-    plan = split_rows(draw_chessboard(8000))
-    trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    largest_params = capacity_params(len(plan.fit_rows), 2)
+    split = split_rows(draw_chessboard(8000))
+    trained_model = train_high_cost_model(split, 2, allow_missing=True, seed=0)
+    largest_params = capacity_params(len(split.fit_rows), 2)
     # the settings for many rows
     assert largest_params == {"num_leaves": 1023, "learning_rate": trained_model.shape.rate}
-    trees, rounds = fit_trees(plan, trained_model.shape.n_leaves)
+    trees, rounds = fit_trees(split, trained_model.shape.n_leaves)
     assert trained_model.model.kind == "boosting"
     assert trained_model.model.rounds == rounds
-    assert (trained_model.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
+    assert (trained_model.model.trees.margins(split.x) == trees.margins(split.x)).all()
 
 
 def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> None:
@@ -180,7 +180,7 @@ def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
     assert best_shape(large_problem, ("boosting",), has_size_bound=True) is None
     assert best_shape(large_problem, ("linear",)) is None
     assert best_shape(small_problem, ("boosting",), has_size_bound=True) == tree_shape(
-        small_problem.plan, 2, seed=0
+        small_problem.split, 2, seed=0
     )
 
 

@@ -111,7 +111,9 @@ def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> Non
 
 def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
     curve = make_frontier((1.0, 0.5), (4.0, 0.75))
-    with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as raised:
+    with pytest.raises(
+        LossError, match=r"loses at most 0\.1; the smallest loss is 0\.125"
+    ) as raised:
         curve.at(max_loss=0.1)
     assert raised.value.smallest_loss == 0.125
     assert curve.at(max_loss=0.125).cost == 4.0
@@ -153,7 +155,7 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
     assert merged_frontier.at(offload_rate=0.75).cost == 4.0
     assert merged_frontier.at(offload_rate=0.7499).cost == 5.0
     assert merged_frontier.at(offload_rate=1.0).cost == 4.0
-    with pytest.raises(InputError, match=r"offloads at most 0\.2; least 0\.25"):
+    with pytest.raises(InputError, match=r"offloads at most 0\.2; the lowest rate is 0\.25"):
         merged_frontier.at(offload_rate=0.2)
 
 

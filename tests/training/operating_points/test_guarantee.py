@@ -21,7 +21,7 @@ from gatewise_training.operating_points.guarantee import (
     _Candidate,
     _compute_risks,
     certify,
-    checked_records,
+    check_records,
     row_losses,
 )
 from gatewise_training.operating_points.thresholds import frontier_points
@@ -191,7 +191,7 @@ def test_rows_that_cannot_calibrate_are_refused():
         certify(replace(record, correctness=2 * record.correctness), [], make_promise(max_loss=0.1))
     with pytest.raises(InputError, match="answers of all exits"):
         certify(record, [], make_promise(max_loss=0.1, by_class=make_bounds(min_recall={0: 0.5})))
-    assert checked_records(weighted_record, make_promise(budget=1), accepts_weights=True) == [
+    assert check_records(weighted_record, make_promise(budget=1), accepts_weights=True) == [
         weighted_record
     ]
     record_of_shares = replace(record, correctness=record.correctness * 0.5)

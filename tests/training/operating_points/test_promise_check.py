@@ -13,7 +13,7 @@ from gatewise_training.operating_points.promise_check import (
     MeasuredFigure,
     PromiseCheck,
     UnseenRows,
-    never_found,
+    undetected_classes,
 )
 
 
@@ -22,7 +22,7 @@ def make_unseen_rows(n: int, n_lost: int, *, n_groups: int | None = None) -> Uns
     truth = np.arange(n) % 2
     answers = np.where(np.arange(n) < n_lost, 1 - truth, truth)
     splitter = (
-        RowSplitter(n) if n_groups is None else RowSplitter.checked(n, np.arange(n) % n_groups)
+        RowSplitter(n) if n_groups is None else RowSplitter.from_arrays(n, np.arange(n) % n_groups)
     )
     ones = np.ones(n)
     return UnseenRows(truth, answers, truth, ones, np.zeros(n, bool), ones, splitter)
@@ -82,7 +82,7 @@ def test_intervals_are_wider_if_groups_lose_differently():
     assert grouped_loss.value == ungrouped_loss.value
     assert grouped_loss.high - grouped_loss.low < 0.1  # all groups lose equally
     uneven_rows = make_unseen_rows(1000, 40)._replace(
-        splitter=RowSplitter.checked(1000, np.arange(1000) // 200)
+        splitter=RowSplitter.from_arrays(1000, np.arange(1000) // 200)
     )
     uneven_loss = uneven_rows.loss_on(np.ones(1000, bool))
     assert uneven_loss.low < 0 < ungrouped_loss.low < ungrouped_loss.high < uneven_loss.high
@@ -111,7 +111,7 @@ def test_checks_report_rows_answered_worse_than_validation_rows():
 
 def test_all_classes_without_recall_are_named():
     # None: no rows of the class
-    assert never_found((0.0, 0.5, None, 0.0), ("a", "b", "c", "d")) == ["a", "d"]
+    assert undetected_classes((0.0, 0.5, None, 0.0), ("a", "b", "c", "d")) == ["a", "d"]
 
 
 def test_bounds_that_validation_rows_miss_are_not_missed_by_chance():
@@ -145,5 +145,5 @@ def test_bounds_that_validation_rows_miss_are_not_missed_by_chance():
 def test_the_advice_names_classes_that_are_never_found():
     promise_check = check_loss(make_unseen_rows(4000, 4), 0.01)
     assert promise_check.lines()[-1] == "what to do: nothing"
-    advice = replace(promise_check, unfound_classes=("fault",)).lines()[-1]
+    advice = replace(promise_check, undetected_classes=("fault",)).lines()[-1]
     assert advice.startswith("what to do: train on more rows of fault, never found on these rows")

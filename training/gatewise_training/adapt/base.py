@@ -28,8 +28,8 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
 from gatewise_training.cascades.fit_problem import (
+    FitProblem,
     FittedStages,
-    Problem,
     SettingsFit,
     cross_fit_settings,
 )
@@ -38,8 +38,8 @@ from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
-Stop = Literal["auto", "gate", "margin"]
-"""Stop score of the stages, as :class:`.AdaptGBRT` documents it."""
+StopScore = Literal["auto", "gate", "margin"]
+"""StopScore score of the stages, as :class:`.AdaptGBRT` documents it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -47,7 +47,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
     """Base of cascades with a gate and a sweep over a feature penalty."""
 
     penalties: Sequence[float] | None = ()
-    stop: Stop = "auto"
+    stop: StopScore = "auto"
 
     accounting: Literal["union", "paths"] = "union"
 
@@ -67,7 +67,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
         return acquired_by_high_cost(self.high_cost_model_, x)
 
     def _with_stops(self, fit: SettingsFit) -> SettingsFit:
-        """Wrap a fit of stages with gates, so that its stages have the stop scores of `stop`."""
+        """Wrap a fit of stages with gates in a fit of stages with the stop scores of `stop`."""
         return fit if self.stop == "gate" else partial(_make_stages, fit, self.stop)
 
     def _check_settings(self) -> None:
@@ -96,28 +96,26 @@ class Adapt(PenalisedCascade):
 
     @abstractmethod
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Any]
+        self, sample: Sample, p_full: float, seed: int, shared_settings: Sequence[Any]
     ) -> list[Stage]:
         """Fit the stages of each penalty, the highest penalty first."""
 
-    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
+    def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[Any]:
         """Find the penalties or the starts that the fits of all folds share."""
         return ()
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         tree_shape = best_shape(problem, (self._family,))
         problem = replace(problem, tree_shape=tree_shape)
         sample = Sample.all_rows(problem)
-        fit_sample = sample.take(problem.plan.fit_rows)
+        fit_sample = sample.take(problem.split.fit_rows)
         p_full_values = self.p_full
         if p_full_values is None:
             p_full_values = self._default_p_full[len(fit_sample.x) > MAX_SMALL_ROWS]
         settings_fits = []
         for p_full in p_full_values:
-            penalties_or_starts = self._find_penalties_or_starts(fit_sample, p_full)
-            settings_fit = partial(
-                _fit_rows, self, sample, p_full, problem.seed, penalties_or_starts
-            )
+            shared_settings = self._find_shared_settings(fit_sample, p_full)
+            settings_fit = partial(_fit_rows, self, sample, p_full, problem.seed, shared_settings)
             settings_fits.append(self._with_stops(settings_fit))
         candidates = cross_fit_settings(problem, settings_fits, "sweeping P_full")
         if self.stop == "auto":
@@ -138,13 +136,13 @@ def _fit_rows(
     sample: Sample,
     p_full: float,
     seed: int,
-    penalties_or_starts: Sequence[Any],
+    shared_settings: Sequence[Any],
     rows: Rows,
 ) -> list[Stage]:
-    return method._fit_path(sample.take(rows), p_full, seed, penalties_or_starts)
+    return method._fit_path(sample.take(rows), p_full, seed, shared_settings)
 
 
-def _make_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
+def _make_stages(fit: SettingsFit, stop: StopScore, rows: Rows) -> list[Stage]:
     gated_stages = fit(rows)
     margin_stages = [stage.without_gate() for stage in gated_stages]
     return [*gated_stages, *margin_stages] if stop == "auto" else margin_stages

@@ -1,9 +1,9 @@
 """Adapt-GBRT: gate and low-cost model as boosted trees that share their features.
 
 Nan & Saligrama, NIPS 2017, Algorithm 2. f1 is the low-cost model, g the gate, and q the offload
-probability of each row. One booster grows f1 and g (:mod:`.gated_trees`), so that a feature is
-charged once, when a tree of either model first uses it. The paper alternates long fits of q and of
-the models. This module computes q again before each boosting round; the objective is the same.
+probability of each row. One booster grows f1 and g (:mod:`.gated_trees`) and charges each feature
+once, when a tree of either model first uses it. The paper alternates long fits of q and of the
+models. This module computes q again before each boosting round; the objective is the same.
 
 Without a gate, or with a gate that may never offload, f1 answers every row. This is GreedyMiser (Xu
 et al., ICML 2012), and its trees are the trees of f1.
@@ -125,7 +125,7 @@ class AdaptGBRT(Growth, Adapt):
         super()._check_settings()
         check_prefixes(self.prefixes)
 
-    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[float]:
+    def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[float]:
         if self.penalties is not None:
             return self.penalties
         return spread_penalties(
@@ -135,10 +135,10 @@ class AdaptGBRT(Growth, Adapt):
         )
 
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Any]
+        self, sample: Sample, p_full: float, seed: int, shared_settings: Sequence[Any]
     ) -> list[Stage]:
         stages = []
-        for gamma in penalties_or_starts:
+        for gamma in shared_settings:
             trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
             for tree_share in self.prefixes:
                 first_trees, _ = trees.select_trees(range(round(tree_share * trees.n_trees)))

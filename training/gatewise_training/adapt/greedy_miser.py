@@ -17,7 +17,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.base import SingleModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, cross_fit_settings
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, cross_fit_settings
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
@@ -31,8 +31,8 @@ class GreedyMiser(Growth, SingleModel):
     Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
     is the same as Adapt-GBRT that never offloads (Nan & Saligrama, NIPS 2017, section 4).
 
-    It is a single model without a cloud, so that every instance costs the same. Each penalty and
-    share of rounds gives one operating point.
+    It is a single model without a cloud, so every instance costs the same. Each penalty and share
+    of rounds gives one operating point.
 
     The trees of the paper are first-order, have depth 4, and make every split that pays for its
     price. ``newton=False, max_depth=4`` gives these trees. CEGB's authors note (NIPS 2017, section
@@ -71,7 +71,7 @@ class GreedyMiser(Growth, SingleModel):
 
     _parameter_constraints: ClassVar[Constraints] = {"prefixes": ["array-like"]}
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         gammas = sorted({*self.penalties, 0.0}, reverse=True)
         settings_fits = [partial(_fit_rows, sample, self, gamma, problem.seed) for gamma in gammas]

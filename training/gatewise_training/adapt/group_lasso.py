@@ -2,9 +2,9 @@
 
 ``Omega(V) = sum_k own_k ||V_k|| + sum_g shared_g ||V_g||_F`` (Adapt, NIPS 2017, OPT2, with the
 shared prices of feature groups added). A feature is paid once, for f1 or g or both. A group is paid
-once, for any of its features. Groups contain whole rows, so that the norms form a tree. The
-proximal step is therefore exact if rows shrink first, and then their groups (Jenatton et al., JMLR
-2011, Proposition 3.1).
+once, for any of its features. Groups contain whole rows, so the norms form a tree. The proximal
+step is therefore exact if rows shrink first, and then their groups (Jenatton et al., JMLR 2011,
+Proposition 3.1).
 """
 
 from __future__ import annotations

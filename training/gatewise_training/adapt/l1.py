@@ -24,7 +24,7 @@ from gatewise_training.adapt.base import PenalisedCascade
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, cross_fit_settings
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, cross_fit_settings
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 
@@ -65,7 +65,7 @@ class L1Cascade(PenalisedCascade):
         0.9, 0.5, 0.27, 0.15, 0.08, 0.045, 0.025, 0.014, 0.008, 0.004, 0.002, 0.001,
     )  # fmt: skip
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         penalty_shares = sorted(self.penalties, reverse=True)
         settings_fit = self._with_stops(
             partial(_fit_rows, Sample.all_rows(problem), penalty_shares)
@@ -131,8 +131,8 @@ def _fit_logistic(
     """Fit a logistic regression; return weights, (n_features, n_margins), and biases.
 
     Two classes have one margin, of class 1 against class 0; M > 2 classes have M margins. A class
-    without rows gets the log odds of half a row. All weights must be positive: scikit-learn counts
-    a class whose rows have the weight 0 as one with rows.
+    without rows gets the log odds of half a row. All weights must be positive, because scikit-learn
+    also counts the classes of rows with weight 0.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -155,8 +155,8 @@ def _fit_logistic(
             intercepts = np.append(0.0, intercepts)
         weights[:, seen_classes] = class_slopes
         bias[seen_classes] = intercepts
-        # log odds of half a row against the most frequent class, below all intercepts, so that no
-        # row is likely to get a class that no row has
+        # log odds of half a row against the most frequent class, below all intercepts, because a
+        # class without rows should rarely be predicted
         unseen_classes = np.setdiff1d(np.arange(n_classes), seen_classes)
         lag = log_class_weights[unseen_classes] - log_class_weights[seen_classes].max()
         bias[unseen_classes] = intercepts.min() + lag

@@ -106,13 +106,13 @@ class AdaptLin(Adapt):
         "n_starts": [Interval(Integral, 0, None, closed="left")]
     }
 
-    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
+    def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[Start]:
         return best_starts(sample, p_full, self.n_starts)
 
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Start]
+        self, sample: Sample, p_full: float, seed: int, shared_settings: Sequence[Start]
     ) -> list[Stage]:
-        models = fit_path(sample, self, p_full, penalties_or_starts)
+        models = fit_path(sample, self, p_full, shared_settings)
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
 
 

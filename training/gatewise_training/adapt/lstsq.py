@@ -40,7 +40,7 @@ class AdaptLstsq(AdaptLin):
 
     Notes
     -----
-    The supplement of the paper is not available, so that the algorithm is reconstructed. Its
+    The algorithm is reconstructed, because the supplement of the paper is not available. Its
     distance ``(log(q / (1 - q)) - g)^2`` has weight 1, and the rest is the same as in Adapt-LIN.
     """
 
@@ -49,4 +49,6 @@ class AdaptLstsq(AdaptLin):
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.p_full is not None and min(self.p_full) == 0.0:
-            raise InputError("p_full must be above 0 for AdaptLstsq, so that log odds are finite")
+            raise InputError(
+                "p_full must be above 0 for AdaptLstsq, because the log odds of 0 are infinite"
+            )

@@ -11,10 +11,10 @@ minimises one of two objectives (OPT1):
   losses of the models without the loss of the gate. This is a one-dimensional problem for each
   row (:func:`q_step_log_odds`).
 
-In both, the bound on the mean has one multiplier ``beta >= 0`` for all rows, so that offloading a
-row costs ``B + beta``. In the code, ``A`` is `edge_loss` and ``B`` is `offload_loss`; all losses
-are in nats. A :class:`Distance` selects the objective, and the loss with which the M-step then fits
-the gate to q:
+In both, the bound on the mean has one multiplier ``beta >= 0`` for all rows, and offloading a row
+costs ``B + beta``. In the code, ``A`` is `edge_loss` and ``B`` is `offload_loss`; all losses are in
+nats. A :class:`Distance` selects the objective, and the loss with which the M-step then fits the
+gate to q:
 
 - :class:`KullbackLeibler` for Adapt-LIN and Adapt-GBRT: the cross-entropy;
 - :class:`LogOdds` for Adapt-LSTSQ: the squared distance to the log odds of q.
@@ -248,13 +248,13 @@ def _find_best_log_odds(d: Array, g: Array, start: Array) -> Array:
 
     `start` may be any log odds, (n,); the minimum of a similar `d` saves steps.
     """
-    # mirror rows with d < 0, because sigmoid(t) = 1 - sigmoid(-t), so that all d >= 0
+    # mirror rows with d < 0, which is possible because sigmoid(t) = 1 - sigmoid(-t)
     sign = np.where(d < 0.0, -1.0, 1.0)
     d = np.abs(d)
     g = g * sign
     start = start * sign
-    # a stationary point has d sigmoid'(t) = 2 (g - t), and sigmoid' is in [0, 1/4], so that
-    # t is in [g - d / 8, g]
+    # a stationary point has d sigmoid'(t) = 2 (g - t), and sigmoid' is in [0, 1/4]; hence t is in
+    # [g - d / 8, g]
     t = _find_stationary_point(d, g, start, g - d / 8.0, g)
     rows = np.flatnonzero(d > MAX_CONVEX_SLOPE)
     if len(rows):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.stage_bounds import TreeShape
@@ -34,17 +34,17 @@ class Sample:
     tree_shape: TreeShape | None = None  # best shape of boosted trees on all rows, if known
 
     @classmethod
-    def all_rows(cls, problem: Problem) -> Sample:
+    def all_rows(cls, problem: FitProblem) -> Sample:
         """Make the sample of all rows of a problem."""
-        plan = problem.plan
-        f0_loss = np.zeros(len(plan.x))
+        split = problem.split
+        f0_loss = np.zeros(len(split.x))
         if problem.high_cost is not None:
             proba = problem.high_cost_probabilities()
-            f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
+            f0_loss = -np.log(np.maximum(proba[np.arange(len(split.x)), split.y], LOG_FLOOR))
         return cls(
-            x=plan.x,
-            y=plan.y,
-            weight=plan.weight,
+            x=split.x,
+            y=split.y,
+            weight=split.weight,
             f0_loss=f0_loss,
             n_classes=problem.n_classes,
             costs=problem.costs,

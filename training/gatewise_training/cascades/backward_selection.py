@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.cascades.forward_selection import (
     MAX_SELECTED_COST_SHARE,
     spaced_sets,
@@ -24,15 +24,15 @@ MAX_ROWS = 20_000
 """Largest number of rows for the selection of features, which needs fewer rows than a model."""
 
 DROPPED_PRICE_SHARE = 0.2
-"""Share of the price that one step drops, so that the number of fits grows only with the logarithm
-of the price; it drops at least one feature or group."""
+"""Share of the price that one step drops. The number of fits therefore grows only with the
+logarithm of the price. A step drops at least one feature or group."""
 
 MIN_SETS_FOR_SECOND_SEQUENCE = 16
 """Smallest number of sets on a path for a second sequence; 100 features give about 16 sets."""
 
 
 def backward_sequences(
-    problem: Problem, *, n_stages: int, max_set_cost: float | None = None
+    problem: FitProblem, *, n_stages: int, max_set_cost: float | None = None
 ) -> list[list[NDArray[np.intp]]]:
     """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
@@ -40,7 +40,7 @@ def backward_sequences(
     """
     costs = problem.costs
     max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
-    rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:MAX_ROWS]
+    rows = np.random.default_rng(problem.seed).permutation(problem.split.fit_rows)[:MAX_ROWS]
     units = units_of_acquisition(costs)
     columns_by_price = np.argsort(costs.standalone_prices, kind="stable")
     is_remaining = np.ones(costs.n_features, bool)
@@ -69,23 +69,23 @@ def backward_sequences(
 
 
 def boosted_gains(
-    problem: Problem, rows: NDArray[np.intp], columns: NDArray[np.intp]
+    problem: FitProblem, rows: NDArray[np.intp], columns: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """Compute the gain of each column in a boosted model, shape (n_features,)."""
-    plan = problem.plan
+    split = problem.split
     n_classes = problem.n_classes
     coarse_params = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
     params = tree_params(problem.seed) | coarse_params | log_loss_params(n_classes)
     dataset = lgb.Dataset(
-        np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
-        plan.y[rows],
-        weight=plan.weight[rows],
+        np.ascontiguousarray(split.x[np.ix_(rows, columns)]),
+        split.y[rows],
+        weight=split.weight[rows],
         params=params,
     )
     # with more classes, each round has more trees
     n_rounds = 60 if n_classes == 2 else 25
     booster = lgb.train(params, dataset, n_rounds, keep_training_booster=True)
-    gains = np.zeros(plan.x.shape[1])
+    gains = np.zeros(split.x.shape[1])
     gains[columns] = booster.feature_importance("gain")
     return gains
 
@@ -96,7 +96,7 @@ def _drop_least_useful(
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Drop all acquisitions without gain, then those with the least gain for their price."""
+    """Drop all acquisitions without gain, then the acquisitions with the least gain per price."""
     is_remaining = is_remaining.copy()
     cost_before = costs.price(is_remaining)
     # gain per saved price of each remaining acquisition

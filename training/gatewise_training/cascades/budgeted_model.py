@@ -122,7 +122,7 @@ class BudgetedModel(BaseEstimator, ABC):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
 
     def _read_blocks(self, X: Any) -> None:
-        """Set `signal_input_` if there are blocks, so that the rows of X are windows."""
+        """Set `signal_input_` if there are blocks, which read the rows of X as windows."""
         self.__dict__.pop("signal_input_", None)
         blocks = getattr(self, "blocks", None)
         if blocks is None:
@@ -167,8 +167,8 @@ class BudgetedModel(BaseEstimator, ABC):
     ) -> list[int]:
         """Set the frontier and its candidates, or all candidates; return their numbers.
 
-        No point is active until one is picked, so that :meth:`at` works even if no point reaches
-        the goal.
+        No point is active until one is picked. :meth:`at` therefore works even if no point reaches
+        the goal of the settings.
         """
         self.__dict__.pop("operating_point_", None)
         used_candidates = {point.chain for point in frontier.all_points}
@@ -270,7 +270,7 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """All points of the frontier, its others and the active point, by rising cost."""
+        """All points on and off the curve of the frontier, and the active point, by rising cost."""
         check_is_fitted(self, "operating_point_")
         frontier = self.frontier_
         points = dict.fromkeys((*frontier.all_points, self.operating_point_))

@@ -15,7 +15,7 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.cascades.high_cost_answers import given_answers, trained_answers
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
@@ -133,15 +133,15 @@ class CascadeClassifier(BudgetedClassifier):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        A fitted `high_cost_model` may have seen the rows, so that its accuracy on them says little.
-        It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones that
-        are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
+        A fitted `high_cost_model` may have seen the rows, and its accuracy on them is then too
+        high. It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones
+        that are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
         frozen classifier) is compared with Gatewise's own models on the same rows. A warning is
-        issued if its accuracy can only be explained by rows that it has seen. The given model is
-        deployed in each case.
+        issued if its accuracy can only be explained by rows that it has seen. In each case the
+        given model is deployed, and not a clone.
 
         Searches of scikit-learn, such as ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups
-        only to their splitter, so that each of their fits runs without groups.
+        only to their splitter. Each of their fits therefore runs without groups.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class CascadeClassifier(BudgetedClassifier):
             )
         )
 
-    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
+    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
         model = self._high_cost_model
         # a fixed model is used as it is; any other model is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))

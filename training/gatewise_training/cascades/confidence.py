@@ -11,7 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.errors import InputError
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, single_models
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.model_families import FAMILIES
 
@@ -58,7 +58,7 @@ class ConfidenceCascade(WindowSettings, CascadeClassifier):
         "n_subsets": [AT_LEAST_1],
     }
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         return single_models(problem, self.low_cost_model, self.n_subsets)
 
     def _check_settings(self) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import labels, split_outputs
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import ValidationSplit
@@ -60,7 +60,7 @@ class SelectedStage:
 class FamilySelection:
     """Selection of the best family on each feature set."""
 
-    problem: Problem
+    problem: FitProblem
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
@@ -86,16 +86,16 @@ class FamilySelection:
         first_sets = [sets_by_cost[probe] for probe in first_probes]
         n_total = len(probes) * len(shaped_families) + 2 * (len(sets_by_cost) - len(probes))
         n_done = 0
-        plan = self.problem.plan
-        if self._trial_plan is not plan:
+        split = self.problem.split
+        if self._trial_split is not split:
             n_total += len(sets_by_cost)
 
         def fit_jobs(
-            jobs: Sequence[tuple[FeatureSet, str]], plan: ValidationSplit = self._trial_plan
+            jobs: Sequence[tuple[FeatureSet, str]], split: ValidationSplit = self._trial_split
         ) -> None:
             nonlocal n_done
             self._fit_and_compare(
-                jobs, lambda n: self.report(min(n_done + n, n_total), n_total), plan
+                jobs, lambda n: self.report(min(n_done + n, n_total), n_total), split
             )
             n_done += len(jobs)
 
@@ -112,13 +112,13 @@ class FamilySelection:
         # 3. the families of the nearest probes, on the sets between them
         fit_jobs(self._list_jobs_between(sets_by_cost, probes))
         # 4. if families were tried on a sample, the selected families on all rows
-        if self._trial_plan is not plan:
+        if self._trial_split is not split:
             selected_families = [
                 (features, self.best_stages[features].family)
                 for features in sets_by_cost
                 if features in self.best_stages
             ]
-            fit_jobs(selected_families, plan)
+            fit_jobs(selected_families, split)
         return self.best_stages
 
     def _list_jobs_between(
@@ -140,25 +140,25 @@ class FamilySelection:
         return jobs
 
     @cached_property
-    def _trial_plan(self) -> ValidationSplit:
+    def _trial_split(self) -> ValidationSplit:
         """Rows on which families are tried: a sample of many rows, or all."""
-        plan = self.problem.plan
-        if len(plan.fit_rows) <= MAX_MEDIUM_ROWS or len(plan.folds) > 1:
-            return plan
-        return plan.with_fit_rows(TRIAL_ROWS, self.problem.seed)
+        split = self.problem.split
+        if len(split.fit_rows) <= MAX_MEDIUM_ROWS or len(split.folds) > 1:
+            return split
+        return split.with_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
     def _shaped_families(self) -> dict[str, tuple[str, Bounds]]:
         """Families to try; some have several shapes."""
         problem = self.problem
-        n_rows = len(problem.plan.fit_rows)
+        n_rows = len(problem.split.fit_rows)
         n_columns = problem.costs.n_features
         return models_to_try(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
     def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether the regret of a family is near the smallest on a set."""
         has_sure_regrets = (
-            len(self.problem.plan.fit_rows) > MAX_SMALL_ROWS and self.bounds.max_bytes is None
+            len(self.problem.split.fit_rows) > MAX_SMALL_ROWS and self.bounds.max_bytes is None
         )
         regret = self.regrets.get((features, family), np.inf)
         return (
@@ -170,11 +170,11 @@ class FamilySelection:
         self,
         jobs: Sequence[tuple[FeatureSet, str]],
         report: Callable[[int], None],
-        plan: ValidationSplit,
+        split: ValidationSplit,
     ) -> None:
-        """Fit stages on the rows of a plan; a fit on all rows replaces the trial on a sample."""
+        """Fit stages on the rows of a split; a fit on all rows replaces the trial on a sample."""
         problem = self.problem
-        is_trial = plan is self._trial_plan
+        is_trial = split is self._trial_split
         fits = (
             joblib.delayed(cross_fitted_stage)(
                 self._shaped_families[family][0],
@@ -185,7 +185,7 @@ class FamilySelection:
             )
             for features, family in jobs
         )
-        fitted_stages = parallel_results(fits, shared_data=plan)
+        fitted_stages = parallel_results(fits, shared_data=split)
         for n_done, ((features, family), (stage, outputs)) in enumerate(
             zip(jobs, fitted_stages, strict=True)
         ):
@@ -203,30 +203,30 @@ class FamilySelection:
                 self.best_stages[features] = SelectedStage(family, stage, outputs, regret)
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
-        plan = self.problem.plan
+        split = self.problem.split
         margins, score = split_outputs(outputs, stage.score)
-        rows = plan.validation_rows
-        errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
+        rows = split.validation_rows
+        errors = (labels(margins) != split.y[rows]) * split.weight[rows]
         # area under the risk-coverage curve: mean over k of the error of the k most certain rows
         errors_by_confidence = errors[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(errors_by_confidence) / np.arange(1, len(errors) + 1)))
 
 
 def best_shape(
-    problem: Problem, families: Sequence[str], *, has_size_bound: bool = False
+    problem: FitProblem, families: Sequence[str], *, has_size_bound: bool = False
 ) -> TreeShape | None:
     """Find the best shape of boosted trees on the rows; None where no search is needed.
 
     With a bound on bytes (`has_size_bound`), many rows have standard bins, and the number of leaves
     is searched later.
     """
-    searches_leaves_later = has_size_bound and len(problem.plan.fit_rows) > MAX_SMALL_ROWS
+    searches_leaves_later = has_size_bound and len(problem.split.fit_rows) > MAX_SMALL_ROWS
     if problem.tree_shape is not None or "boosting" not in families or searches_leaves_later:
         return problem.tree_shape
-    return tree_shape(problem.plan, problem.n_classes, problem.seed)
+    return tree_shape(problem.split, problem.n_classes, problem.seed)
 
 
-def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedStages]:
+def single_models(problem: FitProblem, family: str, n_subsets: int) -> list[FittedStages]:
     """Cross-fit one model of a family on each of several nested sets, up to all features."""
     all_features = np.arange(problem.costs.n_features)
     subsets = [all_features]

@@ -27,10 +27,10 @@ SettingsFit = Callable[[Rows], list[Stage]]
 class UnseenAnswers:
     """A high-cost model, and answers of models that have not seen the rows."""
 
-    model: HighCostModel  # its features are columns of the problem's `cloud_plan`
+    model: HighCostModel  # its features are columns of the problem's `cloud_split`
     labels: NDArray[np.int64]  # (n_validation,)
     probabilities: NDArray[np.float64]  # (n_validation, n_classes)
-    # (n, n_classes): probabilities of all rows of the plan; None if the model computes them
+    # (n, n_classes): probabilities of all rows of the split; None if the model computes them
     row_probabilities: NDArray[np.float64] | None = None
     # (n_calibration,): labels of the calibration rows; None if the model computes them
     calibration_labels: NDArray[np.int64] | None = None
@@ -38,27 +38,27 @@ class UnseenAnswers:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FitProblem:
     """Rows, prices and a high-cost model, for which a method fits candidate cascades."""
 
-    plan: ValidationSplit  # rows with the columns that stages read, and their split into folds
+    split: ValidationSplit  # rows with the columns that stages read, and their split into folds
     # the same rows with the columns of the high-cost model, which may be values of raw windows
-    cloud_plan: ValidationSplit
+    cloud_split: ValidationSplit
     n_classes: int
-    costs: FeatureCosts  # of the columns of `plan`
+    costs: FeatureCosts  # of the columns of `split`
     seed: int
     report: Progress  # called as ``report(done, total, what)``
-    calibration: Table | None = None  # with the columns of `plan`, if there is a guarantee
-    cloud_calibration: NDArray[np.float32] | None = None  # the same rows for `cloud_plan`
+    calibration: Table | None = None  # with the columns of `split`, if there is a guarantee
+    cloud_calibration: NDArray[np.float32] | None = None  # the same rows for `cloud_split`
     high_cost: UnseenAnswers | None = None
-    tree_shape: TreeShape | None = None  # best shape of trees on the columns of `plan`, if known
+    tree_shape: TreeShape | None = None  # best shape of trees on the columns of `split`, if known
 
     def high_cost_probabilities(self) -> NDArray[np.float64]:
         """Get the high-cost model's probabilities of all rows, shape (n, n_classes)."""
         assert self.high_cost is not None
         if self.high_cost.row_probabilities is not None:
             return self.high_cost.row_probabilities
-        return self.high_cost.model.predict_proba(self.cloud_plan.x)
+        return self.high_cost.model.predict_proba(self.cloud_split.x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +101,13 @@ def features_acquired_by(
 
 
 def cross_fit_settings(
-    problem: Problem, fits: Sequence[SettingsFit], step_name: str
+    problem: FitProblem, fits: Sequence[SettingsFit], step_name: str
 ) -> list[FittedStages]:
     """Cross-fit stages over a grid of settings, in parallel.
 
     Parameters
     ----------
-    problem : Problem
+    problem : FitProblem
     fits : sequence of callable
         Functions that can be pickled. Each maps row indices to fitted stages, and their number
         does not depend on the rows.
@@ -119,10 +119,10 @@ def cross_fit_settings(
     list of FittedStages
         One candidate with one stage for each stage of each fit, in this order.
     """
-    plan = problem.plan
-    training_rows = [rows for rows, _ in plan.folds]
+    split = problem.split
+    training_rows = [rows for rows, _ in split.folds]
     if len(training_rows) > 1:
-        training_rows.append(plan.fit_rows)
+        training_rows.append(split.fit_rows)
     jobs = [
         joblib.delayed(_fit_setting)(fit_number, rows)
         for fit_number in range(len(fits))
@@ -134,11 +134,11 @@ def cross_fit_settings(
         problem.report(len(fitted_stages), len(jobs), step_name)
     candidates = []
     for fit_number in range(0, len(fitted_stages), len(training_rows)):
-        fold_stages = fitted_stages[fit_number : fit_number + len(plan.folds)]
+        fold_stages = fitted_stages[fit_number : fit_number + len(split.folds)]
         for i, stage in enumerate(fitted_stages[fit_number + len(training_rows) - 1]):
             outputs = [
-                stages[i].margins(plan.x[rows])
-                for stages, (_, rows) in zip(fold_stages, plan.folds, strict=True)
+                stages[i].margins(split.x[rows])
+                for stages, (_, rows) in zip(fold_stages, split.folds, strict=True)
             ]
             candidates.append(FittedStages((stage,), (np.concatenate(outputs),)))
     return candidates

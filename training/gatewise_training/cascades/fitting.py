@@ -3,7 +3,7 @@
 A fit trains candidate cascades, tunes their thresholds, and keeps the operating points that no
 other point beats in both accuracy and cost: the frontier. :meth:`ClassifierFit._fit_rows` lists the
 steps. Each method implements `_fit_candidates`, which fits candidate cascades
-(:class:`.FittedStages`) for a :class:`.Problem`.
+(:class:`.FittedStages`) for a :class:`.FitProblem`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cascades.recording import RecordingModel
 from gatewise_training.data.calibration_rows import split_calibration_rows
 from gatewise_training.data.input_checks import FitArguments, Table, check_training
@@ -72,16 +72,16 @@ class ClassifierFit(RecordingModel):
 
     # -- steps of a method ---------------------------------------------------------------------
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         """Fit the method's candidate cascades, the unpenalised one last."""
         raise NotImplementedError
 
-    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
+    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
         """Get the problem with a high-cost model and its answers, if the method has one."""
         return problem
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
-        """Keep what a method needs of the candidates, in addition to their stages."""
+        """Store the data of candidates that a method needs in addition to their stages."""
 
     def _activate(self, point: OperatingPoint) -> None:
         """Make a point the active one."""
@@ -174,9 +174,9 @@ class ClassifierFit(RecordingModel):
 
     def _pose_problem(
         self, table: Table, calibration: Table | None, seed: int, report: Progress
-    ) -> Problem:
-        """Split the rows into folds, and the columns into those of the stages and of the cloud."""
-        plan = ValidationSplit.choose(
+    ) -> FitProblem:
+        """Split the rows into folds, and the columns between the stages and the cloud."""
+        split = ValidationSplit.choose(
             table.x,
             table.y,
             table.weight,
@@ -185,16 +185,16 @@ class ClassifierFit(RecordingModel):
             splitter=table.splitter,
         )
         if self.class_weights_ is not None:
-            plan = plan.with_class_weights(self.class_weights_)
+            split = split.with_class_weights(self.class_weights_)
         stage_columns, cloud_columns = self._read_columns()
         cloud_calibration = None
         if calibration is not None:
             cloud_calibration = calibration.x[:, cloud_columns]
             calibration = replace(calibration, x=calibration.x[:, stage_columns])
         costs = self.signal_input_.graph.costs() if self._reads_windows else self.feature_costs_
-        return Problem(
-            plan=plan.with_columns(stage_columns),
-            cloud_plan=plan.with_columns(cloud_columns),
+        return FitProblem(
+            split=split.with_columns(stage_columns),
+            cloud_split=split.with_columns(cloud_columns),
             n_classes=len(table.classes),
             costs=costs,
             seed=seed,
@@ -203,7 +203,7 @@ class ClassifierFit(RecordingModel):
             cloud_calibration=cloud_calibration,
         )
 
-    def _set_high_cost_model(self, problem: Problem) -> None:
+    def _set_high_cost_model(self, problem: FitProblem) -> None:
         """Set the high-cost model, with its features numbered among all columns."""
         self.high_cost_model_ = None
         if problem.high_cost is not None:
@@ -239,7 +239,7 @@ class ClassifierFit(RecordingModel):
         return list({candidate.stages: candidate for candidate in affordable_candidates}.values())
 
     def _split_by_bytes(
-        self, problem: Problem, candidates: Sequence[FittedStages]
+        self, problem: FitProblem, candidates: Sequence[FittedStages]
     ) -> Sequence[FittedStages]:
         """Split candidates into parts that take at most `max_bytes` on a device."""
         max_bytes = self.max_bytes
@@ -262,12 +262,12 @@ class ClassifierFit(RecordingModel):
 
     # -- operating points ----------------------------------------------------------------------
 
-    def _find_frontier(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
+    def _find_frontier(self, problem: FitProblem, candidates: Sequence[FittedStages]) -> None:
         """Tune the thresholds of all candidates; keep the candidates on the frontier."""
         records = self._record_validation(problem, candidates)
         bounds = self.class_bounds_
-        weights = self._get_row_weights(problem.plan)
-        y = problem.plan.y[problem.plan.validation_rows]
+        weights = self._get_row_weights(problem.split)
+        y = problem.split.y[problem.split.validation_rows]
         # tune for accuracy and, for rare or bounded classes, under other weights
         class_shares = np.bincount(y, weights, minlength=problem.n_classes) / weights.sum()
         extra_class_weights = tuning_class_weights(class_shares, bounds)

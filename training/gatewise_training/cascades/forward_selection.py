@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.learners.kernel_fitting import left_out_error
 
 MAX_SELECTED_COST_SHARE = 0.75
@@ -57,21 +57,21 @@ def has_mostly_groups(costs: FeatureCosts) -> bool:
 
 
 def forward_sets(
-    problem: Problem, *, n_stages: int, max_set_cost: float | None = None
+    problem: FitProblem, *, n_stages: int, max_set_cost: float | None = None
 ) -> list[NDArray[np.intp]]:
     """Find nested sets by forward selection; arguments as for :func:`.nested_sets`.
 
     No value may be missing.
     """
-    plan = problem.plan
+    split = problem.split
     costs = problem.costs
     n_classes = problem.n_classes
     units = units_of_acquisition(costs)
-    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
-    x = plan.x[rows]
-    y = plan.y[rows]
-    weights = plan.weight[rows]
-    blocks = plan.splitter.take(rows).blocks(problem.seed)
+    rows = np.random.default_rng(problem.seed).permutation(split.fit_rows)[:MAX_ROWS]
+    x = split.x[rows]
+    y = split.y[rows]
+    weights = split.weight[rows]
+    blocks = split.splitter.take(rows).blocks(problem.seed)
     is_acquired = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, is_acquired], y, n_classes, weights, blocks=blocks)
     # reduction of the error per cost at the last trial, which bounds the current one (lazy greedy)

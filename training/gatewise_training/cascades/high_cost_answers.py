@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise_training.cascades.fit_problem import Problem, UnseenAnswers
+from gatewise_training.cascades.fit_problem import FitProblem, UnseenAnswers
 from gatewise_training.cascades.fitting import ClassifierFit
 from gatewise_training.data.input_checks import Table
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
@@ -30,7 +30,7 @@ WARNING_LEVEL = 7
 """Stack level of a warning in this module, so that it names the caller of `fit`."""
 
 
-def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
+def trained_answers(system: ClassifierFit, problem: FitProblem, table: Table) -> UnseenAnswers:
     """Train a high-cost model, or fit the user's unfitted model."""
     if table.high_cost_probabilities is not None:
         raise InputError(
@@ -38,7 +38,7 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
         )
     problem.report(0, 1, "high-cost model")
     trained_model = train_high_cost_model(
-        problem.cloud_plan,
+        problem.cloud_split,
         problem.n_classes,
         template=system._high_cost_model,
         names=getattr(system, "feature_names_in_", None),
@@ -48,7 +48,7 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
     )
     if system.high_cost_model is not None and trained_model.model.estimator is not None:
         check_conversion(
-            trained_model.model, problem.cloud_plan.x, allow_missing=system.allow_missing
+            trained_model.model, problem.cloud_split.x, allow_missing=system.allow_missing
         )
     return UnseenAnswers(
         trained_model.model,
@@ -58,23 +58,23 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
     )
 
 
-def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
+def given_answers(system: ClassifierFit, problem: FitProblem, table: Table) -> UnseenAnswers:
     """Get answers of a given model, which is never refitted, on rows that it has not seen."""
-    plan = problem.cloud_plan
+    split = problem.cloud_split
     model = HighCostModel.from_model(
         system._high_cost_model,
         system.classes_,
-        plan.x.shape[1],
+        split.x.shape[1],
         getattr(system, "feature_names_in_", None),
         system.signal_input_.shape if system._reads_windows else None,
     )
     if model.estimator is not None:
-        check_conversion(model, plan.x, allow_missing=system.allow_missing)
+        check_conversion(model, split.x, allow_missing=system.allow_missing)
     # use predictions, validation rows or clones, or else a comparison
     if table.high_cost_probabilities is not None:
         return _use_predictions(model, problem, table, table.high_cost_probabilities)
     if table.validation is not None:
-        return UnseenAnswers(model, *model.answers(plan.x[plan.validation_rows]))
+        return UnseenAnswers(model, *model.answers(split.x[split.validation_rows]))
     if not can_be_cloned(system._high_cost_model):
         return _use_own_answers(system, model, problem, "it cannot be cloned")
     try:
@@ -85,13 +85,13 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
 
 
 def _use_predictions(
-    model: HighCostModel, problem: Problem, table: Table, predictions: NDArray[np.float64]
+    model: HighCostModel, problem: FitProblem, table: Table, predictions: NDArray[np.float64]
 ) -> UnseenAnswers:
     """Use the user's out-of-fold probabilities of the training rows."""
-    plan = problem.cloud_plan
-    rows = plan.validation_rows
+    split = problem.cloud_split
+    rows = split.validation_rows
     if table.validation is not None:
-        labels, validation_predictions = model.answers(plan.x[len(table.x) :])
+        labels, validation_predictions = model.answers(split.x[len(table.x) :])
         predictions = np.concatenate([predictions, validation_predictions])
     else:
         labels = np.asarray(predictions[rows].argmax(axis=1), np.int64)
@@ -105,37 +105,37 @@ def _use_predictions(
 
 
 def _predict_by_clones(
-    system: ClassifierFit, model: HighCostModel, problem: Problem
+    system: ClassifierFit, model: HighCostModel, problem: FitProblem
 ) -> UnseenAnswers:
     """Use the answers of clones that are fitted without the rows and without class weights."""
-    plan = problem.cloud_plan
+    split = problem.cloud_split
     if system.class_weights_ is not None:
-        plan = replace(plan, weight=plan.weight / system.class_weights_[plan.y])
+        split = replace(split, weight=split.weight / system.class_weights_[split.y])
     labels, class_probabilities, calibration_labels = unseen_answers(
-        plan,
+        split,
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
         report=lambda step_name: problem.report(0, 1, step_name),
     )
     row_probabilities = None
-    if len(plan.folds) > 1:
+    if len(split.folds) > 1:
         row_probabilities = np.empty_like(class_probabilities)
-        row_probabilities[plan.validation_rows] = class_probabilities
+        row_probabilities[split.validation_rows] = class_probabilities
     return UnseenAnswers(model, labels, class_probabilities, row_probabilities, calibration_labels)
 
 
 def _use_own_answers(
-    system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
+    system: ClassifierFit, model: HighCostModel, problem: FitProblem, reason: str
 ) -> UnseenAnswers:
     """Use the model's own answers; warn if only memory of the rows explains their accuracy."""
-    plan = problem.cloud_plan
-    rows = plan.validation_rows
-    all_labels, class_probabilities = model.answers(plan.x)
+    split = problem.cloud_split
+    rows = split.validation_rows
+    all_labels, class_probabilities = model.answers(split.x)
     labels = all_labels[rows]
     problem.report(0, 1, "reference for high_cost_model")
     accuracies = excess_accuracy(
-        plan, labels, allow_missing=system.allow_missing, seed=problem.seed
+        split, labels, allow_missing=system.allow_missing, seed=problem.seed
     )
     if accuracies is not None:
         warnings.warn(

@@ -134,7 +134,7 @@ class PairCascade(CascadeClassifier):
             Their labels.
         groups : array-like of shape (n,), optional
             Subject, machine or recording of each row. Each group either chooses or measures
-            thresholds, so that figures are valid for new groups.
+            thresholds, which makes the figures valid for new groups.
         time : array-like of shape (n,), optional
             Numbers or dates. Earlier rows choose thresholds, later rows measure them.
 
@@ -164,7 +164,7 @@ class PairCascade(CascadeClassifier):
         self._set_bounds()
         self._check_prices()
         # split the rows: half tune the thresholds, half measure them
-        splitter = RowSplitter.checked(len(x), groups, time)
+        splitter = RowSplitter.from_arrays(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
         tuning_rows, measuring_rows = splitter.cut(rows, 1, 2)
         # without labels, the answers of the high-cost model are the truth

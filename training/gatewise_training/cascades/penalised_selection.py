@@ -2,8 +2,7 @@
 
 A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3); the
 features of the set before are free for it. Bisection finds the penalty that reaches a target cost,
-and the targets grow geometrically. Sets are nested, so that later stages use all features that are
-paid.
+and the targets grow geometrically. Sets are nested, so later stages use all paid features.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 MAX_SELECTED_COST_SHARE = 0.6
@@ -25,7 +24,7 @@ MAX_ROWS = 20_000
 
 
 def nested_sets(
-    problem: Problem, *, n_stages: int, max_set_cost: float | None = None
+    problem: FitProblem, *, n_stages: int, max_set_cost: float | None = None
 ) -> list[NDArray[np.intp]]:
     """Find nested sets of geometrically growing costs, up to `max_set_cost`."""
     costs = problem.costs
@@ -55,12 +54,12 @@ def nested_sets(
 class _PenaltySearch:
     """Search for feature sets by boosted models, with bisection of the penalty."""
 
-    def __init__(self, problem: Problem, max_set_cost: float | None) -> None:
+    def __init__(self, problem: FitProblem, max_set_cost: float | None) -> None:
         self._max_set_cost = math.inf if max_set_cost is None else max_set_cost
-        plan = problem.plan
+        split = problem.split
         seed = problem.seed
         n_classes = problem.n_classes
-        rows = plan.fit_rows
+        rows = split.fit_rows
         if len(rows) > MAX_ROWS:
             rows = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
         self._costs = costs = problem.costs
@@ -71,7 +70,7 @@ class _PenaltySearch:
         self._params = tree_params(seed) | coarse_params | log_loss_params(n_classes)
         self._n_rounds = 40 if n_classes > 2 else 60  # with more classes, a round has more trees
         self._dataset = lgb.Dataset(  # binned once, for all penalties
-            plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
+            split.x[rows], split.y[rows], weight=split.weight[rows], params=self._params
         )
 
     def closest_set(self, is_paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:

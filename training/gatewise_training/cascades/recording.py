@@ -17,7 +17,7 @@ from gatewise.acquisition import AcquiredMask
 from gatewise.decision import labels, probabilities, split_outputs
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.budgeted_model import BudgetedModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, features_acquired_by
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, features_acquired_by
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -37,10 +37,7 @@ class LabelledRows(NamedTuple):
 
 
 class RecordingModel(BudgetedModel):
-    """Part of a classifier that records its candidate cascades.
-
-    The prices and the costs of exits are those of :class:`.BudgetedModel`.
-    """
+    """Part of a classifier that records its candidate cascades."""
 
     classes_: NDArray[Any]
     high_cost_model_: HighCostModel | None
@@ -89,18 +86,18 @@ class RecordingModel(BudgetedModel):
         )
 
     def _record_validation(
-        self, problem: Problem, candidates: Sequence[FittedStages]
+        self, problem: FitProblem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
         """Record the candidates on the validation rows.
 
         Without a cloud, the reference is the last stage of the last candidate, which is the
         unpenalised one.
         """
-        plan = problem.plan
-        rows = plan.validation_rows
-        y = plan.y[rows]
-        weights = self._get_row_weights(plan)
-        splitter = plan.splitter.take(rows)
+        split = problem.split
+        rows = split.validation_rows
+        y = split.y[rows]
+        weights = self._get_row_weights(split)
+        splitter = split.splitter.take(rows)
         if problem.high_cost is not None:
             high_cost = problem.high_cost
             labelled_rows = LabelledRows(
@@ -112,7 +109,7 @@ class RecordingModel(BudgetedModel):
                 split_outputs(last_candidate.outputs[-1], last_candidate.stages[-1].score)[0]
             )
             labelled_rows = LabelledRows(y, weights, reference_labels, splitter)
-        x = plan.x[rows]
+        x = split.x[rows]
         n_features = self.n_features_in_
         offload_features = self._features_of_offload(x)
         records = []
@@ -134,18 +131,18 @@ class RecordingModel(BudgetedModel):
             records.append(record)
         return records
 
-    def _get_row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
+    def _get_row_weights(self, split: ValidationSplit) -> NDArray[np.float64]:
         """Get the weights of the validation rows for costs and rates, without class weights."""
-        rows = plan.validation_rows
-        weights = plan.weight[rows]
+        rows = split.validation_rows
+        weights = split.weight[rows]
         if self.class_weights_ is None:
             return weights
         # ClassifierFit._pose_problem multiplied them by ValidationSplit.with_class_weights
-        unweighted: NDArray[np.float64] = weights / self.class_weights_[plan.y[rows]]
+        unweighted: NDArray[np.float64] = weights / self.class_weights_[split.y[rows]]
         return unweighted
 
     def _record_calibration(
-        self, problem: Problem, candidates: Sequence[FittedStages]
+        self, problem: FitProblem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
         """Record the stages of the candidates on the calibration rows."""
         table = problem.calibration

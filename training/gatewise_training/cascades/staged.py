@@ -23,7 +23,7 @@ from gatewise_training.cascades.family_selection import (
     best_shape,
     single_models,
 )
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cascades.forward_selection import (
     forward_sets,
     has_mostly_groups,
@@ -50,7 +50,7 @@ STAGE_COUNTS = (1, 2, 4)
 """Numbers of stages between which `max_bytes` is divided; the fit tries each number."""
 
 MIN_ROWS_PER_STAGE = 50
-"""Smallest number of validation rows per stage, whose threshold is fitted on them."""
+"""Smallest number of validation rows per stage, because they also fit its threshold."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -127,7 +127,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         """Model family of each stage of the active operating point."""
         return tuple(family_of(stage) for stage in self.stages_)
 
-    def _with_high_cost_model(self, problem: Problem, table: Table) -> Problem:
+    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
         self._first_stages_are_new = table.validation is not None
         return super()._with_high_cost_model(problem, table)
 
@@ -146,13 +146,13 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 "acquires at least one"
             )
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         own_candidates = self._fit_own_stages(problem)
         first_stages = given_stages(
             self.first_stages,
-            problem.plan,
+            problem.split,
             self.classes_,
-            self.feature_names_[: problem.plan.x.shape[1]],
+            self.feature_names_[: problem.split.x.shape[1]],
             by_clones=not self._first_stages_are_new,
         )
         candidates_with_first = [
@@ -160,22 +160,22 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         ]
         return [*candidates_with_first, *own_candidates, *self._fit_single_models(problem)]
 
-    def _fit_single_models(self, problem: Problem) -> list[FittedStages]:
+    def _fit_single_models(self, problem: FitProblem) -> list[FittedStages]:
         """Fit the candidates of :class:`ConfidenceCascade` if there are few validation rows.
 
-        Few validation rows allow only few stages, so that their feature sets differ much in size.
-        Single models need fewer rows and fill the gaps.
+        Few validation rows allow only few stages, whose feature sets differ much in size. Single
+        models need fewer rows and fill the gaps.
         """
-        has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
-        families = self._list_families(len(problem.plan.fit_rows))
+        has_few_stages = len(problem.split.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
+        families = self._list_families(len(problem.split.fit_rows))
         if self.effort == "low" or not has_few_stages or "boosting" not in families:
             return []
         return single_models(problem, "boosting", N_SUBSETS)
 
-    def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
+    def _fit_own_stages(self, problem: FitProblem) -> list[FittedStages]:
         all_bounds = self._list_bounds(problem)
         set_sequences = self._find_feature_sets(problem)
-        families = self._list_families(len(problem.plan.fit_rows))
+        families = self._list_families(len(problem.split.fit_rows))
         candidates: list[FittedStages] = []
         best_stages: Mapping[FeatureSet, SelectedStage] = {}
         rejected_sizes: list[int] = []
@@ -220,15 +220,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             f"no stage is small enough for a device: the smallest has {smallest_bytes} bytes"
         )
 
-    def _list_bounds(self, problem: Problem) -> list[Bounds]:
+    def _list_bounds(self, problem: FitProblem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
         bounds = Bounds(without_offloads=self._get_max_set_cost(problem.costs) is not None)
-        families = self._list_families(len(problem.plan.fit_rows))
+        families = self._list_families(len(problem.split.fit_rows))
         tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         if self.max_bytes is None:
             return [bounds.with_shape(tree_shape)]
         bytes_left = self.max_bytes
-        threshold_grid = grid_size(problem.plan.x[problem.plan.fit_rows], bytes_left)
+        threshold_grid = grid_size(problem.split.x[problem.split.fit_rows], bytes_left)
         if threshold_grid is not None:
             bounds = replace(bounds, n_thresholds=threshold_grid[0], grid_bytes=threshold_grid[1])
             bytes_left -= threshold_grid[1]
@@ -250,10 +250,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             or usable_families
         )
 
-    def _count_max_stages(self, problem: Problem) -> int:
-        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))
+    def _count_max_stages(self, problem: FitProblem) -> int:
+        return max(1, min(self.n_stages, len(problem.split.validation_rows) // MIN_ROWS_PER_STAGE))
 
-    def _find_feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
+    def _find_feature_sets(self, problem: FitProblem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
         problem, columns = with_fewer_columns(problem)
         n_stages = self._count_max_stages(problem)

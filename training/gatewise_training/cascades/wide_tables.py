@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import MAX_ROWS, boosted_gains
-from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.cascades.forward_selection import units_of_acquisition
 from gatewise_training.learners.screening import MAX_COLUMNS, class_contrasts
 
 
-def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
+def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp]]:
     """Get the problem with at most about :data:`.MAX_COLUMNS` of its columns, and their indices.
 
     Half of the selected columns have the largest gain per price in a boosted model. The other half
@@ -31,12 +31,12 @@ def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     if n_features <= MAX_COLUMNS:
         return problem, np.arange(n_features)
     problem.report(0, 1, f"choosing among {n_features:,} features")
-    plan = problem.plan
-    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
+    split = problem.split
+    rows = np.random.default_rng(problem.seed).permutation(split.fit_rows)[:MAX_ROWS]
     units = units_of_acquisition(costs)
     prices = np.maximum(costs.standalone_prices, 1e-9)  # free features have the largest ratios
     gains = boosted_gains(problem, rows, np.arange(n_features)) / prices
-    contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / prices
+    contrasts = class_contrasts(split.x[rows], split.y[rows]) / prices
     unit_of_feature = np.empty(n_features, np.intp)
     for unit_number, unit in enumerate(units):
         unit_of_feature[unit] = unit_number
@@ -49,8 +49,8 @@ def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
             break
         is_selected[units[unit_of_feature[k]]] = True
     columns = np.flatnonzero(is_selected)
-    plan_of_columns = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
-    return replace(problem, plan=plan_of_columns, costs=_select_costs(costs, columns)), columns
+    split_of_columns = replace(split, x=np.ascontiguousarray(split.x[:, columns]))
+    return replace(problem, split=split_of_columns, costs=_select_costs(costs, columns)), columns
 
 
 def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:

@@ -2,7 +2,7 @@
 
 The classifier has the interface of every budgeted classifier (:class:`.BudgetedClassifier`). The
 regressor and the ranker have the same members `frontier_`, `operating_point_`, `at` and `cost`, but
-with a score in place of accuracy.
+with a score instead of accuracy.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gatewise_training.cegb.sweep import (
     Folds,
     Goal,
     ScoredFit,
-    Task,
+    SweepTask,
     evaluation_costs,
     sweep_penalties,
 )
@@ -121,7 +121,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
         best_leaves: int | None = None,
     ) -> list[ScoredFit]:
         """Fit the models of all penalties; `best_leaves` replaces `num_leaves` if it is known."""
-        task = Task(
+        task = SweepTask(
             x=x,
             target=target,
             prices=self._split_prices(costs),
@@ -176,7 +176,7 @@ class ScoredModel(CostEfficientModel):
         seed: int,
         groups: NDArray[np.int64] | None = None,
     ) -> None:
-        """Fit the models of all penalties, and keep those that reach the frontier."""
+        """Fit the models of all penalties, and keep the models on the frontier."""
         self._measure_ranges(x, x)
         self._check_costs()
         title = f"fit {type(self).__name__}"

@@ -71,10 +71,7 @@ class LightGBMBooster:
 
 
 class CodedBooster:
-    """Compiled boosting on codes under all prices of equation 13.
-
-    Its methods are those of :class:`LightGBMBooster`.
-    """
+    """Compiled boosting on codes under all prices of equation 13, as a :class:`LightGBMBooster`."""
 
     def __init__(
         self,

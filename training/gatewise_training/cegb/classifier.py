@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cegb.base import CostEfficientModel
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
@@ -121,17 +121,17 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
     min_precision: Mapping[Any, float] | None = None
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan = problem.plan
-        target = ClassTarget(plan.y, plan.weight, problem.n_classes)
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
+        split = problem.split
+        target = ClassTarget(split.y, split.weight, problem.n_classes)
         n_leaves = None
-        if self.num_leaves is None and len(plan.fit_rows) > MAX_SMALL_ROWS:
+        if self.num_leaves is None and len(split.fit_rows) > MAX_SMALL_ROWS:
             problem.report(0, 1, "choosing the size of the trees")
-            n_leaves = tree_shape(plan, problem.n_classes, problem.seed).n_leaves
+            n_leaves = tree_shape(split, problem.n_classes, problem.seed).n_leaves
         fits = self._sweep(
-            plan.x,
+            split.x,
             target,
-            plan.folds,
+            split.folds,
             problem.costs,
             seed=problem.seed,
             report_progress=problem.report,

@@ -29,14 +29,14 @@ from gatewise_training.learners.boosting import has_varying_column, tree_params
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 Array = NDArray[np.float64]
-Order = Literal["best-first", "breadth-first"]
+GrowthOrder = Literal["best-first", "breadth-first"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TreeGrowth(Growth):
     """Settings of the growth, which are parameters of CEGB's estimators."""
 
-    growth: Order = "best-first"
+    growth: GrowthOrder = "best-first"
     n_rounds: int = 200
     # growth ends after this many rounds without improvement on validation rows; None: never
     patience: int | None = 20

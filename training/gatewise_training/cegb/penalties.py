@@ -18,7 +18,7 @@ be changed between rounds:
   of the group.
 - With lazy prices, the price of a feature is its own price plus a part of the group's price. The
   part is, among the rows without the feature, the share that also lacks every feature of the group.
-  At the start this is the full price. Later it is the mean of what the rows without the feature
+  At the start this is the full price. Later it is the mean price that the rows without the feature
   would pay. Prices do not change within a round, so two features of a group may both pay the shared
   price.
 

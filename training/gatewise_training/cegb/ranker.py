@@ -14,7 +14,7 @@ from gatewise_training.cegb.base import ScoredModel
 from gatewise_training.cegb.objectives import RankingTarget
 from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.metrics import average_precision_at
-from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.row_splitter import check_row_values
 from gatewise_training.data.validation_split import unit_folds, validation_after_training
 
 
@@ -75,9 +75,9 @@ class CEGBRanker(ScoredModel):
         qid : array-like of shape (n,)
             Query of each document. The documents of a query need not be adjacent.
         validation : triple (X_val, y_val, qid_val), optional
-            Validation queries. By default, up to 5,000 documents are cross-fitted in five folds, so
-            that every query is used for validation. With more documents, a fifth of the queries is
-            used for validation.
+            Validation queries. By default, up to 5,000 documents are cross-fitted in five folds,
+            and every query is used for validation. If there are more documents, a fifth of the
+            queries is used for validation.
 
         Returns
         -------
@@ -132,7 +132,7 @@ def _number_queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
         raise InputError("a ranking needs queries: give qid, the query of each document")
     if np.shape(qid) != (n_rows,):
         raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
-    names = RowSplitter.checked_values("qid", qid, n_rows)
+    names = check_row_values("qid", qid, n_rows)
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from gatewise_training.cegb.base import ScoredModel
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.data.input_checks import Validation, check_values
-from gatewise_training.data.row_splitter import checked_splits
+from gatewise_training.data.row_splitter import check_splits
 from gatewise_training.data.validation_split import (
     default_folds,
     unit_folds,
@@ -79,8 +79,8 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
         sample_weight : array-like of shape (n,), optional
             Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
-            Validation rows. By default, up to 5,000 rows are cross-fitted in five folds, so that
-            every row is used for validation. Of more rows, a fifth is used for validation.
+            Validation rows. By default, up to 5,000 rows are cross-fitted in five folds, and every
+            row is used for validation. If there are more rows, a fifth is used for validation.
         groups : array-like of shape (n,), optional
             Subject, machine or recording of each row. No group is split between fit and
             validation, and `max_loss` keeps a margin of two standard errors between groups.
@@ -98,7 +98,7 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
         """
         self._check_settings()
         x, target_values = check_values(self, X, y)
-        weight, validation, splitter = checked_splits(x, sample_weight, groups, time, validation)
+        weight, validation, splitter = check_splits(x, sample_weight, groups, time, validation)
         has_weight = weight > 0
         x, target_values, weight = x[has_weight], target_values[has_weight], weight[has_weight]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -99,7 +99,7 @@ class GrownTrees(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class SweepTask:
     """Data and settings that the fits of all penalties share."""
 
     x: NDArray[np.float32]  # (n, n_features)
@@ -240,7 +240,7 @@ class Goal:
 
 
 def sweep_penalties(
-    task: Task,
+    task: SweepTask,
     folds: Folds,
     *,
     penalties: Sequence[float] | None,
@@ -274,13 +274,15 @@ def sweep_penalties(
     return [fit for penalty in sorted(fits, reverse=True) for fit in fits[penalty]]
 
 
-def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float, list[ScoredFit]]:
+def _fit_all(
+    task: SweepTask, folds: Folds, penalties: Sequence[float]
+) -> dict[float, list[ScoredFit]]:
     """Fit and score each penalty on every fold.
 
     With several folds, the final model of a penalty is fitted on all rows, with the mean number of
     rounds of the folds.
     """
-    delayed_fit = joblib.delayed(Task.fit)
+    delayed_fit = joblib.delayed(SweepTask.fit)
     n_folds = len(folds)
     fold_fits = (delayed_fit(penalty, *fold) for penalty in penalties for fold in folds)
     all_models = list(parallel_results(fold_fits, shared_data=task))

@@ -58,7 +58,7 @@ class Dataset:
     time: NDArray[Any] | None = None
 
     def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
-        """Get the columns `names` in this order; `source` is named in errors."""
+        """Get the columns `names` in this order; errors contain `source`."""
         index_of_name = {name: k for k, name in enumerate(self.feature_names)}
         for name in names:
             if name not in index_of_name:

@@ -24,7 +24,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.data.row_splitter import RowSplitter, check_class_groups, checked_splits
+from gatewise_training.data.row_splitter import RowSplitter, check_class_groups, check_splits
 
 Constraints = dict[str, list[Any]]
 """Allowed values of each parameter of an estimator, as scikit-learn writes them."""
@@ -187,7 +187,7 @@ def check_training(
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))
     # leave out rows of weight 0
-    weight, validation, splitter = checked_splits(X, sample_weight, groups, time, validation)
+    weight, validation, splitter = check_splits(X, sample_weight, groups, time, validation)
     has_weight = weight > 0
     high_cost_probabilities = None
     if high_cost_predictions is not None:

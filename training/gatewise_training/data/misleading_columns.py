@@ -223,7 +223,7 @@ def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
 
 
 def _read_cells(cells: Series, read_cell: Callable[[Any], Any], unreadable: Any) -> list[Any]:
-    """Read the cells of a column, with the value `unreadable` for those that cannot be read."""
+    """Read the cells of a column; a cell that cannot be read gets the value `unreadable`."""
     values = []
     for cell in cells.tolist():
         try:
@@ -306,7 +306,7 @@ def _list_entities(
 
 
 def _count_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]) -> int:
-    """Count the columns that vary between entities, but hardly ever within an entity."""
+    """Count the columns that vary between entities, but rarely within an entity."""
     row_order = np.argsort(entity.value_index, kind="stable")
     is_same_entity = np.diff(entity.value_index[row_order]) == 0
     n_traits = 0
@@ -334,12 +334,10 @@ def _rises_with(entity: _ColumnCodes, column: _ColumnCodes) -> bool:
 
 
 def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
-    """Compute how much more often labels agree at equal than at neighbouring values.
+    """Compute how much more often labels agree at equal values than at neighbouring values.
 
-    The result is in standard errors.
-
-    Neighbouring values of a measured quantity agree in their labels as often as equal values.
-    Neighbouring numbers of entities do not.
+    The result is in standard errors. It is about 0 for a measured quantity, and large for numbers
+    of entities.
     """
     row_order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
     sorted_index = column.value_index[row_order]

@@ -27,9 +27,9 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     """Compare the differences of neighbouring rows with the differences of random pairs.
 
     The result is the median over columns of the mean squared difference of neighbours of a class,
-    divided by that of two random rows of the class. Ranks replace values (Bartels, 1982), so that
-    rare large values have no special weight. The ratio is 1 for a file sorted by class, and 0.2 for
-    windows that overlap by half.
+    divided by the same figure of two random rows of the class. Ranks replace values (Bartels,
+    1982), because rare large values would dominate the mean. The ratio is 1 for a file sorted by
+    class, and 0.2 for windows that overlap by half.
 
     `x` has shape (n, n_features), and `y` are class indices, (n,). The result is None if there are
     too few pairs.
@@ -75,7 +75,7 @@ def neighbour_remark(
     if ratio is None or ratio >= MAX_SIMILAR_RATIO:
         return None
     return (
-        f"rows next to each other differ {ratio:.2f} times as much as others of their class do: "
+        f"neighbouring rows differ only {ratio:.2f} times as much as other rows of their class: "
         "windows overlap, or rows come from one subject, machine or recording. If such rows are "
         "shuffled, a model is validated on rows like those it was fitted on, and its accuracy is "
         f"too good; give the groups or the times of the rows ({option_text})"
@@ -85,7 +85,7 @@ def neighbour_remark(
 def warn_of_similar_neighbours(
     x: NDArray[np.float32], y: NDArray[np.int64], *, stacklevel: int = 2
 ) -> None:
-    """Issue the remark of :func:`neighbour_remark` as a warning, if there is one."""
+    """Issue the remark of :func:`neighbour_remark`, if any, as a warning."""
     remark = neighbour_remark(x, y)
     if remark is not None:
         warnings.warn(remark, GroupsWarning, stacklevel=stacklevel + 1)

@@ -50,10 +50,10 @@ class RowSplitter:
     time: NDArray[np.int64] | None = None  # (n,): ranks of times
 
     @classmethod
-    def checked(cls, n_rows: int, groups: Any = None, time: Any = None) -> RowSplitter:
+    def from_arrays(cls, n_rows: int, groups: Any = None, time: Any = None) -> RowSplitter:
         """Make the splitter of `n_rows` rows; raise InputError for unusable groups or times.
 
-        >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
+        >>> RowSplitter.from_arrays(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
         """
         ranks: dict[str, NDArray[np.int64] | None] = {"groups": None, "time": None}
@@ -62,7 +62,7 @@ class RowSplitter:
                 continue
             try:
                 distinct_values, rank_of_row = np.unique(
-                    cls.checked_values(name, values, n_rows), return_inverse=True
+                    check_row_values(name, values, n_rows), return_inverse=True
                 )
             except TypeError:
                 raise InputError(f"{name} holds values that cannot be compared") from None
@@ -73,27 +73,6 @@ class RowSplitter:
                 )
             ranks[name] = rank_of_row.astype(np.int64)
         return cls(n_rows, **ranks)
-
-    @staticmethod
-    def checked_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:
-        """Check that each of `n_rows` rows has a value; convert values of several types to text."""
-        import pandas as pd
-
-        row_values = np.asarray(values)
-        if row_values.shape != (n_rows,):
-            raise InputError(
-                f"{name} must have one value for each of the {n_rows} rows, "
-                f"not shape {row_values.shape}"
-            )
-        missing_rows = np.flatnonzero(pd.isna(row_values)).tolist()
-        if missing_rows:
-            raise InputError(
-                f"{name} is missing in row {missing_rows[0]} ({len(missing_rows)} row(s) in all)"
-            )
-        if name == "time" and any(isinstance(value, str) for value in row_values.tolist()):
-            raise InputError("time must hold numbers or dates, not text")
-        has_mixed_types = row_values.dtype.kind == "O" and name != "time"
-        return row_values.astype(str) if has_mixed_types else row_values
 
     @property
     def is_random(self) -> bool:
@@ -178,8 +157,8 @@ class RowSplitter:
             splits_times = latest_before[boundaries - 1] < earliest_after[boundaries]
             if len(boundaries) and not splits_times.any():
                 raise InputError(
-                    "groups overlap in time throughout, so that no split puts whole groups after "
-                    "others: give groups or time, not both"
+                    "all groups overlap in time, so no split puts whole groups after other groups: "
+                    "give groups or time, not both"
                 )
             boundaries = boundaries[splits_times]
         if not len(boundaries):
@@ -191,7 +170,7 @@ class RowSplitter:
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
         """Assign each row to a part of the cross-validation inside a model's fit, (n,).
 
-        The result is None if splits are random. With times, the parts are periods, so that
+        The result is None if splits are random. With times, the parts are periods, in which
         neighbouring rows stay together.
         """
         if self.is_random:
@@ -272,9 +251,9 @@ class RowSplitter:
     def clustered_error(self, contributions: NDArray[np.float64]) -> float:
         """Compute the standard error of a mean over groups.
 
-        `contributions`, (n,), are those of the rows to the deviation of the mean. With few groups
-        an interval of one error would cover too little, so Student's t widens it to the coverage of
-        one standard error of a normal distribution.
+        `contributions`, (n,), are the parts of the rows in the deviation of the mean. With few
+        groups an interval of one error would cover too little, so Student's t widens it to the
+        coverage of one standard error of a normal distribution.
         """
         if self.groups is None or self._units[1] < 2:
             return 0.0
@@ -285,11 +264,32 @@ class RowSplitter:
         return error * float(stats.t.ppf(stats.norm.cdf(1.0), n_groups - 1))
 
 
+def check_row_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:
+    """Check that each of `n_rows` rows has a value; convert values of several types to text."""
+    import pandas as pd
+
+    row_values = np.asarray(values)
+    if row_values.shape != (n_rows,):
+        raise InputError(
+            f"{name} must have one value for each of the {n_rows} rows, "
+            f"not shape {row_values.shape}"
+        )
+    missing_rows = np.flatnonzero(pd.isna(row_values)).tolist()
+    if missing_rows:
+        raise InputError(
+            f"{name} is missing in row {missing_rows[0]} ({len(missing_rows)} row(s) in all)"
+        )
+    if name == "time" and any(isinstance(value, str) for value in row_values.tolist()):
+        raise InputError("time must hold numbers or dates, not text")
+    has_mixed_types = row_values.dtype.kind == "O" and name != "time"
+    return row_values.astype(str) if has_mixed_types else row_values
+
+
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     """Assign the rows of each class to k parts of nearly equal size, shape (n,)."""
     rng = np.random.default_rng(seed)
     part_of_row = np.empty(len(y), np.intp)
-    next_part = 0  # each class continues where the one before ended
+    next_part = 0  # each class continues where the previous class ended
     for class_index in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == class_index))
         part_of_row[rows] = (next_part + np.arange(len(rows))) % k
@@ -297,7 +297,7 @@ def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     return part_of_row
 
 
-def checked_splits(
+def check_splits(
     x: NDArray[np.float32], sample_weight: Any, groups: Any, time: Any, validation: Any
 ) -> tuple[NDArray[np.float64], Any, RowSplitter]:
     """Check weights, groups and times; return weights, the pair (X_val, y_val) and the splitter.
@@ -316,7 +316,7 @@ def checked_splits(
 def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
     """Check groups and times; return the pair (X_val, y_val) and the splitter of all rows."""
     if validation is None:
-        return None, RowSplitter.checked(n, groups, time)
+        return None, RowSplitter.from_arrays(n, groups, time)
     # validation rows, with groups if the training rows have them
     try:
         X_val, y_val, *optional_groups = validation
@@ -337,8 +337,8 @@ def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any
     if groups is None:
         return (X_val, y_val), RowSplitter(n + n_val)
     # no group may have both training and validation rows
-    training_groups = RowSplitter.checked_values("groups", groups, n)
-    validation_groups = RowSplitter.checked_values("groups_val", groups_val, n_val)
+    training_groups = check_row_values("groups", groups, n)
+    validation_groups = check_row_values("groups_val", groups_val, n_val)
     if len(np.unique(validation_groups)) < 2:
         raise InputError("groups_val has one value only: give validation rows of several groups")
     shared_groups = [
@@ -349,10 +349,10 @@ def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any
     if shared_groups:
         raise InputError(
             f"group {shared_groups[0]!r} has training and validation rows ({len(shared_groups)} "
-            "such group(s)): rows of one group are alike, so that a model that remembers them "
-            "would look too good"
+            "such group(s)): rows of one group are similar, and a model that remembers them would "
+            "seem too accurate"
         )
-    return (X_val, y_val), RowSplitter.checked(
+    return (X_val, y_val), RowSplitter.from_arrays(
         n + n_val, np.concatenate([training_groups, validation_groups])
     )
 
@@ -369,7 +369,6 @@ def check_class_groups(
     if single_group_classes:
         class_names = ", ".join(repr(label) for label in classes[single_group_classes[:5]].tolist())
         raise InputError(
-            f"all rows of class {class_names} are in one group, so that no model could be "
-            "validated on groups that it has not seen: give more groups with the class, or drop "
-            "the class"
+            f"all rows of class {class_names} are in one group, so no model can be validated on "
+            "groups that it has not seen: give more groups with the class, or drop the class"
         )

@@ -125,7 +125,7 @@ def table_facts(
 ) -> dict[str, ColumnFacts]:
     """Collect facts about the columns.
 
-    If one column clearly has decimal commas, ambiguous commas of the others count as decimal.
+    If one column clearly has decimal commas, ambiguous commas of other columns count as decimal.
     """
     facts = {str(name): column_facts(frame[name], missing_words) for name in frame.columns}
     if any(column.comma_role == "decimal" for column in facts.values()):
@@ -209,7 +209,7 @@ def _find_comma_role(
 
 
 def _list_date_formats() -> Iterator[str]:
-    """Yield formats of dates other than ISO 8601; those with the day first come first."""
+    """Yield formats of dates other than ISO 8601; formats with the day first come first."""
     for day_format in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day_format, f"{day_format} %H:%M", f"{day_format} %H:%M:%S")
 

@@ -39,8 +39,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode the columns of a table: numbers, booleans, categories, dates, missing cells.
 
     Columns of numbers and booleans are recognised automatically. Any other column needs a kind;
-    :meth:`fit` lists all columns without one. The fitted encoder goes into a bundle
-    (``gw.pack(system, ..., encoder=encoder)``), so that a device encodes raw rows to the same bits.
+    :meth:`fit` lists all columns without one. A bundle can contain the fitted encoder
+    (``gw.pack(system, ..., encoder=encoder)``). A device then encodes raw rows to the same bits.
 
     Parameters
     ----------

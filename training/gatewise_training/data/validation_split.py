@@ -3,7 +3,7 @@
 The user may give validation rows. Otherwise a fifth of the rows is held out, or few rows are
 cross-fitted in five folds. Each row then validates a model that was fitted without it, and the
 final model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of them has
-:data:`MIN_HELD_OUT_GROUPS` groups. Of rows with times, the last fifth is held out.
+:data:`MIN_HELD_OUT_GROUPS` groups. If rows have times, the last fifth is held out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 __all__ = ["Rows", "ValidationSplit", "cross_fit", "unit_folds", "validation_after_training"]
 
 N_FOLDS = 5
-"""Number of folds; of many rows only one fold, a fifth, is held out."""
+"""Number of folds. If there are many rows, only one fold is held out."""
 
 MAX_CROSS_FIT_ROWS = 5000
 """Largest number of rows for cross-fitting, which takes as many fits as there are folds."""
@@ -43,7 +43,7 @@ Fit = Callable[[Rows, Rows | None, int | None], Model]
 class ValidationSplit:
     """Rows, divided into fit rows and validation rows."""
 
-    # (n, n_features): training rows, followed by the user's validation rows if there are any
+    # (n, n_features): training rows, followed by the validation rows that the user gives
     x: NDArray[np.float32]
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
@@ -122,24 +122,24 @@ class ValidationSplit:
 
 
 def cross_fit(
-    plan: ValidationSplit, fit: Fit[Model], predict: Callable[[Model, Rows], NDArray[Any]]
+    split: ValidationSplit, fit: Fit[Model], predict: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
     """Fit the final model, and compute out-of-fold predictions on the validation rows.
 
     If rows have groups, the models of folds have the rounds of the final model, because the best
     number of rounds of a fold depends on its few groups.
     """
-    models = [fit(rows, validation_rows, None) for rows, validation_rows in plan.folds]
+    models = [fit(rows, validation_rows, None) for rows, validation_rows in split.folds]
     # the final model has the mean number of rounds
     rounds = round(float(np.mean([model.rounds for model in models]))) or None
-    if len(models) > 1 and rounds and plan.has_groups:
-        models = [fit(rows, None, rounds) for rows, _ in plan.folds]
+    if len(models) > 1 and rounds and split.has_groups:
+        models = [fit(rows, None, rounds) for rows, _ in split.folds]
     predictions = np.concatenate(
-        [predict(model, rows) for model, (_, rows) in zip(models, plan.folds, strict=True)]
+        [predict(model, rows) for model, (_, rows) in zip(models, split.folds, strict=True)]
     )
     if len(models) == 1:
         return models[0], predictions
-    return fit(plan.fit_rows, None, rounds), predictions
+    return fit(split.fit_rows, None, rounds), predictions
 
 
 def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -> None:
@@ -175,7 +175,7 @@ def validation_after_training(n_fit: int, n_validation: int) -> tuple[tuple[Rows
 
 
 def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Assign rows without classes to folds, so that rows with the same `unit_of_row` stay together.
+    """Assign rows without classes to folds; rows with the same `unit_of_row` stay together.
 
     >>> [rows.tolist() for _, rows in unit_folds(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.cascades.base import SingleModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
@@ -41,7 +41,7 @@ class ForestModel(SingleModel):
 class GrowingForest:
     """Trees that grow under one split rule, each on its own bootstrap sample of the same rows."""
 
-    problem: Problem
+    problem: FitProblem
     rows: Rows
     codes: Codes  # codes of these rows
     sample_seed: tuple[int, ...]  # seed of the samples, which do not depend on the rule
@@ -55,7 +55,7 @@ class GrowingForest:
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
-        return np.ascontiguousarray(self.problem.plan.x[self.rows])
+        return np.ascontiguousarray(self.problem.split.x[self.rows])
 
     def reserve(self, n_trees: int) -> range:
         """Reserve list entries for further trees, and return their indices."""
@@ -66,16 +66,16 @@ class GrowingForest:
     def grow_trees(self, indices: Sequence[int]) -> None:
         """Grow the trees with these indices.
 
-        If acquisitions have a price, those of earlier trees are free.
+        If acquisitions have a price, acquisitions of earlier trees are free.
         """
         problem = self.problem
-        plan = problem.plan
-        weight = plan.weight[self.rows]
+        split = problem.split
+        weight = split.weight[self.rows]
         for index in indices:
             rng = np.random.default_rng((*self.sample_seed, index))
             tree = grow(
                 self.codes,
-                plan.y[self.rows],
+                split.y[self.rows],
                 rng.multinomial(len(self.rows), weight / weight.sum()),
                 problem.n_classes,
                 problem.costs,

@@ -21,7 +21,7 @@ from gatewise.acquisition import AcquiredMask
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
@@ -78,7 +78,7 @@ class BudgetForest(ForestModel):
     mu : float or "auto", default 0.0
         With "entropy", the gain in bits that an acquisition of mean price by one example must
         bring. Features and groups that were acquired in earlier splits or trees are free. "auto"
-        tries 0.3, 0.1, 0.03, 0.01 and 0. With a value above 0, trees grow one after the other.
+        tries 0.3, 0.1, 0.03, 0.01 and 0. With a value above 0, trees grow in sequence.
     splits : {"exact", "stumps"}, default "exact"
         Thresholds to try at each node: all, or 80, 40 or 20 random ones as in the paper.
     n_estimators : int, default 40
@@ -139,15 +139,15 @@ class BudgetForest(ForestModel):
         first_trees: Forest = forest.select(range(n_trees))
         return first_trees
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan = problem.plan
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
+        split = problem.split
         # one forest for each fold and, if there are several folds, one for all rows
-        row_sets = [rows for rows, _ in plan.folds]
+        row_sets = [rows for rows, _ in split.folds]
         if len(row_sets) > 1:
-            row_sets.append(plan.fit_rows)
-        codes = Codes.of_table(plan.x[plan.fit_rows])
-        code_position = np.zeros(len(plan.x), np.intp)
-        code_position[plan.fit_rows] = np.arange(len(plan.fit_rows))
+            row_sets.append(split.fit_rows)
+        codes = Codes.of_table(split.x[split.fit_rows])
+        code_position = np.zeros(len(split.x), np.intp)
+        code_position[split.fit_rows] = np.arange(len(split.fit_rows))
         growths = []
         for alpha, mu in self._list_rules():
             rule = SplitRule(
@@ -167,7 +167,7 @@ class BudgetForest(ForestModel):
         self._grow(problem, growths)
         # the first candidate is a single leaf; the others are the first trees of each forest
         leaf_forests = [
-            single_leaf(plan.y[rows], plan.weight[rows], problem.n_classes, codes)
+            single_leaf(split.y[rows], split.weight[rows], problem.n_classes, codes)
             for rows in row_sets
         ]
         candidates = _make_candidates(problem, leaf_forests, [1], self.voting)
@@ -182,7 +182,7 @@ class BudgetForest(ForestModel):
                 candidates += _make_candidates(problem, forests, tree_counts, self.voting)
         return candidates
 
-    def _grow(self, problem: Problem, growths: Sequence[_RuleGrowth]) -> None:
+    def _grow(self, problem: FitProblem, growths: Sequence[_RuleGrowth]) -> None:
         """Add trees to all forests until each is complete or costs more than the budget."""
         n_total = self.n_estimators * len(growths)
         while incomplete_growths := [
@@ -226,7 +226,7 @@ class BudgetForest(ForestModel):
 class _RuleGrowth:
     """Growing forests of one rule: one for each fold, and the last for all rows."""
 
-    problem: Problem
+    problem: FitProblem
     growing_forests: list[GrowingForest]
     n_over_budget: int | None = None  # smallest number of trees that costs more than the budget
 
@@ -248,14 +248,14 @@ class _RuleGrowth:
 
     def compare_with_budget(self, budget: float) -> None:
         """Find the smallest number of trees that costs more than the budget on validation rows."""
-        plan = self.problem.plan
-        folds = zip(self.growing_forests, plan.folds, strict=False)
+        split = self.problem.split
+        folds = zip(self.growing_forests, split.folds, strict=False)
         leaves_and_first_trees = [
-            Forest.join(growing_forest.trees).trees.first_visits(plan.x[validation_rows])
+            Forest.join(growing_forest.trees).trees.first_visits(split.x[validation_rows])
             for growing_forest, (_, validation_rows) in folds
         ]
         first_tree = np.concatenate([trees_of_fold for _, trees_of_fold in leaves_and_first_trees])
-        weight = plan.weight[plan.validation_rows]
+        weight = split.weight[split.validation_rows]
         # bisection, because costs rise with the number of trees
         n_affordable = 0
         n_over_budget = self.n_trees + 1
@@ -286,17 +286,17 @@ class _FirstTrees(FittedTrees):
 
 
 def _make_candidates(
-    problem: Problem, forests: Sequence[Forest], tree_counts: Sequence[int], voting: Voting
+    problem: FitProblem, forests: Sequence[Forest], tree_counts: Sequence[int], voting: Voting
 ) -> list[FittedStages]:
     """Make a candidate of the first trees of the last forest for each number of trees.
 
     The forests of the folds give the out-of-fold outputs.
     """
-    plan = problem.plan
+    split = problem.split
     forest = forests[-1]
     folds = [
-        (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(plan.x[validation_rows]))
-        for fold_forest, (_, validation_rows) in zip(forests, plan.folds, strict=False)
+        (fold_forest.node_shares(voting), *fold_forest.trees.first_visits(split.x[validation_rows]))
+        for fold_forest, (_, validation_rows) in zip(forests, split.folds, strict=False)
     ]
     first_tree = np.concatenate([fold_first_tree for *_, fold_first_tree in folds])
     shares = forest.node_shares(voting)

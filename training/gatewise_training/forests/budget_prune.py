@@ -26,7 +26,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import BudgetedClassifier
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints, is_fitted
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows
@@ -162,13 +162,13 @@ class BudgetPrune(ForestModel):
         path: PruningPath = self.grown_[self.operating_point_.chain][1]
         return path
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan = problem.plan
+    def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
+        split = problem.split
         fitted_forest = self._get_fitted_forest()
         mus = self._list_mus()
-        row_pairs: list[tuple[Rows, Rows]] = list(plan.folds)
+        row_pairs: list[tuple[Rows, Rows]] = list(split.folds)
         if len(row_pairs) > 1:
-            row_pairs.append((plan.fit_rows, plan.validation_rows))
+            row_pairs.append((split.fit_rows, split.validation_rows))
         n_forests = len(mus) * len(row_pairs)
         n_jobs = None if n_forests == 1 else 1  # a single forest grows its trees in parallel
         jobs = [
@@ -190,7 +190,7 @@ class BudgetPrune(ForestModel):
 
     def _grow_and_prune(
         self,
-        problem: Problem,
+        problem: FitProblem,
         rows: Rows,
         validation_rows: Rows,
         fitted_forest: Forest | None,
@@ -198,16 +198,16 @@ class BudgetPrune(ForestModel):
         n_jobs: int | None,
     ) -> _PrunedForest:
         """Grow a forest, or take the fitted one, and prune it for all prices of cost."""
-        plan = problem.plan
+        split = problem.split
         forest = fitted_forest or self._grow(problem, rows, mu, n_jobs)
         pruning_rows = self._select_pruning_rows(problem.seed, rows, validation_rows)
         training = None
         if self.node_errors == "training":
-            training = plan.x[rows], plan.y[rows]
+            training = split.x[rows], split.y[rows]
         path = prune(
             forest,
-            np.ascontiguousarray(plan.x[pruning_rows]),
-            plan.y[pruning_rows],
+            np.ascontiguousarray(split.x[pruning_rows]),
+            split.y[pruning_rows],
             problem.costs,
             solver=self.solver,
             depth_cost=self.depth_cost,
@@ -216,11 +216,13 @@ class BudgetPrune(ForestModel):
         max_gap = MAX_GAP * float(path.sequence.costs[0]) / self.n_points
         return _PrunedForest(forest, path, max_gap)
 
-    def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
-        """Grow a forest; with a price `mu` of acquisitions, its trees grow one after another."""
-        plan = problem.plan
+    def _grow(
+        self, problem: FitProblem, rows: Rows, mu: float | None, n_jobs: int | None
+    ) -> Forest:
+        """Grow a forest; if acquisitions have a price `mu`, its trees grow in sequence."""
+        split = problem.split
         seed = problem.seed
-        x = np.ascontiguousarray(plan.x[rows])
+        x = np.ascontiguousarray(split.x[rows])
         if mu is not None:
             rule = SplitRule(criterion="entropy", mu=mu)
             forest = GrowingForest(problem, rows, Codes.of_table(x), (seed,), rule)
@@ -237,7 +239,7 @@ class BudgetPrune(ForestModel):
             model = clone(self.estimator)
             if model.get_params().get("random_state", 0) is None:
                 model.set_params(random_state=seed)
-        model.fit(x, plan.y[rows], sample_weight=plan.weight[rows])
+        model.fit(x, split.y[rows], sample_weight=split.weight[rows])
         classes = np.asarray(model.classes_, np.intp)
         return _with_all_classes(forest_of(model), classes, problem.n_classes)
 
@@ -306,18 +308,18 @@ class _PrunedForest:
 
 
 def _make_candidates(
-    problem: Problem, pruned_forests: Sequence[_PrunedForest], n_points: int
+    problem: FitProblem, pruned_forests: Sequence[_PrunedForest], n_points: int
 ) -> list[FittedStages]:
     """Make candidates with the same budgets in all folds, from single leaves to the whole forest.
 
     The last forest is the final one; with several folds, the forests before it are theirs.
     """
-    plan = problem.plan
+    split = problem.split
     final_forest = pruned_forests[-1]
     highest_cost = float(final_forest.path.sequence.costs[0])
     budgets = np.linspace(0.0, highest_cost, n_points) if highest_cost > 0 else np.zeros(0)
     candidates: list[FittedStages] = []
-    fold_x = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
+    fold_x = [np.ascontiguousarray(split.x[rows]) for _, rows in split.folds]
     for budget in (*budgets.tolist(), None):
         stages = [pruned_forest.stage(budget) for pruned_forest in pruned_forests[: len(fold_x)]]
         pairs = list(zip(stages, fold_x, strict=True))

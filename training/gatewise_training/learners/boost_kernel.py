@@ -440,8 +440,8 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
 def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
     """Write the column with the largest gain less price, and this gain.
 
-    If no gain is above its price, they are -1 and 0. Of columns with equal gains up to rounding,
-    the first one is chosen.
+    If no gain is above its price, the column is -1 and the gain 0. If the gains of several columns
+    are equal up to rounding, the first of these columns is chosen.
     """
     gains = fit.work.gain[leaf]
     prices = fit.work.first_use_price

@@ -51,7 +51,7 @@ class ForestArrays(NamedTuple):
     rows: Any  # (n,), int32: rows of all pending nodes, one node after another
     spare_rows: Any  # (n,), int32
     pending_nodes: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
-    column_order: Any  # (n_features,): columns; those that are constant within the node come first
+    column_order: Any  # (n_features,): columns; columns that are constant within the node are first
     class_sums: Any  # (n_classes,): weight of a node's rows of each class
     left_sums: Any  # (n_classes,): weight of the rows on the left of a candidate split
 

@@ -83,7 +83,7 @@ class TrainedModel(NamedTuple):
 
 
 def train_high_cost_model(
-    plan: ValidationSplit,
+    split: ValidationSplit,
     n_classes: int,
     *,
     template: Any = None,
@@ -102,20 +102,20 @@ def train_high_cost_model(
     With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead. If it
     selects columns by their names, it gets the rows with `names`.
     """
-    y = plan.y[plan.validation_rows]
-    weight = plan.weight[plan.validation_rows]
+    y = split.y[split.validation_rows]
+    weight = split.weight[split.validation_rows]
     models: list[TrainedModel] = []
     accuracies: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
         jobs = (joblib.delayed(fit)() for _, fit in fits)
-        for (kind, _), model in zip(fits, parallel_results(jobs, shared_data=plan), strict=True):
+        for (kind, _), model in zip(fits, parallel_results(jobs, shared_data=split), strict=True):
             report(f"high-cost model: {kind}")
             models.append(model)
             accuracies.append(float(np.average(model.labels == y, weights=weight)))
 
     # trials of large fits, then complete fits of the kinds with good trials
-    recipes = partial(_list_recipes, plan, n_classes, template, names, allow_missing, seed=seed)
+    recipes = partial(_list_recipes, split, n_classes, template, names, allow_missing, seed=seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
     shape = next((model.shape for model in models if model.shape), None)
     min_accuracy = max(accuracies) - MAX_TRIAL_LOSS
@@ -128,21 +128,21 @@ def train_high_cost_model(
         ]
     )
     # other scalers for an SVM that is nearly as good as the best model
-    other_svms = _list_other_svms(plan, recipes(shape))
+    other_svms = _list_other_svms(split, recipes(shape))
     if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
         cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
-    return models[best_model(models, plan)]._replace(shape=shape)
+    return models[best_model(models, split)]._replace(shape=shape)
 
 
-def best_model(models: Sequence[TrainedModel], plan: ValidationSplit) -> int:
+def best_model(models: Sequence[TrainedModel], split: ValidationSplit) -> int:
     """Get the index of the model with the smallest sum of error rate and calibrated Brier score.
 
     On few rows, error rates differ by chance. Brier scores vary less, but without calibration they
     underrate models with probabilities that are too cautious, such as forests.
     """
-    rows = plan.validation_rows
-    y = plan.y[rows]
-    normalised_weight = plan.weight[rows] / plan.weight[rows].sum()
+    rows = split.validation_rows
+    y = split.y[rows]
+    normalised_weight = split.weight[rows] / split.weight[rows].sum()
     criteria = []
     for model in models:
         calibrated = _calibrate_probabilities(model.probabilities, y, normalised_weight)
@@ -174,16 +174,16 @@ def _calibrate_probabilities(
     return raised_to(float(best_log2_power))
 
 
-def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
+def tree_shape(split: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
     """Find the shape of boosted trees with the smallest loss on validation rows."""
-    return _find_best_shape(n_classes, seed, plan)[0]
+    return _find_best_shape(n_classes, seed, split)[0]
 
 
 _CrossFit = Callable[[ValidationSplit], TrainedModel]
 
 
 @dataclass(frozen=True)
-class _F0Recipe:
+class _ModelRecipe:
     """How to fit one kind of model, with an optional cheap trial before the fit."""
 
     kind: str
@@ -191,50 +191,50 @@ class _F0Recipe:
     trial: _CrossFit | None = None
 
 
-def _train_by_fit(fit: Fit, plan: ValidationSplit) -> TrainedModel:
+def _train_by_fit(fit: Fit, split: ValidationSplit) -> TrainedModel:
     def answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
-        return np.column_stack(model.answers(plan.x[rows]))
+        return np.column_stack(model.answers(split.x[rows]))
 
-    model, unseen_predictions = cross_fit(plan, fit, answers)
+    model, unseen_predictions = cross_fit(split, fit, answers)
     return TrainedModel(model, unseen_predictions[:, 0].astype(np.int64), unseen_predictions[:, 1:])
 
 
 def _train_clones(
-    n_classes: int, kind: str, template: Any, names: Sequence[str] | None, plan: ValidationSplit
+    n_classes: int, kind: str, template: Any, names: Sequence[str] | None, split: ValidationSplit
 ) -> TrainedModel:
     """Cross-fit clones of a classifier."""
-    return _train_by_fit(EstimatorFit(plan, n_classes, kind, template, names), plan)
+    return _train_by_fit(EstimatorFit(split, n_classes, kind, template, names), split)
 
 
 def _train_boosting(
-    n_classes: int, seed: int, shape: TreeShape | None, plan: ValidationSplit
+    n_classes: int, seed: int, shape: TreeShape | None, split: ValidationSplit
 ) -> TrainedModel:
     """Cross-fit boosted trees of a shape; without a shape, the best one on a trial's rows."""
     if shape is None:
-        shape, model = _find_best_shape(n_classes, seed, plan)
+        shape, model = _find_best_shape(n_classes, seed, split)
     else:
-        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), plan)
+        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), split)
     return model._replace(shape=shape)
 
 
-def _train_forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit) -> TrainedModel:
+def _train_forest(n_classes: int, seed: int, n_trees: int, split: ValidationSplit) -> TrainedModel:
     def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
-        x = plan.x[rows]
-        y = plan.y[rows]
-        weight = plan.weight[rows]
+        x = split.x[rows]
+        y = split.y[rows]
+        weight = split.weight[rows]
         trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
         return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
 
-    return _train_by_fit(fit, plan)
+    return _train_by_fit(fit, split)
 
 
-def _train_forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    return _train_forest(n_classes, seed, N_TRIAL_TREES, _reduce_plan(plan, seed))
+def _train_forest_trial(n_classes: int, seed: int, split: ValidationSplit) -> TrainedModel:
+    return _train_forest(n_classes, seed, N_TRIAL_TREES, _reduce_split(split, seed))
 
 
-def _reduce_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
-    """Reduce a plan to as many training rows as a comparison of models needs."""
-    return plan.with_fit_rows(MAX_MEDIUM_ROWS, seed) if len(plan.folds) == 1 else plan
+def _reduce_split(split: ValidationSplit, seed: int) -> ValidationSplit:
+    """Reduce a split to as many training rows as a comparison of models needs."""
+    return split.with_fit_rows(MAX_MEDIUM_ROWS, seed) if len(split.folds) == 1 else split
 
 
 def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
 
 
 def _find_best_shape(
-    n_classes: int, seed: int, plan: ValidationSplit
+    n_classes: int, seed: int, split: ValidationSplit
 ) -> tuple[TreeShape, TrainedModel]:
     """Try one shape after the other as long as the log loss of validation rows falls.
 
@@ -252,22 +252,22 @@ def _find_best_shape(
     rows, the second shape has more bins. 63 bins are better on MiniBooNE, but lose half a point of
     accuracy on Thyroid, which has sharp thresholds.
     """
-    params = _choose_capacity(plan, n_classes)
-    rows = plan.validation_rows
-    plan = _reduce_plan(plan, seed)
+    params = _choose_capacity(split, n_classes)
+    rows = split.validation_rows
+    split = _reduce_split(split, seed)
     max_leaves = params["num_leaves"]
     learning_rate = params["learning_rate"]
     default_bins = params.get("max_bin")
     candidates = [(n_leaves, default_bins) for n_leaves in LEAVES_TO_TRY if n_leaves <= max_leaves]
-    if len(plan.fit_rows) <= MAX_SMALL_ROWS:
+    if len(split.fit_rows) <= MAX_SMALL_ROWS:
         candidates = [(max_leaves, default_bins), (max_leaves, FINE_BINS)]
     trials: list[tuple[float, TreeShape, TrainedModel]] = []
     for n_leaves, n_bins in candidates:
         shape = TreeShape(n_leaves, learning_rate, n_bins)
-        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), plan)
-        label_probability = model.probabilities[np.arange(len(rows)), plan.y[rows]]
+        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), split)
+        label_probability = model.probabilities[np.arange(len(rows)), split.y[rows]]
         log_probability = np.log(np.maximum(label_probability, MIN_PROBABILITY))
-        loss = np.average(-log_probability, weights=plan.weight[rows])
+        loss = np.average(-log_probability, weights=split.weight[rows])
         if trials and loss >= trials[-1][0]:
             break
         trials.append((float(loss), shape, model))
@@ -278,24 +278,27 @@ def _train_boosted_trees(
     n_classes: int,
     seed: int,
     param_changes: Mapping[str, Any],
-    plan: ValidationSplit,
+    split: ValidationSplit,
     fixed_rounds: int | None = None,
 ) -> TrainedModel:
     """Cross-fit boosted trees with early stopping, or with a fixed number of rounds."""
-    lightgbm_params = _choose_capacity(plan, n_classes) | dict(param_changes)
+    lightgbm_params = _choose_capacity(split, n_classes) | dict(param_changes)
 
     def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
-        columns = most_different_columns(plan.x[rows], plan.y[rows])
+        columns = most_different_columns(split.x[rows], split.y[rows])
         # a slice avoids a copy if all columns are used
-        used_columns = columns if len(columns) < plan.x.shape[1] else slice(None)
+        used_columns = columns if len(columns) < split.x.shape[1] else slice(None)
         validation = None
         if unseen_rows is not None and fixed_rounds is None:
-            validation = plan.x[unseen_rows][:, used_columns], *plan.labels_and_weights(unseen_rows)
+            validation = (
+                split.x[unseen_rows][:, used_columns],
+                *split.labels_and_weights(unseen_rows),
+            )
         trees, n_rounds = fit_boosting(
-            plan.x[rows][:, used_columns],
-            plan.y[rows],
+            split.x[rows][:, used_columns],
+            split.y[rows],
             n_classes,
-            weight=plan.weight[rows],
+            weight=split.weight[rows],
             validation=validation,
             max_rounds=fixed_rounds or rounds or MAX_ROUNDS,
             seed=seed,
@@ -303,19 +306,19 @@ def _train_boosted_trees(
         )
         return HighCostModel(columns, n_classes, "boosting", trees=trees, rounds=n_rounds)
 
-    return _train_by_fit(fit, plan)
+    return _train_by_fit(fit, split)
 
 
-def _train_default_boosting(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    return _train_boosted_trees(n_classes, seed, DEFAULT_PARAMS, plan, DEFAULT_ROUNDS)
+def _train_default_boosting(n_classes: int, seed: int, split: ValidationSplit) -> TrainedModel:
+    return _train_boosted_trees(n_classes, seed, DEFAULT_PARAMS, split, DEFAULT_ROUNDS)
 
 
-def _choose_capacity(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
-    return capacity_params(len(plan.fit_rows), n_classes, has_groups=plan.has_groups)
+def _choose_capacity(split: ValidationSplit, n_classes: int) -> dict[str, Any]:
+    return capacity_params(len(split.fit_rows), n_classes, has_groups=split.has_groups)
 
 
 def _list_recipes(
-    plan: ValidationSplit,
+    split: ValidationSplit,
     n_classes: int,
     template: Any,
     names: Sequence[str] | None,
@@ -323,48 +326,50 @@ def _list_recipes(
     shape: TreeShape | None,
     *,
     seed: int,
-) -> list[_F0Recipe]:
+) -> list[_ModelRecipe]:
     """List the recipes to try; `shape` is the shape of boosted trees, once it is known."""
     if template is not None:
         kind = type(template).__name__
         used_names = names if selects_by_name(template) else None
-        return [_F0Recipe(kind, partial(_train_clones, n_classes, "given", template, used_names))]
-    is_large = len(plan.fit_rows) > MAX_SMALL_ROWS
-    is_very_large = len(plan.fit_rows) > MAX_MEDIUM_ROWS
+        return [
+            _ModelRecipe(kind, partial(_train_clones, n_classes, "given", template, used_names))
+        ]
+    is_large = len(split.fit_rows) > MAX_SMALL_ROWS
+    is_very_large = len(split.fit_rows) > MAX_MEDIUM_ROWS
     boosting = partial(_train_boosting, n_classes, seed, shape)
-    has_trial = is_very_large and len(plan.folds) == 1
-    recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]
-    if not is_large or plan.has_groups:
+    has_trial = is_very_large and len(split.folds) == 1
+    recipes = [_ModelRecipe("boosting", boosting, boosting if has_trial else None)]
+    if not is_large or split.has_groups:
         recipes.append(
-            _F0Recipe("plain boosting", partial(_train_default_boosting, n_classes, seed))
+            _ModelRecipe("plain boosting", partial(_train_default_boosting, n_classes, seed))
         )
     if not is_large:
         random_boosting = partial(_train_boosted_trees, n_classes, seed, RANDOM_THRESHOLDS)
-        recipes.append(_F0Recipe("random boosting", random_boosting))
+        recipes.append(_ModelRecipe("random boosting", random_boosting))
     if not allow_missing:
         n_trees = N_EXTRA_TREES[is_large + is_very_large]
         forest = partial(_train_forest, n_classes, seed, n_trees)
         trial = partial(_train_forest_trial, n_classes, seed) if is_large else None
-        recipes.append(_F0Recipe("extra-trees", forest, trial))
-        recipes += _list_svms(plan)[:1]
+        recipes.append(_ModelRecipe("extra-trees", forest, trial))
+        recipes += _list_svms(split)[:1]
     return recipes
 
 
-def _list_svms(plan: ValidationSplit) -> list[_F0Recipe]:
+def _list_svms(split: ValidationSplit) -> list[_ModelRecipe]:
     """List the SVMs with several scalers, if rows are few and have equal weights."""
-    n_rarest = np.bincount(plan.y[plan.fit_rows]).min()
-    has_equal_weights = np.ptp(plan.weight) == 0  # scalers do not take weights
-    is_small = len(plan.fit_rows) <= MAX_SVM_ROWS and n_rarest >= 2 * len(plan.folds)
-    if not (is_small and has_equal_weights and has_halves(plan)):
+    n_rarest = np.bincount(split.y[split.fit_rows]).min()
+    has_equal_weights = np.ptp(split.weight) == 0  # scalers do not take weights
+    is_small = len(split.fit_rows) <= MAX_SVM_ROWS and n_rarest >= 2 * len(split.folds)
+    if not (is_small and has_equal_weights and has_halves(split)):
         return []
-    n_classes = int(plan.y.max()) + 1
+    n_classes = int(split.y.max()) + 1
     svms = []
     for name, scaler in scalers():
         fit = partial(_train_clones, n_classes, "svm", calibrated_svm(scaler), None)
-        svms.append(_F0Recipe(f"svm on {name}", fit))
+        svms.append(_ModelRecipe(f"svm on {name}", fit))
     return svms
 
 
-def _list_other_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
+def _list_other_svms(split: ValidationSplit, recipes: Sequence[_ModelRecipe]) -> list[_ModelRecipe]:
     """List the SVMs with other scalers, if the last recipe is an SVM."""
-    return _list_svms(plan)[1:] if recipes[-1].kind.startswith("svm") else []
+    return _list_svms(split)[1:] if recipes[-1].kind.startswith("svm") else []

@@ -55,10 +55,10 @@ class _StageFit:
 
 
 @dataclass(frozen=True, eq=False)
-class _Task:
+class _FamilyTask:
     """Data and settings of one fit of a family; `x` has the columns of the stage."""
 
-    plan: ValidationSplit
+    split: ValidationSplit
     x: NDArray[np.float32]
     rows: Rows
     unseen_rows: Rows | None
@@ -73,30 +73,30 @@ class _Task:
 
     @property
     def y_fit(self) -> NDArray[np.int64]:
-        return self.plan.y[self.rows]
+        return self.split.y[self.rows]
 
     @property
     def weight(self) -> NDArray[np.float64]:
-        return self.plan.weight[self.rows]
+        return self.split.weight[self.rows]
 
     @property
     def boosting_params(self) -> dict[str, Any]:
-        n_rows = len(self.plan.fit_rows)
-        return capacity_params(n_rows, self.n_classes, has_groups=self.plan.has_groups)
+        n_rows = len(self.split.fit_rows)
+        return capacity_params(n_rows, self.n_classes, has_groups=self.split.has_groups)
 
 
 _FamilyFit = tuple[FlatModel, Link, int]
 
 
-def _fit_boosting_family(task: _Task) -> _FamilyFit:
+def _fit_boosting_family(task: _FamilyTask) -> _FamilyFit:
     return _fit_boosted_trees(task, task.boosting_params)
 
 
-def _fit_random_boosting(task: _Task) -> _FamilyFit:
+def _fit_random_boosting(task: _FamilyTask) -> _FamilyFit:
     return _fit_boosted_trees(task, task.boosting_params | RANDOM_THRESHOLDS)
 
 
-def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
+def _fit_boosted_trees(task: _FamilyTask, params: dict[str, Any]) -> _FamilyFit:
     n_outputs = 1 if task.n_classes == 2 else task.n_classes
     n_trees, n_leaves = task.bounds.trees_and_leaves(
         MAX_ROUNDS * n_outputs,
@@ -118,7 +118,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
         weight=task.weight,
         validation=None
         if unseen_rows is None
-        else (task.x[unseen_rows], *task.plan.labels_and_weights(unseen_rows)),
+        else (task.x[unseen_rows], *task.split.labels_and_weights(unseen_rows)),
         max_rounds=task.rounds or max(1, n_trees // n_outputs),
         seed=task.seed,
         params=params | {"num_leaves": n_leaves},
@@ -126,7 +126,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
     return model, link_of(task.n_classes), n_rounds
 
 
-def _fit_extra_trees_family(task: _Task) -> _FamilyFit:
+def _fit_extra_trees_family(task: _FamilyTask) -> _FamilyFit:
     # more trees vary less on few rows, and take too long on many
     shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
@@ -148,7 +148,7 @@ def _fit_extra_trees_family(task: _Task) -> _FamilyFit:
     return with_all_classes(model, np.asarray(classifier.classes_), task.n_classes), "identity", 0
 
 
-def _fit_forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
+def _fit_forest(task: _FamilyTask, shape: ForestShape) -> TreeEnsemble:
     return fit_extra_trees(
         task.x_fit,
         task.y_fit,
@@ -160,7 +160,7 @@ def _fit_forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
     )
 
 
-def _choose_leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
+def _choose_leaf_rows(task: _FamilyTask, n_trees: int, min_rows: int) -> int:
     """Choose the smallest leaves with which a forest fits into a stage, measured on one tree."""
     max_bytes = 0.95 * MAX_STAGE_BYTES / n_trees  # 5 % of room, because trees differ in size
     leaf_rows = min_rows
@@ -172,7 +172,7 @@ def _choose_leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
     return leaf_rows
 
 
-def _fit_linear(task: _Task) -> _FamilyFit:
+def _fit_linear(task: _FamilyTask) -> _FamilyFit:
     from sklearn.linear_model import LogisticRegression
 
     x = task.x_fit
@@ -198,14 +198,14 @@ def _fit_linear(task: _Task) -> _FamilyFit:
     return linear_model, link_of(n_classes), 0
 
 
-def _fit_svm(task: _Task) -> _FamilyFit:
+def _fit_svm(task: _FamilyTask) -> _FamilyFit:
     rows = task.rows
     if len(rows) > MAX_KERNEL_ROWS:
         rows = np.random.default_rng(task.seed).choice(rows, MAX_KERNEL_ROWS, replace=False)
     return _fit_svm_with_left_out(replace(task, rows=rows))[0]
 
 
-def _fit_svm_with_left_out(task: _Task) -> tuple[_FamilyFit, NDArray[np.float32]]:
+def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.float32]]:
     """Fit a kernel machine; return it with its margins of left-out rows."""
     n_landmarks = min(MAX_LANDMARKS, len(task.rows) // 2)
     n_outputs = 1 if task.n_classes == 2 else task.n_classes
@@ -221,12 +221,12 @@ def _fit_svm_with_left_out(task: _Task) -> tuple[_FamilyFit, NDArray[np.float32]
         weight=task.weight,
         n_landmarks=max(1, n_landmarks),
         seed=task.seed,
-        blocks=task.plan.splitter.take(task.rows).blocks(task.seed),
+        blocks=task.split.splitter.take(task.rows).blocks(task.seed),
     )
     return (model, link_of(task.n_classes), 0), left_out_margins
 
 
-FAMILIES: dict[str, Callable[[_Task], _FamilyFit]] = {
+FAMILIES: dict[str, Callable[[_FamilyTask], _FamilyFit]] = {
     "boosting": _fit_boosting_family,
     "random-boosting": _fit_random_boosting,
     "extra-trees": _fit_extra_trees_family,
@@ -256,7 +256,7 @@ def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]
 
 
 def cross_fitted_stage(
-    plan: ValidationSplit,
+    split: ValidationSplit,
     family: str,
     features: NDArray[np.intp],
     n_classes: int,
@@ -268,15 +268,15 @@ def cross_fitted_stage(
     Returns the stage and its out-of-fold outputs on the validation rows, (n_validation, n_outputs).
     """
     # within a bound of bytes, trees are fitted on columns that are rounded to the threshold grid
-    x = np.ascontiguousarray(plan.x[:, features])
+    x = np.ascontiguousarray(split.x[:, features])
     grid = None
     if bounds.n_thresholds is not None and family not in ("linear", "svm"):
-        grid = ThresholdGrid.of_table(x[plan.fit_rows], bounds.n_thresholds)
+        grid = ThresholdGrid.of_table(x[split.fit_rows], bounds.n_thresholds)
         x = grid.round_rows(x)
 
-    def task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _Task:
-        return _Task(
-            plan=plan,
+    def task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _FamilyTask:
+        return _FamilyTask(
+            split=split,
             x=x,
             rows=rows,
             unseen_rows=unseen_rows,
@@ -310,11 +310,11 @@ def cross_fitted_stage(
         return _StageFit(stage_of(rounds), rounds)
 
     # margins of left-out rows replace five folds: they are cheaper, and all have the same scale
-    if family == "svm" and len(plan.folds) > 1:
-        family_fit, left_out_margins = _fit_svm_with_left_out(task(plan.fit_rows, None, None))
-        return fit_within_bounds(family_fit).stage, left_out_margins[plan.validation_rows]
+    if family == "svm" and len(split.folds) > 1:
+        family_fit, left_out_margins = _fit_svm_with_left_out(task(split.fit_rows, None, None))
+        return fit_within_bounds(family_fit).stage, left_out_margins[split.validation_rows]
     final_fit, outputs = cross_fit(
-        plan, fit, lambda fold_fit, rows: fold_fit.stage.margins(plan.x[rows])
+        split, fit, lambda fold_fit, rows: fold_fit.stage.margins(split.x[rows])
     )
     return final_fit.stage, outputs
 

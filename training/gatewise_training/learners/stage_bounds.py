@@ -95,7 +95,7 @@ class Bounds:
     n_bins : int or None
         Best number of bins per feature, if it is known.
     without_offloads : bool
-        Whether a cap on the cost of an instance forbids offloads, so that the stages answer all
+        Whether a cap on the cost of an instance forbids offloads. The stages then answer all
         instances.
     forest_shape : ForestShape or None
         Shape of a forest, if it is one of several to try.

@@ -1,9 +1,9 @@
 """The grid of thresholds that the trees of all stages share within a bound of bytes.
 
-In C, trees with few thresholds share one table of thresholds per feature, and a test has the
-one-byte rank of its threshold in place of 4 bytes (the idea of ToaD, ICLR 2026). Trees are fitted
-on rows whose values are rounded to the grid (:meth:`ThresholdGrid.round_rows`), and their
-thresholds are then moved to the grid (:meth:`ThresholdGrid.move_thresholds`).
+In C, trees with few thresholds share one table of thresholds per feature. A test then stores the
+one-byte rank of its threshold instead of 4 bytes (the idea of ToaD, ICLR 2026). Trees are fitted on
+rows that are rounded to the grid (:meth:`ThresholdGrid.round_rows`), and their thresholds are then
+moved to the grid (:meth:`ThresholdGrid.move_thresholds`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_THRESHOLDS = 252
 """Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
 
 GRID_BYTES_DIVISOR = 8
-"""The grid gets one in this many bytes of all stages; the other bytes are for the trees."""
+"""The grid gets an eighth of the bytes of all stages; the other bytes are for the trees."""
 
 N_GRID_FEATURES = 16
 """Number of features that the bytes of the grid are divided among if a table has more features. The

@@ -32,7 +32,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import highest_recalls
 from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
+from gatewise_training.operating_points.guarantee import Promise, certify, check_records
 from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
 
 MAX_LOG_POWER = 5.0
@@ -115,7 +115,7 @@ def list_candidates(
     If classes have bounds, no direction along a path is safe for all classes. The candidates are
     then points on paths through the best points, ordered by their distance to the nearest bound.
     """
-    ranking = _RiskRanking(checked_records(records, promise, accepts_weights=True), promise)
+    ranking = _RiskRanking(check_records(records, promise, accepts_weights=True), promise)
     if n_rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one calibration row")
     if promise.by_class:
@@ -217,7 +217,7 @@ class _RiskRanking:
         n_errors = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.effective_accuracy - n_errors * point.accuracy_error, -point.cost
 
-    def class_margin(self, n_rows: int) -> Callable[[OperatingPoint], float]:
+    def class_distance(self, n_rows: int) -> Callable[[OperatingPoint], float]:
         """Get the function that measures a point's distance to the nearest bound on a class."""
         by_class = self.promise.by_class
         answers = self.records[0].answers
@@ -232,20 +232,20 @@ class _RiskRanking:
             reference_answers.figures(last_exits, reference_record.weights)["recall"]
         )
         class_rows = [round(count * n_rows / self.n) for count in answers.class_rows()]
-        return lambda point: recalls.margin(point, class_rows)
+        return lambda point: recalls.distance(point, class_rows)
 
     def class_bound_candidates(
         self, points: Sequence[OperatingPoint], n_rows: int
     ) -> list[OperatingPoint]:
         """Order settings by distance to the nearest bound, in standard errors of `n_rows` rows."""
-        class_margin = self.class_margin(n_rows)
+        class_distance = self.class_distance(n_rows)
 
         def distance(point: OperatingPoint) -> float:
             if self.promise.is_certain(self.records, point):
-                return class_margin(point)
+                return class_distance(point)
             standard_error = max(self.deviation(point) / math.sqrt(n_rows), 1e-12)
-            margin = (self.promise.bound - self.risk(point)) / standard_error
-            return min(class_margin(point), margin)
+            distance_to_bound = (self.promise.bound - self.risk(point)) / standard_error
+            return min(class_distance(point), distance_to_bound)
 
         # paths through the best points that keep the bounds, and through the safest ones
         settings = dict.fromkeys((point.chain, point.thresholds) for point in points)
@@ -333,7 +333,7 @@ class _RiskRanking:
     def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield settings that keep the promise on any rows.
 
-        Each point is tried as it is, edge-only and cloud-only.
+        Each point is tried with its own setting, edge-only and cloud-only.
         """
         for point in points:
             record = self.records[point.chain]

@@ -7,8 +7,8 @@ for each of several prices, because a high price needs other stages than a low o
 For a cap on cost, the cost of an instance is bounded by the costliest exit that it can reach. An
 exit costs the features of all stages up to it; an offload costs the features of all stages, the
 high-cost model, and the price of the request. If an offload would exceed the cap, there are two
-choices. One has stages that never offload. The other has fewer stages, so that an offload after
-them is within the cap.
+choices. One has stages that never offload. The other has fewer stages, and an offload after them is
+within the cap.
 """
 
 from __future__ import annotations

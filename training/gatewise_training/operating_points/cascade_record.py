@@ -1,4 +1,7 @@
-"""What a cascade's stages answer on labelled rows, and what any setting of thresholds is worth."""
+"""Answers of a cascade's stages on labelled rows, from which any setting of thresholds is measured.
+
+A setting has one threshold for each stage.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ class CascadeRecord:
     """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
-    # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. Losses are measured against the
-    # last row, the high-cost model or, without a cloud, a model that receives no row
+    # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. The last row is the reference
+    # for losses: the high-cost model or, without a cloud, a model that receives no row
     correctness: NDArray[np.float64]
     # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage. The last entry
     # is for an offload. Costs differ between rows if features are acquired node by node
@@ -34,7 +37,7 @@ class CascadeRecord:
     has_cloud: bool = True
     # (n_stages + 1, n): whether a stage's answer equals the high-cost model's
     agrees_with_reference: NDArray[np.bool_] | None = None
-    tree_counts: tuple[int, ...] = ()  # number of trees that each stage evaluates per row
+    tree_counts: tuple[int, ...] = ()  # number of trees that each stage evaluates for a row
     nbytes: tuple[int, ...] = ()  # size of each stage's model
     packed_sizes: PackedSizes | None = None  # sizes of the stages on a device
     # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
@@ -144,8 +147,8 @@ class CascadeRecord:
         answer_weights = self.answer_weights
         total_weight = weights.sum()
 
-        def mean(values: NDArray[Any]) -> float:
-            return float((values * weights).sum() / total_weight)  # np.average takes twice the time
+        def mean(values: NDArray[Any]) -> float:  # np.average takes twice as long
+            return float((values * weights).sum() / total_weight)
 
         # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
         correctness = self.correctness[exits, rows]
@@ -155,7 +158,7 @@ class CascadeRecord:
             mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)
         ) ** 0.5
         n_groups = self.splitter.n_groups
-        if n_groups is not None:  # few groups may agree by chance, so use the larger of both errors
+        if n_groups is not None:  # few groups may agree by chance, so use the larger error
             contributions = weights * self.scaled_class_weights * (gain - mean_gain) / total_weight
             accuracy_error = max(accuracy_error, self.splitter.clustered_error(contributions))
         # figures by class, and under class weights

@@ -7,7 +7,7 @@ right on 98 % of the rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Self
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.operating_point import OperatingPoint
 
 Shares = tuple[float | None, ...]
 
@@ -268,13 +269,13 @@ class ClassBounds:
         """Write the bounds as text, for an error message."""
         return ", ".join(f"{name}={bound:g}" for name, bound in self.by_name().items())
 
-    def margin(self, point: Any, class_rows: Sequence[int]) -> float:
+    def distance(self, point: OperatingPoint, class_rows: Sequence[int]) -> float:
         """Compute a point's distance to its nearest bound in standard errors; negative outside."""
         if point.recall is None or point.precision is None:
             raise InputError(
                 "these operating points have no recall and precision: fit and pack again"
             )
-        smallest_margin = math.inf
+        smallest_distance = math.inf
         for kind, class_index, bound in self.items():
             share = getattr(point, kind)[class_index]
             if share is None:
@@ -284,10 +285,16 @@ class ClassBounds:
                 n_rows *= (point.recall[class_index] or 0.0) / share if share else 1.0
             error = math.sqrt(bound * (1 - bound) / max(n_rows, 1.0))
             # 1e-12 keeps a share inside that equals the bound up to rounding
-            smallest_margin = min(smallest_margin, (share - bound + 1e-12) / max(error, 1e-9))
-        return smallest_margin
+            smallest_distance = min(smallest_distance, (share - bound + 1e-12) / max(error, 1e-9))
+        return smallest_distance
 
-    def best_shares_text(self, points: Sequence[Any]) -> str:
+    def select_inside(
+        self, points: Iterable[OperatingPoint], class_rows: Sequence[int], distance: float
+    ) -> list[OperatingPoint]:
+        """Select the points with at least this :meth:`distance` inside the bounds."""
+        return [point for point in points if self.distance(point, class_rows) >= distance]
+
+    def best_shares_text(self, points: Sequence[OperatingPoint]) -> str:
         """Write the highest shares that the points reach, for an error message."""
         texts = []
         for kind, class_index, bound in self.items():

@@ -29,21 +29,21 @@ def check_class_rows(
     """Raise InputError if calibration rows of the classes `truth` are too few for the bounds."""
     problems = []
     for kind, class_index, bound in bounds.items():
-        max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
-        if kind == "precision" or max_share >= 1:
+        max_lost_share = bound if kind == "loss" else 1 - bound  # of the rows of the class
+        if kind == "precision" or max_lost_share >= 1:
             continue
         bound_text = f"{bounds.bound_name(kind, class_index)}={bound:g}"
-        if max_share <= 0:
+        if max_lost_share <= 0:
             side = "above" if kind == "loss" else "below"
             problems.append(f"{bound_text} cannot be certified, only a bound {side} it")
             continue
         class_splitter = splitter.take(truth == class_index)
-        n_needed = min_rows(max_share, level)
+        n_needed = min_rows(max_lost_share, level)
         n_units = class_splitter.n_groups or class_splitter.n_rows
         unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
         if n_units < n_needed:
             need_text = f"{n_needed} calibration {unit_text} this class"
-            problems.append(f"{bound_text} takes {need_text}, and there are {n_units}")
+            problems.append(f"{bound_text} needs {need_text}, but there are {n_units}")
     if problems:
         raise InputError(
             f"guarantee={1 - level:g}: {'; '.join(problems)}; give more data or a looser bound"

@@ -11,7 +11,7 @@ from gatewise.operating_point import OperatingPoint
 
 
 def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> list[OperatingPoint]:
-    """List the points at which no instance can cost more; raise InputError if there is none."""
+    """List the points at which no instance can cost more; raise InputError if no point is left."""
     if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
         raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
     all_points = list(points)

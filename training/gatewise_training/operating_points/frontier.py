@@ -41,7 +41,8 @@ class LossError(InputError):
 
     def __init__(self, max_loss: float, smallest_loss: float) -> None:
         super().__init__(
-            f"no operating point loses at most {max_loss:g}; the least is {smallest_loss:.4g}"
+            f"no operating point loses at most {max_loss:g}; the smallest loss is "
+            f"{smallest_loss:.4g}"
         )
         self.smallest_loss = smallest_loss
 
@@ -148,9 +149,8 @@ class Frontier:
             curves.append(_select_undominated(points_with_recall, class_share))
         for slack in (0.0, DEFAULT_SLACK) if bounds else ():
             assert bounds is not None
-            margins = [bounds.margin(point, self.class_rows) for point in points_with_recall]
-            pairs = zip(points_with_recall, margins, strict=True)
-            curves.append(_select_undominated(point for point, margin in pairs if margin >= slack))
+            inside_points = bounds.select_inside(points_with_recall, self.class_rows, slack)
+            curves.append(_select_undominated(inside_points))
         return self._with_off_curve_points(point for curve in curves for point in curve)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
@@ -177,7 +177,7 @@ class Frontier:
         return replace(self, off_curve_points=(*self.off_curve_points, *new_points))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
-        """Get the frontier of the points with at most `max_bytes`; TooLargeError without any."""
+        """Get the frontier of the points with at most `max_bytes`, or raise TooLargeError."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
         small_points = [point for point in self.all_points if point.bytes <= max_bytes]
@@ -226,22 +226,23 @@ class Frontier:
         budget : float, optional
             Pick the most accurate point with at most this mean cost.
         max_loss : float or mapping of class label to float, optional
-            The cheapest point of the hull whose accuracy is at most this much below the high-cost
-            model's, or the next point of the hull if it costs at most 2 % more and is more accurate
-            by a standard error. Without such a point, the costliest one. A mapping bounds the loss
-            of recall by class, and the loss of accuracy by the key None; a budget or an offload
-            rate then picks among the points that keep these bounds.
+            Pick the cheapest point of the hull with an accuracy of at most this much below the
+            high-cost model's. The next point of the hull is picked instead if it costs at most 2 %
+            more and is more accurate by a standard error. If no point is within the loss, pick the
+            costliest one. A mapping bounds the loss of recall of each class and, under the key
+            None, the loss of accuracy. A budget or an offload rate then picks among the points that
+            keep these bounds.
         offload_rate : float, optional
-            The most accurate point that offloads at most this share, the cheapest of equals; 0 is
-            for devices without a link.
+            Pick the most accurate point that offloads at most this share, and among equally
+            accurate points the cheapest. Give 0 for devices without a link.
         min_recall, min_precision : mapping of class label to float, optional
-            With one of the three: pick only among points that keep these shares.
+            Pick only among points that keep these shares.
         max_bytes : int, optional
             Pick only among points that take at most this many bytes on a device.
         slack : float, default 0
             Number of standard errors between a point's figure and its bound. The error is
             `accuracy_error` for `max_loss`, and the error of the share for recall and precision. If
-            no point is so far inside the bounds on classes, 0 is used for them.
+            no point keeps the bounds on classes by that many errors, 0 is used for these bounds.
 
         Returns
         -------
@@ -250,8 +251,10 @@ class Frontier:
         Raises
         ------
         InputError
-            Unless exactly one of the three is given, or if no point is within the budget, the loss
-            or the rate, or keeps the shares; TooLargeError if no point is within `max_bytes`.
+            Unless exactly one of `budget`, `max_loss` and `offload_rate` is given, or if no point
+            is within it or keeps the shares.
+        TooLargeError
+            If no point is within `max_bytes`.
         """
         has_other_goal = budget is not None or offload_rate is not None
         total_loss, losses = split_loss(max_loss, has_other_goal=has_other_goal)
@@ -270,16 +273,7 @@ class Frontier:
     ) -> Choice:
         """Pick a point as :meth:`at` does; return it with the reason.
 
-        Parameters
-        ----------
-        bounds : ClassBounds or None
-            Bounds on classes.
-        max_bytes : int, optional
-            Largest number of bytes on a device.
-        slack : float, default 0
-            Standard errors between a figure and its bound.
-        **goal
-            Exactly one of `budget`, `max_loss` and `offload_rate`.
+        `goal` is exactly one of `budget`, `max_loss` and `offload_rate`.
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
@@ -322,7 +316,8 @@ class Frontier:
         if not points_within_rate:
             lowest_rate = min(point.offload_rate for point in self.all_points)
             raise InputError(
-                f"no operating point offloads at most {offload_rate:g}; least {lowest_rate:g}"
+                f"no operating point offloads at most {offload_rate:g}; the lowest rate is "
+                f"{lowest_rate:g}"
             )
         point = max(points_within_rate, key=lambda point: (point.effective_accuracy, -point.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
@@ -356,8 +351,7 @@ class Frontier:
             return Choice(next_point, reason)
         # if no point of the hull is within the loss, use a point off the hull
         safe_points = list(filter(is_within, self.points))
-        # if rows have groups, `off_curve_points` may contain safer points, such as one that never
-        # loses
+        # if rows have groups, a safer point may be off the curve, such as one that never loses
         if not safe_points and self.points[-1].validation_groups is not None:
             safe_points = sorted(
                 filter(is_within, self.off_curve_points), key=lambda point: point.cost
@@ -373,15 +367,12 @@ class Frontier:
         return Choice(most_accurate, reason)
 
     def points_within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
-        """List the points that keep `bounds` by `slack` standard errors, or if none does, by 0."""
+        """List the points that keep `bounds` by `slack` standard errors, or else by 0."""
         recall_bounds = bounds.as_recalls(self.reference_recall)
-        margins = [recall_bounds.margin(point, self.class_rows) for point in self.all_points]
-        for smallest_margin in (slack, 0.0):
-            points = [
-                point
-                for point, margin in zip(self.all_points, margins, strict=True)
-                if margin >= smallest_margin
-            ]
+        for smallest_distance in (slack, 0.0):
+            points = recall_bounds.select_inside(
+                self.all_points, self.class_rows, smallest_distance
+            )
             if points:
                 return points
         raise InputError(
@@ -391,7 +382,7 @@ class Frontier:
         )
 
     def to_frame(self) -> Any:
-        """Make a pandas DataFrame with a row per point, the others last.
+        """Make a pandas DataFrame with a row for each point; points off the curve are last.
 
         `hull` marks the convex hull and `on_curve` the points of the curve. Recall and precision
         have one column per class, such as ``recall fault``.
@@ -409,7 +400,7 @@ class Frontier:
                 shares = row.pop(kind) or ()
                 pairs = zip(self.classes, shares, strict=False)
                 row |= {f"{kind} {label}": share for label, share in pairs}
-            row["thresholds"] = row.pop("thresholds")  # the longest, so last
+            row["thresholds"] = row.pop("thresholds")  # the last column, because it is the widest
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -435,7 +426,10 @@ def _select_undominated(
     value: Callable[[OperatingPoint], float] = attrgetter("effective_accuracy"),
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
 ) -> list[OperatingPoint]:
-    """List the points that no other beats in both price and value; of equals, the cheapest."""
+    """List the points that no other beats in both price and value.
+
+    Among points with equal prices and values, the cheapest is listed.
+    """
     # by rising price, a point is on the curve if its value exceeds all values before it
     curve_points: list[OperatingPoint] = []
     best_value = -math.inf

@@ -1,12 +1,12 @@
 """Bounds on the loss of new groups at operating points, by the losses of the validation groups.
 
-Groups are few, so that their mean loss and its standard error alone promise too much:
+Because groups are few, their mean loss and its standard error alone promise too much:
 
 - Gains do not make up for losses. A cheap stage gains where the high-cost model's out-of-fold
-  clones fail on a group, but the final model has seen more groups and may not fail there. A group
-  that gains therefore counts 0, as far as groups differ by more than chance explains. The
-  bound is ``mean + t * standard error`` of these losses. Where gains are large and common, the
-  bound of a higher confidence on the mean of losses and gains may be lower and replaces it.
+  clones fail on a group, but the final model has seen more groups and may not fail there. A gain of
+  a group therefore counts 0, except for the part of it that chance explains. The bound is
+  ``mean + t * standard error`` of these losses. If gains are large and common, the bound on the
+  mean of losses and gains may be lower, even at a higher confidence, and replaces it.
 - Cheaper points must be safe as well. A point may look safe by chance, or lose its safety because
   the scores of the final model differ from the folds' scores. Points that are cheaper by a share of
   the cost must therefore also keep the bound. The share is chosen on random halves of the groups,

@@ -8,8 +8,8 @@ is therefore certified on calibration rows that no choice has seen. It says "wit
 the bound holds on new instances", if these are independent and drawn like the calibration rows. The
 method is Learn-then-Test with a fixed sequence. The order of the candidates does not depend on the
 calibration rows. Each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
-before the first failure is certified. More candidates do not lower the confidence, so that
-:func:`.list_candidates` lists many.
+before the first failure is certified. More candidates do not lower the confidence, so
+:func:`.list_candidates` lists many of them.
 
 If rows have groups, groups are independent instead of rows. The promise is then about the mean over
 new groups of equal weight. Each test is a bet on the means of the groups, and is valid for any
@@ -109,7 +109,7 @@ def certify(
     promise: Promise,
 ) -> OperatingPoint | None:
     """Find the boldest candidate that keeps a promise."""
-    records = checked_records(records, promise, accepts_weights=False)
+    records = check_records(records, promise, accepts_weights=False)
     boldest_pass: tuple[OperatingPoint, str] | None = None
     for point, method in _test_candidates(records, candidates, promise):
         if method is None:
@@ -140,7 +140,7 @@ def certify(
     return msgspec.structs.replace(measured_point, guarantee=terms)
 
 
-def checked_records(
+def check_records(
     records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, accepts_weights: bool
 ) -> Sequence[CascadeRecord]:
     """Check that records belong to the same rows and suit a promise; return them as a sequence."""

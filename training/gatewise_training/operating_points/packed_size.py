@@ -72,8 +72,8 @@ class PackedSizes:
     def numbers_on_device(self, open_stages: Sequence[int]) -> list[int]:
         """List the numbers of the stages that a device needs.
 
-        These are the stages that may stop an instance, `open_stages`. If there are none, it is the
-        smallest stage, which answers while the cloud cannot be reached.
+        These are the stages that may stop an instance, `open_stages`. Without such a stage, the
+        device needs the smallest stage, which answers while the cloud cannot be reached.
 
         >>> sizes = PackedSizes.without_shared_thresholds((30, 20))
         >>> sizes.numbers_on_device((0, 1)), sizes.numbers_on_device(())
@@ -126,7 +126,7 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
         # with ranks, the thresholds are in `edge`, which all stages share; with floats, in `key`
         shared_tests = all_tests if has_ranks else all_tests[:0]
         is_test_of_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
-        # the shape is given for the case that there are no stages
+        # reshape, because the list is empty if there are no stages
         needs_threshold = np.reshape(is_test_of_stage, (len(stage_bytes), len(shared_tests)))
         yield np.array(stage_bytes, np.int64), needs_threshold
 

@@ -134,7 +134,7 @@ class CheckedBound(NamedTuple):
         return self._allows(low) and self._allows(high)
 
     def _allows(self, figure: float) -> bool:
-        # a figure equal to the bound is allowed, whatever its rounding
+        # 1e-9 allows for rounding
         return figure <= self.bound + 1e-9 if self.is_upper else figure >= self.bound - 1e-9
 
     @property
@@ -149,7 +149,7 @@ class UnseenRows(NamedTuple):
 
     truth: NDArray[np.int64]  # class indices; -1 for a label that training has not seen
     answers: NDArray[np.int64]  # class indices
-    reference: NDArray[np.int64] | None  # answers of the high-cost model, if there is one
+    reference: NDArray[np.int64] | None  # answers of the high-cost model; None without a cloud
     costs: NDArray[np.float64]
     is_offloaded: NDArray[np.bool_]
     weights: NDArray[np.float64]  # class weight of each row
@@ -181,7 +181,7 @@ class PromiseCheck:
     confidence: float | None  # of a guarantee
     has_groups: bool
     similarity_reasons: tuple[str, ...] = ()  # why rows may be too similar to training rows
-    unfound_classes: tuple[str, ...] = ()  # classes of these rows that the system never answers
+    undetected_classes: tuple[str, ...] = ()  # classes of these rows that the system never answers
 
     @classmethod
     def of_system(
@@ -207,7 +207,7 @@ class PromiseCheck:
             confidence=None if guarantee is None else guarantee["confidence"],
             has_groups=rows.splitter.groups is not None,
             similarity_reasons=tuple(similarity_reasons),
-            unfound_classes=tuple(
+            undetected_classes=tuple(
                 str(label)
                 for class_index, label in enumerate(system.classes_)
                 if (is_of_class := rows.truth == class_index).any()
@@ -230,7 +230,7 @@ class PromiseCheck:
         figures = [f"{bound.name} {bound.measured.text(self.n_rows)}" for bound in self.bounds]
         article = "an " if promise_text[0] in "aeiou" else "a "
         accuracy_text = self.accuracy.text(self.n_rows)
-        drop_text = broken_accuracy(self.expected_accuracy, self.accuracy)
+        drop_text = accuracy_drop_text(self.expected_accuracy, self.accuracy)
         verdict_text, advice = self._write_verdict()
         return [
             f"promised: {article}{promise_text}{confidence}",
@@ -239,7 +239,7 @@ class PromiseCheck:
             *([] if drop_text is None else [f"accuracy is lower than expected: {drop_text}"]),
             verdict_text,
             *(
-                f"but these rows are much like those of training: {reason}"
+                f"but these rows are similar to the training rows: {reason}"
                 for reason in self.similarity_reasons
             ),
             f"what to do: {advice}",
@@ -260,7 +260,7 @@ class PromiseCheck:
         breaches = _breaches_text(broken_bounds)
         # --slack applies to losses and to bounds on classes
         only_means = {bound.name for bound in broken_bounds} <= {"mean cost", "share offloaded"}
-        margin = "give a smaller bound" if only_means else "keep more in hand (--slack 2)"
+        margin = "give a smaller bound" if only_means else "keep a larger margin (--slack 2)"
         advice = f"train on more rows, or {margin}"
         if self.confidence is None:
             advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
@@ -283,17 +283,17 @@ class PromiseCheck:
 
     def _advise_beside_bounds(self) -> str:
         """Get the advice about figures that no bound limits."""
-        if self.unfound_classes:
+        if self.undetected_classes:
             return (
-                f"train on more rows of {listed(self.unfound_classes)}, never found on these rows, "
-                "or weigh the classes (class_weight in --settings)"
+                f"train on more rows of {listed(self.undetected_classes)}, never found on these "
+                "rows, or weigh the classes (class_weight in --settings)"
             )
-        if broken_accuracy(self.expected_accuracy, self.accuracy) is not None:
-            return "compare these rows with those of training, to see why accuracy falls"
+        if accuracy_drop_text(self.expected_accuracy, self.accuracy) is not None:
+            return "compare these rows with the training rows, to see why accuracy falls"
         return "nothing"
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the check as plain values for JSON."""
+        """Get the check as plain values for JSON."""
         return {
             "kept": self.verdict == "kept",
             "verdict": self.verdict,
@@ -322,12 +322,12 @@ def _breaches_text(bounds: Sequence[CheckedBound]) -> str:
     return f"{names} {'breaks its bound' if len(bounds) == 1 else 'break their bounds'}"
 
 
-def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
+def accuracy_drop_text(expected: float, accuracy: MeasuredFigure) -> str | None:
     """Write that accuracy is lower than on validation rows; None if chance may explain it.
 
-    >>> broken_accuracy(0.986, MeasuredFigure(0.965, 0.947, 0.979))
+    >>> accuracy_drop_text(0.986, MeasuredFigure(0.965, 0.947, 0.979))
     '98.6 % on validation rows, 94.7 to 97.9 % on these'
-    >>> broken_accuracy(0.97, MeasuredFigure(0.965, 0.947, 0.979))
+    >>> accuracy_drop_text(0.97, MeasuredFigure(0.965, 0.947, 0.979))
     """
     if accuracy.high >= expected:
         return None
@@ -403,6 +403,6 @@ def _measure_class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
     return checked_bounds
 
 
-def never_found(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:
+def undetected_classes(recall: Sequence[float | None], classes: Sequence[Any]) -> list[str]:
     """List the classes with a recall of 0; the recall of a class without rows is None."""
     return [str(label) for label, share in zip(classes, recall, strict=True) if share == 0.0]

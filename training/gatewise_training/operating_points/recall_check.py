@@ -28,7 +28,7 @@ MIN_LOST_ROWS = 3
 class RecallFall(NamedTuple):
     """The recall of a class in the reference and at the active point."""
 
-    size: float  # first, so that falls are ordered by it
+    size: float  # the first field, because falls are ordered by it
     class_index: int
     reference_recall: float
     recall: float
@@ -92,10 +92,10 @@ def _list_falls(
 
 
 def warn_of_recall(system: Any) -> None:
-    """Issue the remark of :func:`recall_remark` as a warning, if there is one.
+    """Issue the remark of :func:`recall_remark`, if any, as a warning.
 
-    It must be called by a method that ``fit`` calls, so that the warning names the line with the
-    call of ``fit``.
+    A method that ``fit`` calls must call this function, because the warning names the line that
+    calls ``fit``.
     """
     remark = recall_remark(system)
     if remark is not None:

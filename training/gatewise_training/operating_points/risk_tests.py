@@ -1,6 +1,6 @@
 """Tests that a rate, an accuracy loss or a mean cost lies below a bound, valid at any sample size.
 
-Each null hypothesis is "the risk is above the bound", so that a rejection certifies the bound.
+Each null hypothesis is "the risk is above the bound", so its rejection certifies the bound.
 
 - A rate has the exact test by the tail of the binomial distribution (:func:`rate_pvalue`).
 - The accuracy lost against a reference is a paired difference in {-1, 0, 1}. It has the score test
@@ -26,7 +26,7 @@ was never more than 0.5 % larger."""
 CRITICAL_VALUE_STEP = 0.002
 """Precision of the critical value."""
 N_BETS = 60
-"""Number of times that a bet may change."""
+"""Number of times that a bet may change, because a change for every row would take too long."""
 PRIOR_ROWS = 1
 """Weight of the first guess at the variance, in rows; low, because the guess is the largest
 possible variance."""
@@ -133,9 +133,8 @@ def loss_size(
     error_rates = np.empty(len(better_shares))
     for i, better_share in enumerate(better_shares):
         differing_share = min(bound + 2 * float(better_share), 1.0)
-        half_width = (
-            6 * (n * differing_share * (1 - differing_share)) ** 0.5 + 10
-        )  # more is improbable
+        # six standard deviations; numbers farther away are improbable
+        half_width = 6 * (n * differing_share * (1 - differing_share)) ** 0.5 + 10
         fewest_differing = max(0, int(n * differing_share - half_width))
         n_differing = np.arange(fewest_differing, min(n, int(n * differing_share + half_width)) + 1)
         most_worse = np.minimum((limits[n_differing] + n_differing) // 2, n_differing)
@@ -171,7 +170,7 @@ def mean_pvalue(
     n = values.shape[1]
     values = values[:, np.random.default_rng(0).permutation(n)]
     largest_loss = np.maximum(highest - bound, 1e-300)
-    variance = np.maximum(bound - lowest, 0.0) * largest_loss  # the largest that the range allows
+    variance = np.maximum(bound - lowest, 0.0) * largest_loss  # the largest one for this range
     square_sum = PRIOR_ROWS * variance
     n_seen = PRIOR_ROWS
     log_wealth = np.zeros(len(values))

@@ -48,8 +48,8 @@ def tune(
     """Find thresholds of high gain for each price in `lams`, from the highest to the lowest.
 
     The descent ends in a local optimum that depends on its start. It therefore runs through the
-    prices twice, once from the highest and once from the lowest, each price from the thresholds of
-    the one before. For each price, the better of both results is returned.
+    prices twice, once from the highest and once from the lowest. Each price starts from the
+    thresholds of the price before it. For each price, the better of both results is returned.
     """
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
@@ -127,7 +127,7 @@ def _tune_points(
     record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
-    # prices per unit of the largest cost: at 3 it is worth more than any accuracy, at 3e-3 little
+    # prices of the largest cost: at 3 it outweighs any accuracy, and at 3e-3 hardly any
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit_indices = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy

@@ -43,7 +43,7 @@ class OutcomeCascade:
 
     A single threshold with a guarantee is tested on all rows. Otherwise half of the rows, the
     validation rows, choose the thresholds. The other half, the calibration rows, measure or certify
-    them, so that figures are valid for new rows.
+    them, which makes the figures valid for new rows.
 
     Parameters
     ----------
@@ -289,8 +289,8 @@ class OutcomeCascade:
         """Certify a threshold on all rows; raise InputError if no threshold passes.
 
         The thresholds are quantiles of the scores, which do not depend on losses. They are tested
-        in order, the safest first. All thresholds that pass are certified together, so that the
-        best of them may be used.
+        in order, the safest first. All thresholds that pass are certified together, and the best of
+        them may be used.
         """
         assert self.guarantee is not None
         promise = Promise.from_bounds(self.guarantee, **goal)

@@ -38,8 +38,8 @@ class Outcomes:
     loss_limit : float, default 1.0
         The largest loss that a row can have.
     is_routed : bool, default False
-        Whether a router computes the score before any system runs, so that a row pays for one
-        system. Otherwise a row pays for the small system and, if it does not answer, for both.
+        Whether a router computes the score before any system runs. Then a row pays for one system.
+        Otherwise a row pays for the small system and, if it does not answer, for both.
     groups : array-like of shape (n,), optional
         Conversation, patient or video of each row, if rows belong together.
 
@@ -98,7 +98,7 @@ class Outcomes:
             correctness=1.0 - stacked_losses / loss_limit,
             exit_costs=exit_costs,
             weights=np.ones(n),
-            splitter=RowSplitter.checked(n, groups),
+            splitter=RowSplitter.from_arrays(n, groups),
         )
 
     @property
@@ -139,8 +139,8 @@ def agreement(answers: ArrayLike) -> Agreement:
     Parameters
     ----------
     answers : array-like of shape (n, n_models)
-        Labels, texts or numbers that the models answer. Of equally frequent answers, the answer of
-        the earlier model wins.
+        Labels, texts or numbers that the models answer. If several answers are equally frequent,
+        the answer of the earliest model wins.
 
     Returns
     -------
@@ -157,7 +157,7 @@ def agreement(answers: ArrayLike) -> Agreement:
     if answer_table.ndim != 2 or not answer_table.size:
         raise InputError(f"answers must have the shape (rows, models), not {answer_table.shape}")
     n_models = answer_table.shape[1]
-    # one model at a time, so that memory grows only with the number of rows
+    # one model at a time, because an array for all pairs of models would need much memory
     n_agreeing = np.stack(
         [(answer_table == answer_table[:, [model]]).sum(axis=1) for model in range(n_models)]
     )

@@ -8,8 +8,8 @@ price at which a node is pruned is its breakpoint. The breakpoints give every op
 ``lam`` the inner nodes are the nodes with a breakpoint above ``lam``.
 
 **The search.** The search starts with the set of all nodes. The nodes of a set together save
-``saved_errors`` and cost ``cost``, so that at ``lam = saved_errors / cost`` keeping all of them is
-as good as keeping no node. One minimum cut finds the best subset to keep at that price:
+``saved_errors`` and cost ``cost``. At ``lam = saved_errors / cost``, keeping all of them is as good
+as keeping no node. One minimum cut finds the best subset to keep at that price:
 
 - If no subset is better than all or no nodes, ``lam`` is the breakpoint of every node of the set.
 - If a subset is better, the nodes that it keeps have breakpoints above ``lam``, and the nodes that
@@ -42,7 +42,7 @@ from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 from gatewise_training.prune.tree_by_tree import prune_each_tree
 
-Solve = Callable[[PruneProblem, float], Solution]
+PriceSolver = Callable[[PruneProblem, float], Solution]
 """A solver of a pruning problem at one price of cost."""
 
 ROUNDING = 1e-10
@@ -68,8 +68,8 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
         if flow is None:
             flow = first_flow(sub_closure, lam)
         is_kept, cut_value, _ = best_closure(sub_closure, lam, flow)
-        is_end = is_kept.all() or not is_kept.any()
-        if total_profit - cut_value <= ROUNDING * total_profit or is_end:
+        is_undivided = is_kept.all() or not is_kept.any()
+        if total_profit - cut_value <= ROUNDING * total_profit or is_undivided:
             prices[nodes] = lam
             continue
         all_columns = np.ones(len(sub_closure.column_price), np.bool_)
@@ -83,14 +83,14 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     return np.asarray(all_prices)
 
 
-def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
+def breakpoints_by_solver(solve: PriceSolver, problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by a solver of the whole problem."""
     is_inner = problem.inner
     _, closure_number = reduce_problem(problem)
     is_free = closure_number == FREE
     prices = np.where(is_inner, 0.0, -np.inf)
     prices[is_free] = np.inf
-    # nodes kept at a low and at a high price
+    # masks of the nodes that are kept at a low and at a high price
     open_ranges = [(is_inner & (closure_number != DROPPED), is_free)]
     while open_ranges:
         kept_at_low, kept_at_high = open_ranges.pop()
@@ -105,8 +105,8 @@ def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.flo
         lam = saved_errors / cost
         is_kept = (solve(problem, lam).is_kept | kept_at_high) & kept_at_low
         gain = problem.objective(kept_at_low, lam) - problem.objective(is_kept, lam)
-        is_end = (is_kept == kept_at_low).all() or (is_kept == kept_at_high).all()
-        if gain <= ROUNDING * saved_errors or is_end:
+        is_undivided = (is_kept == kept_at_low).all() or (is_kept == kept_at_high).all()
+        if gain <= ROUNDING * saved_errors or is_undivided:
             prices[is_undecided] = lam
             continue
         open_ranges += [(is_kept, kept_at_high), (kept_at_low, is_kept)]

@@ -11,11 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.path import PruningPath, Solve, breakpoints, breakpoints_by_solver
+from gatewise_training.prune.path import (
+    PriceSolver,
+    PruningPath,
+    breakpoints,
+    breakpoints_by_solver,
+)
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, primal_dual
 
-_SOLVERS: dict[str, Solve] = {
+_SOLVERS: dict[str, PriceSolver] = {
     "lp": lp.solve,
     "dantzig_wolfe": dantzig_wolfe.solve,
     "primal_dual": primal_dual.solve,

@@ -4,8 +4,8 @@
 feature cost", 2016, table 1), which solves the exact program for each tree alone. A tree then pays
 for a feature even if other trees have already acquired it for the row.
 
-If each node has its own price, the best pruning at price ``lam`` keeps the nodes whose part of the
-tree earns more than its price. The solutions are nested in ``lam``, and each node has one
+If each node has its own price, the best pruning at price ``lam`` keeps the nodes with parts of the
+tree that earn more than their price. The solutions are nested in ``lam``, and each node has one
 breakpoint, as in Breiman's weakest-link pruning ("Classification and regression trees", 1984,
 chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes below it that
 earn more per unit of price than it does, as in the pool-adjacent-violators algorithm. This takes

@@ -13,7 +13,7 @@ from gatewise.decision import labels, probabilities, split_outputs, stop_mask
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.views.summary import feature_labels, high_cost_name, shortened
+from gatewise_training.views.summary import feature_labels, high_cost_name, join_first
 
 MAX_NAMES = 8
 """Largest number of features that a line lists by name."""
@@ -52,7 +52,7 @@ class ExplainedStage:
     @property
     def features(self) -> str:
         """Names of the first acquired features and the number of the others."""
-        return shortened(self.blocks or self.acquired, MAX_NAMES) or "nothing new"
+        return join_first(self.blocks or self.acquired, MAX_NAMES) or "nothing new"
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _describe_group_losses(point: Any, frontier: Any, fallback_text: str) -> str
 
 
 def _write_recalls(point: Any, frontier: Any) -> str:
-    """Write the recall of each class and of the reference; of many classes only the lowest."""
+    """Write the recalls of the classes and of the reference, or the lowest ones of many classes."""
     recalls = point.recall
     references = frontier.reference_recall or (None,) * len(recalls)
     by_recall = sorted(range(len(recalls)), key=lambda index: recalls[index] or 0.0)
@@ -140,13 +140,13 @@ def _write_recalls(point: Any, frontier: Any) -> str:
         f"{frontier.classes[index]} {recall_texts[index]} ({reference_texts[index]})"
         for index in sorted(by_recall[:MAX_CLASSES]) + by_recall[MAX_CLASSES:]
     ]
-    return shortened(texts, MAX_CLASSES)
+    return join_first(texts, MAX_CLASSES)
 
 
-def shortened(texts: Sequence[str], max_texts: int) -> str:
+def join_first(texts: Sequence[str], max_texts: int) -> str:
     """Join the first texts by commas and count the others.
 
-    >>> shortened(["a", "b", "c"], 2)
+    >>> join_first(["a", "b", "c"], 2)
     'a, b and 1 more'
     """
     n_others = len(texts) - max_texts
@@ -169,7 +169,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     for stage_number, stage in enumerate(system.stages_):
         has_upper_bounds = has_upper_bounds or stage.acquisition == "node"
         feature_list = [names[k] for k in stage.features]
-        features_text = shortened(feature_labels(system, feature_list), MAX_NAMES)
+        features_text = join_first(feature_labels(system, feature_list), MAX_NAMES)
         rows.append(
             (
                 f"{stage_number}",

@@ -17,7 +17,7 @@ CLASSES = np.array(["no", "yes"])
 
 
 @pytest.fixture(params=[False, True], ids=["no groups", "groups"])
-def plan(request):
+def split(request):
     """Rows with random labels, which nobody can predict without having seen them."""
     rng = np.random.default_rng(0)
     n_rows = 300
@@ -27,28 +27,28 @@ def plan(request):
     return ValidationSplit.choose(x, y, np.ones(n_rows), validation=None, seed=0, splitter=splitter)
 
 
-def test_unseen_answers_are_those_of_models_fitted_without_the_rows(plan):
+def test_unseen_answers_are_those_of_models_fitted_without_the_rows(split):
     rng = np.random.default_rng(1)
-    model = KNeighborsClassifier(1).fit(plan.x, CLASSES[plan.y])
-    assert (model.predict(plan.x) == CLASSES[plan.y]).all()
+    model = KNeighborsClassifier(1).fit(split.x, CLASSES[split.y])
+    assert (model.predict(split.x) == CLASSES[split.y]).all()
     x_calibration = rng.normal(size=(50, 3)).astype(np.float32)
-    labels, probabilities, calibration_labels = unseen_answers(plan, model, CLASSES, x_calibration)
+    labels, probabilities, calibration_labels = unseen_answers(split, model, CLASSES, x_calibration)
     expected_labels = [
-        KNeighborsClassifier(1).fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen_rows])
-        for rows, unseen_rows in plan.folds
+        KNeighborsClassifier(1).fit(split.x[rows], split.y[rows]).predict(split.x[unseen_rows])
+        for rows, unseen_rows in split.folds
     ]
     np.testing.assert_array_equal(labels, np.concatenate(expected_labels))
     np.testing.assert_array_equal(probabilities.argmax(axis=1), labels)
-    fit_rows_model = KNeighborsClassifier(1).fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
+    fit_rows_model = KNeighborsClassifier(1).fit(split.x[split.fit_rows], split.y[split.fit_rows])
     np.testing.assert_array_equal(calibration_labels, fit_rows_model.predict(x_calibration))
 
 
 @pytest.mark.slow
-def test_only_a_model_that_has_seen_the_rows_exceeds_the_references(plan):
-    y = plan.y[plan.validation_rows]
-    accuracy, reference_accuracy = excess_accuracy(plan, y, allow_missing=False, seed=0)
+def test_only_a_model_that_has_seen_the_rows_exceeds_the_references(split):
+    y = split.y[split.validation_rows]
+    accuracy, reference_accuracy = excess_accuracy(split, y, allow_missing=False, seed=0)
     assert accuracy == 1.0
     assert reference_accuracy < 0.65  # the labels are random, of two classes
     model = KNeighborsClassifier(1)
-    labels, _, _ = unseen_answers(plan, model.fit(plan.x, CLASSES[plan.y]), CLASSES, None)
-    assert excess_accuracy(plan, labels, allow_missing=False, seed=0) is None
+    labels, _, _ = unseen_answers(split, model.fit(split.x, CLASSES[split.y]), CLASSES, None)
+    assert excess_accuracy(split, labels, allow_missing=False, seed=0) is None

@@ -1,7 +1,7 @@
 """Columns as small integer codes, which the grower sorts and counts instead of floats.
 
-Columns of up to 65,535 distinct values have one code per value, so that no split is lost. Columns
-with more values are divided into bins with about equal numbers of rows. A threshold lies midway
+Columns of up to 65,535 distinct values have one code per value and lose no split. Columns with
+more values are divided into bins with about equal numbers of rows. A threshold lies midway
 between the largest value on its left and the smallest value on its right.
 """
 
@@ -20,8 +20,8 @@ MAX_SPARSE_CODES = 15
 """Maximum number of codes of a sparse column; all of them are scanned at each node."""
 
 MIN_SPARSE_SHARE = 0.75
-"""Smallest share of rows with the prevailing code at which a column counts as sparse, so that at
-most a quarter of the rows have entries."""
+"""Smallest share of rows with the prevailing code at which a column counts as sparse. At most a
+quarter of the rows then have entries."""
 
 
 class Sparse(NamedTuple):

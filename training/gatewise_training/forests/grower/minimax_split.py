@@ -47,7 +47,7 @@ class CrossingWork(NamedTuple):
     right: Any  # (n_classes,): examples of each class in the right child
 
 
-class Sums(NamedTuple):
+class ChildSums(NamedTuple):
     """Numbers of examples and impurities of the children at the start of a bin."""
 
     n_left: float
@@ -77,7 +77,7 @@ def find_crossing(
     left = crossing_work.left
     right = crossing_work.right
     n_classes = len(left)
-    sums = Sums(0.0, put_all_right(node.counts, left, right), 0.0, node.impurity)
+    sums = ChildSums(0.0, put_all_right(node.counts, left, right), 0.0, node.impurity)
     row_codes, y, weight = rows
     # nearest codes outside the bin that is being examined
     below: Any = np.int64(-1)
@@ -135,7 +135,7 @@ def _move_bins(bins: Any, left: Any, right: Any, sums: Any, alpha: float) -> Any
     """Move bins to the left child until its impurity reaches the impurity of the right child.
 
     Returns the crossing bin, the last occupied bin before it or -1, the left impurity with the
-    crossing bin, and the :class:`Sums` without it. `left` and `right` include the crossing bin.
+    crossing bin, and the :class:`ChildSums` without it. `left` and `right` include that bin.
     """
     n_left, n_right, f_left, f_right = sums
     n_classes = len(left)
@@ -162,7 +162,7 @@ def _move_bins(bins: Any, left: Any, right: Any, sums: Any, alpha: float) -> Any
         n_left += bin_size
         n_right -= bin_size
         bin_number += 1
-    return bin_number, last_bin, f_left + left_change, Sums(n_left, n_right, f_left, f_right)
+    return bin_number, last_bin, f_left + left_change, ChildSums(n_left, n_right, f_left, f_right)
 
 
 @numba.njit(cache=True, nogil=True)

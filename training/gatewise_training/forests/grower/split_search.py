@@ -66,7 +66,7 @@ def minimax_pairs(
                 n_left += n_moved
                 n_right -= n_moved
         impurity = max(f_left, f_right)
-        # of several equally good boundaries, the last one before the crossing wins, as in
+        # if several boundaries are equally good, the last one before the crossing wins, as in
         # find_crossing
         is_tie = impurity == best_impurity and f_left < f_right
         is_better = impurity < best_impurity or is_tie
@@ -85,8 +85,8 @@ def best_gain(
     """Find the boundary with the largest gain, which is the decrease of the summed entropy.
 
     Arrays are as for :func:`minimax_pairs`. Returns the gain, which is at least 0, and the index of
-    the boundary. If no boundary may be chosen, they are minus infinity and -1. Of several equally
-    good boundaries the first one is chosen.
+    the boundary. If no boundary may be chosen, the gain is minus infinity and the index -1. If
+    several boundaries are equally good, the first one is chosen.
     """
     left = crossing_work.left
     right = crossing_work.right

@@ -43,7 +43,7 @@ class EstimatorFit:
 
     Attributes
     ----------
-    plan : ValidationSplit
+    split : ValidationSplit
     n_classes : int
     kind : str
         Kind of model, as in :class:`.HighCostModel`.
@@ -53,24 +53,24 @@ class EstimatorFit:
         Column names of the rows, if `template` selects columns by name.
     """
 
-    plan: ValidationSplit
+    split: ValidationSplit
     n_classes: int
     kind: str
     template: Any
     names: Sequence[str] | None = None
 
     def __call__(self, rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
-        """Fit a clone to rows of the plan."""
-        x: Any = self.plan.x[rows]
+        """Fit a clone to rows of the split."""
+        x: Any = self.split.x[rows]
         if self.names is not None:
             import pandas as pd
 
             x = pd.DataFrame(x, columns=list(self.names))
         template = self.template
-        if self.kind == "svm" and (halves := _split_blocks(self.plan, rows)) is not None:
+        if self.kind == "svm" and (halves := _split_blocks(self.split, rows)) is not None:
             template = clone(template).set_params(cv=halves)
-        weights = fit_weights(self.plan, template, rows)
-        estimator = fit_clone(template, x, self.plan.y[rows], **weights)
+        weights = fit_weights(self.split, template, rows)
+        estimator = fit_clone(template, x, self.split.y[rows], **weights)
         if needs_backend(self.template):
             return HighCostModel.from_model(estimator, np.arange(self.n_classes), x.shape[1])
         class_indices = np.asarray(estimator.classes_, np.int64)
@@ -96,14 +96,14 @@ def fit_clone(template: Any, x: Any, y: Any, **weights: Any) -> Any:
         raise InputError(f"{type(template).__name__} cannot be fitted: {problem}") from error
 
 
-def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
+def fit_weights(split: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
     """Make the keyword arguments that pass weights to a fit; empty if all weights are equal.
 
     In a pipeline, the last step gets the weights.
     """
     from sklearn.utils.validation import has_fit_parameter
 
-    weight = plan.weight[rows]
+    weight = split.weight[rows]
     argument_prefix = ""
     last_step = estimator
     while hasattr(last_step, "steps"):
@@ -131,12 +131,12 @@ def calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(svm, ensemble=False, cv=2)
 
 
-def _split_blocks(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+def _split_blocks(split: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
     """Make two folds of some rows by their blocks, for a model that calibrates itself in its fit.
 
-    None if the rows have no blocks, so that any two folds may be used.
+    None if the rows have no blocks, because any two folds may then be used.
     """
-    block_of_row = plan.splitter.take(rows).blocks(0)
+    block_of_row = split.splitter.take(rows).blocks(0)
     if block_of_row is None:
         return None
     half_of_row = block_of_row % 2
@@ -145,11 +145,11 @@ def _split_blocks(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows],
     return (even_rows, odd_rows), (odd_rows, even_rows)
 
 
-def has_halves(plan: ValidationSplit) -> bool:
+def has_halves(split: ValidationSplit) -> bool:
     """Whether both halves of the rows of every fit have all classes."""
-    for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
-        y = plan.y[rows]
-        for half_rows, _ in _split_blocks(plan, rows) or ():
+    for rows in (split.fit_rows, *(rows for rows, _ in split.folds)):
+        y = split.y[rows]
+        for half_rows, _ in _split_blocks(split, rows) or ():
             if len(np.unique(y[half_rows])) < len(np.unique(y)):
                 return False
     return True

@@ -1,6 +1,6 @@
 """Convert fitted classifiers of the user into stages for the device, and compare the answers.
 
-A classifier that consists of trees becomes flat trees, and each other one an ONNX graph.
+A classifier that consists of trees becomes flat trees, and any other classifier an ONNX graph.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def given_stages(
         if not by_clones or is_graph(model) or not can_be_cloned(model):
             stages.append((stage, stage.margins(split.x[split.validation_rows])))
             continue
-        # in the order of `split.validation_rows`, which are the folds' rows one after another
+        # the order of the folds is the order of `split.validation_rows`
         outputs = []
         for rows, unseen_rows in split.folds:
             fitted_clone = fit_clone(model, named_rows(model, x[rows]), classes[split.y[rows]])

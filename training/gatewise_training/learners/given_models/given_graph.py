@@ -202,8 +202,8 @@ class FormedGraph:
             )
         tail = GraphTail(self.content)
         output = tail.model.graph.output[form.score_output]
-        # float64 margins are rounded to float32 only at the end, so that different margins do not
-        # become equal before
+        # float64 margins are rounded to float32 only at the end, because margins that become equal
+        # earlier would lose their order
         is_float64 = output.type.tensor_type.elem_type == DOUBLE_TYPE
         dtype = np.float64 if is_float64 else np.float32
         scores_name = tail.add("Cast", [output.name], to=DOUBLE_TYPE if is_float64 else FLOAT_TYPE)

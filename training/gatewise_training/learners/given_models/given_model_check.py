@@ -36,7 +36,7 @@ def can_be_cloned(estimator: Any) -> bool:
 
 
 def unseen_answers(
-    plan: ValidationSplit,
+    split: ValidationSplit,
     estimator: Any,
     classes: NDArray[Any],
     x_calibration: NDArray[np.float32] | None,
@@ -49,16 +49,16 @@ def unseen_answers(
     Returns labels (n_validation,) and probabilities (n_validation, n_classes) of the validation
     rows, and labels (n_calibration,) of the calibration rows. Labels are class indices.
     """
-    training_rows = [rows for rows, _ in plan.folds]
+    training_rows = [rows for rows, _ in split.folds]
     if x_calibration is not None and len(training_rows) > 1:
-        training_rows.append(plan.fit_rows)  # for the calibration rows
+        training_rows.append(split.fit_rows)  # for the calibration rows
     models = []
     fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
-    for model in parallel_results(fits, shared_data=plan):
+    for model in parallel_results(fits, shared_data=split):
         models.append(model)
         report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
     answers = [
-        model.answers(plan.x[rows]) for model, (_, rows) in zip(models, plan.folds, strict=False)
+        model.answers(split.x[rows]) for model, (_, rows) in zip(models, split.folds, strict=False)
     ]
     calibration_labels = None if x_calibration is None else models[-1].labels(x_calibration)
     return (
@@ -69,17 +69,17 @@ def unseen_answers(
 
 
 def _clone(
-    plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
+    split: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
 ) -> HighCostModel:
     """Fit a clone on some rows, with the labels and column names that the user's fit had."""
-    x = named_rows(estimator, plan.x[rows])
-    weights = fit_weights(plan, estimator, rows)
-    fitted_clone = fit_clone(estimator, x, classes[plan.y[rows]], **weights)
-    return HighCostModel.from_model(fitted_clone, classes, plan.x.shape[1])
+    x = named_rows(estimator, split.x[rows])
+    weights = fit_weights(split, estimator, rows)
+    fitted_clone = fit_clone(estimator, x, classes[split.y[rows]], **weights)
+    return HighCostModel.from_model(fitted_clone, classes, split.x.shape[1])
 
 
 def excess_accuracy(
-    plan: ValidationSplit, labels: NDArray[np.int64], *, allow_missing: bool, seed: int
+    split: ValidationSplit, labels: NDArray[np.int64], *, allow_missing: bool, seed: int
 ) -> tuple[float, float] | None:
     """Compare a model that may have seen the rows with reference models that have not.
 
@@ -96,15 +96,15 @@ def excess_accuracy(
     from sklearn.svm import SVC
 
     references: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
-    if not allow_missing and len(plan.fit_rows) <= MAX_SMALL_ROWS:
+    if not allow_missing and len(split.fit_rows) <= MAX_SMALL_ROWS:
         references += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
-    y = plan.y[plan.validation_rows]
+    y = split.y[split.validation_rows]
     reference_is_correct = np.zeros(len(y), bool)
-    splitter = plan.splitter.take(plan.validation_rows)
+    splitter = split.splitter.take(split.validation_rows)
     for reference in references:
         predictions = [
-            reference.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen_rows])
-            for rows, unseen_rows in plan.folds
+            reference.fit(split.x[rows], split.y[rows]).predict(split.x[unseen_rows])
+            for rows, unseen_rows in split.folds
         ]
         is_correct = np.concatenate(predictions) == y
         if is_correct.sum() > reference_is_correct.sum():

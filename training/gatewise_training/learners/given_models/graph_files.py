@@ -68,7 +68,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
             if tensor.data_location == onnx.TensorProto.EXTERNAL
         ]
         if not external_tensors:
-            if model.functions:  # such as those of torch's exporter
+            if model.functions:  # torch's exporter writes functions
                 own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
                 unused = own_domains - _list_domains(model.graph)
@@ -312,7 +312,7 @@ class GraphTail:
 
         self.model = onnx.load_model_from_string(content)
         names = [name for node in self.model.graph.node for name in node.output]
-        # new names contain the number of names of an earlier tail, so that they are unique
+        # new names contain the number of names of an earlier tail, which makes them unique
         self._n_earlier = sum(name.startswith("gw_") for name in names)
 
     def add(

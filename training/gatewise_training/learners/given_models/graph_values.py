@@ -23,8 +23,8 @@ INPUT = "x"
 """Name of the graph's input."""
 
 IR_VERSION = 8
-"""Version of ONNX's file format in the release that brought the opset :data:`.OPSET`, so that each
-runtime with these operators reads the file."""
+"""Version of ONNX's file format in the release that introduced the opset :data:`.OPSET`. Each
+runtime with these operators can read it."""
 
 
 class GraphOfRows:
@@ -54,7 +54,7 @@ class GraphOfRows:
         return Value(self, output_name, np.dtype(dtype))
 
     def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
-        """Make the model with the outputs, by name; "label" is a vector, the others matrices."""
+        """Make the model with the outputs, by name; all but the vector "label" are matrices."""
         # a value may be several outputs, or the input, so each output gets a node of its name
         output_nodes = [
             helper.make_node("Identity", [value.name], [name]) for name, value in outputs.items()
@@ -98,8 +98,8 @@ class Value:
     def _as_value(self, operand: Any) -> Value:
         """Make a constant of an operand, unless it is a value.
 
-        A Python number gets the type that numpy gives it beside this value: float32 beside float32,
-        but float64 if it is a float beside integers.
+        A Python number gets the type that numpy gives it in an operation with this value: float32
+        with float32, but float64 for a float with integers.
         """
         if isinstance(operand, Value):
             return operand
@@ -156,7 +156,7 @@ class Value:
         return self._apply_binary("GreaterOrEqual", other, np.bool_)
 
     def equals(self, other: Any) -> Value:
-        """Mark the entries that equal those of another value."""
+        """Mark the entries that are equal in both values."""
         return self._apply_binary("Equal", other, np.bool_)
 
     def maximum(self, other: Any) -> Value:
@@ -191,7 +191,7 @@ class Value:
 
     def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
         """Sum the entries of each row, as one column."""
-        # opset 17 has the axes of ReduceSum as an input, and those of ReduceMax as an attribute
+        # in opset 17 the axes are an input of ReduceSum, but an attribute of ReduceMax
         axes = self.graph.constant([axis], np.int64)
         return self.graph.node("ReduceSum", [self, axes], self.dtype, keepdims=int(keepdims))
 
@@ -286,7 +286,7 @@ def sigmoid(margin: Value) -> Value:
     return margin.apply("Sigmoid")
 
 
-def normalised_rows(probabilities: Value) -> Value:
+def normalise_rows(probabilities: Value) -> Value:
     """Divide each row by its sum; a row of zeros gets equal shares, as in scikit-learn."""
     is_zero = probabilities.sum().equals(0.0)
     ones = (probabilities * 0.0) + 1.0  # in the shape of the probabilities, for any number of rows

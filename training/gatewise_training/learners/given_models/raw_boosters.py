@@ -27,7 +27,7 @@ CLASS_OF_LIBRARY = {
     "xgboost": "XGBClassifier",
     "catboost": "CatBoostClassifier",
 }
-"""Class of each library whose instances convert to the same trees as its boosters."""
+"""Classifier of each library that converts to the same trees as the library's boosters."""
 
 
 class RawBooster:

@@ -25,7 +25,7 @@ from gatewise_training.learners.given_models.graph_values import (
     Value,
     binary_probabilities,
     hstack,
-    normalised_rows,
+    normalise_rows,
     sigmoid,
 )
 from gatewise_training.learners.given_models.packable import Estimator, library_class_name
@@ -83,7 +83,7 @@ def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
     else:
         return GraphAnswers(answers.label, decision.softmax(), decision)
     probabilities = (
-        binary_probabilities(probabilities) if is_binary else normalised_rows(probabilities)
+        binary_probabilities(probabilities) if is_binary else normalise_rows(probabilities)
     )
     return GraphAnswers(answers.label, probabilities, decision)
 
@@ -322,7 +322,7 @@ def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
             continue
         class_indices = class_positions(calibrated_fold.classes, calibrated_fold.estimator.classes_)
         fold_probabilities.append(
-            normalised_rows(_move_to_classes(probabilities, class_indices, n_classes))
+            normalise_rows(_move_to_classes(probabilities, class_indices, n_classes))
         )
     return GraphAnswers.of_probabilities(
         _sum_values(fold_probabilities) / float(len(fold_probabilities))
@@ -345,7 +345,7 @@ def _write_one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
     columns = [_write_probabilities(member, x).columns([1]) for member in model.estimators_]
     if len(columns) == 1:
         return GraphAnswers(label, binary_probabilities(columns[0]), decision)
-    return GraphAnswers(label, normalised_rows(hstack(columns)), decision)
+    return GraphAnswers(label, normalise_rows(hstack(columns)), decision)
 
 
 def _write_one_vs_one(model: Estimator, x: Value) -> GraphAnswers:

@@ -91,8 +91,8 @@ def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProt
             "LabelEncoder", [label_name], ["label"], domain=ML_DOMAIN, **index_of_class
         )
     )
-    # declare both domains anew: skl2onnx omits a domain that it does not use, but the LabelEncoder
-    # needs ML_DOMAIN
+    # declare both domains again, because skl2onnx omits a domain that it does not use, and the
+    # LabelEncoder needs ML_DOMAIN
     del graph.output[:], model.opset_import[:]
     model.opset_import.extend(
         [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
@@ -114,7 +114,7 @@ def _raise_decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
     function. After the change, both name the same class, or the label shares the largest value.
     """
     assert answers.decision is not None
-    if n_classes == 2:  # one column, whose sign gives the label
+    if n_classes == 2:  # one column; its sign gives the label
         return answers.decision
     is_label = answers.label.reshape([-1, 1]).equals(np.arange(n_classes)[None, :])
     return is_label.where(answers.decision.max(), answers.decision)

@@ -1,7 +1,7 @@
 """The graph of a closure problem as a flow network, and a first flow through it.
 
-An edge leads from a node to an acquisition, whose column it names; a use is the place of an edge in
-the list of its acquisition.
+An edge leads from a node to an acquisition and holds the acquisition's column. A use is the
+position of an edge in the list of its acquisition.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _subtract_outflows(network: Any, residual: Any) -> None:
         if inflow <= column_capacity[column]:
             column_capacity[column] -= inflow
             continue
-        # take the surplus back edge by edge rather than in proportion, so that integers stay exact
+        # take the surplus back edge by edge, because proportional parts of integers are not exact
         surplus = inflow - column_capacity[column]
         use = network.column_start[column + 1] - 1
         while surplus > 0.0 and use >= network.column_start[column]:

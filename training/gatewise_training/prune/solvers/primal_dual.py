@@ -12,9 +12,9 @@ because any feasible multipliers prove one.
   smaller sum never gives a better bound. Each step is therefore projected onto a simplex for each
   acquisition.
 - The step length is Polyak's, computed from the gap, and the steps are weighted by the prices.
-- The direction is an average over steps, whose limit is the fractional optimum (Barahona & Anbil,
-  "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are repaired
-  (:func:`.primal_heuristics.repair`).
+- The direction is an average over steps, which converges to the fractional optimum (Barahona &
+  Anbil, "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are
+  repaired (:func:`.primal_heuristics.repair`).
 
 The method proves the gap between `objective` and `bound`. If the frontier is steep, many prunings
 are nearly optimal and the gap closes slowly. The minimum cut is then the better solver.
