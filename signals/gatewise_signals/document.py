@@ -136,9 +136,7 @@ def write_signal(signal: SignalInput) -> SignalRecord:
     )
 
 
-def read_signal(
-    record: SignalRecord, feature_names: tuple[str, ...], *, file: str = ""
-) -> SignalInput:
+def read_signal(record: SignalRecord, feature_names: tuple[str, ...]) -> SignalInput:
     """Make the signal input that a record describes.
 
     The blocks must compute the features `feature_names`, which may end with ``window`` for the
@@ -146,7 +144,7 @@ def read_signal(
     """
 
     def document_error(field: str, problem: object) -> DocumentError:
-        return DocumentError(file, field, str(problem))
+        return DocumentError("", field, str(problem))
 
     # make the steps, each of which reads steps before it
     steps: list[Step] = []

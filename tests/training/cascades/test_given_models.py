@@ -22,7 +22,7 @@ from sklearn.svm import LinearSVC
 
 from gatewise.errors import InputError
 from gatewise_training import AdaptLin, ConfidenceCascade, L1Cascade, StagedCascade
-from gatewise_training.data.input_checks import check_training
+from gatewise_training.data.input_checks import FitArguments, check_training
 from gatewise_training.learners.given_models.packable import needs_backend
 
 pytestmark = pytest.mark.slow  # many fits
@@ -202,7 +202,7 @@ def test_probabilities_of_rows_without_weight_are_dropped():
     probabilities = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
     weights = np.arange(len(y)) % 2
     checked_table = check_training(
-        StagedCascade(), X, y, weights, None, high_cost_predictions=probabilities
+        StagedCascade(), FitArguments(X, y, weights, high_cost_predictions=probabilities)
     )
     np.testing.assert_array_equal(checked_table.high_cost_probabilities, probabilities[1::2])
 

@@ -26,6 +26,7 @@ from gatewise_training import (
     TableEncoder,
 )
 from gatewise_training.data.input_checks import (
+    FitArguments,
     check_classes,
     check_costs,
     check_training,
@@ -93,7 +94,7 @@ def test_nullable_labels_keep_their_integers_and_booleans():
         (large_labels, "Int64", large_labels[:2]),
         ([True, False] * 4, "boolean", [False, True]),
     ):
-        table = check_training(CEGBClassifier(), x, pd.Series(labels, dtype=dtype), None, None)
+        table = check_training(CEGBClassifier(), FitArguments(x, pd.Series(labels, dtype=dtype)))
         assert table.classes.tolist() == classes
         assert table.classes.dtype.kind in "ib"
     for y, validation, message in (
@@ -102,7 +103,7 @@ def test_nullable_labels_keep_their_integers_and_booleans():
         ([0, 1] * 4, (x, [None, *[0, 1] * 3, 0]), "validation label None"),
     ):
         with pytest.raises(InputError, match=message):
-            check_training(CEGBClassifier(), x, y, None, validation)
+            check_training(CEGBClassifier(), FitArguments(x, y, validation=validation))
 
 
 @pytest.mark.parametrize(

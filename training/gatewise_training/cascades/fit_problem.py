@@ -120,9 +120,7 @@ def cross_fit_settings(
         One candidate with one stage for each stage of each fit, in this order.
     """
     split = problem.split
-    training_rows = [rows for rows, _ in split.folds]
-    if len(training_rows) > 1:
-        training_rows.append(split.fit_rows)
+    training_rows = split.rows_of_all_fits
     jobs = [
         joblib.delayed(_fit_setting)(fit_number, rows)
         for fit_number in range(len(fits))

@@ -116,16 +116,7 @@ class ClassifierFit(RecordingModel):
     def _check_and_store_table(self, rows: FitArguments) -> Table:
         """Check the rows, and set the classes, ranges, prices and bounds of the classifier."""
         self._read_blocks(rows.X)
-        table = check_training(
-            self,
-            rows.X,
-            rows.y,
-            rows.sample_weight,
-            rows.validation,
-            high_cost_predictions=rows.high_cost_predictions,
-            groups=rows.groups,
-            time=rows.time,
-        )
+        table = check_training(self, rows)
         if table.validation is None and table.splitter.is_random:
             stage_columns, _ = self._read_columns()
             # the warning names the line that calls `fit`, which calls `_fit_rows`

@@ -168,31 +168,24 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
         )
 
 
-def check_training(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    validation: Any,
-    *,
-    high_cost_predictions: Any = None,
-    groups: Any = None,
-    time: Any = None,
-) -> Table:
+def check_training(estimator: Any, arguments: FitArguments) -> Table:
     """Check the arguments of a fit; return them as one record."""
-    table = as_pandas(X)
-    check_labels_known(y)
-    X, y = _validate(estimator, table, _convert_to_numpy(y))
+    table = as_pandas(arguments.X)
+    check_labels_known(arguments.y)
+    X, y = _validate(estimator, table, _convert_to_numpy(arguments.y))
     check_classes(y)
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))
     # leave out rows of weight 0
-    weight, validation, splitter = check_splits(X, sample_weight, groups, time, validation)
+    weight, validation, splitter = check_splits(
+        X, arguments.sample_weight, arguments.groups, arguments.time, arguments.validation
+    )
     has_weight = weight > 0
     high_cost_probabilities = None
-    if high_cost_predictions is not None:
+    if arguments.high_cost_predictions is not None:
         shape = len(X), len(np.unique(y[has_weight]))
-        high_cost_probabilities = _check_predictions(high_cost_predictions, shape)[has_weight]
+        all_probabilities = _check_predictions(arguments.high_cost_predictions, shape)
+        high_cost_probabilities = all_probabilities[has_weight]
     if not has_weight.all():
         X = X[has_weight]
         y = y[has_weight]

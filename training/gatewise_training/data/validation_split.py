@@ -120,6 +120,12 @@ class ValidationSplit:
         """The rows that the final model is fitted on."""
         return np.arange(len(self.x)) if len(self.folds) > 1 else self.folds[0][0]
 
+    @property
+    def rows_of_all_fits(self) -> list[Rows]:
+        """The fit rows of each fold and, if there are several folds, of the final model."""
+        rows_of_folds = [rows for rows, _ in self.folds]
+        return [*rows_of_folds, self.fit_rows] if len(self.folds) > 1 else rows_of_folds
+
 
 def cross_fit(
     split: ValidationSplit, fit: Fit[Model], predict: Callable[[Model, Rows], NDArray[Any]]

@@ -142,9 +142,7 @@ class BudgetForest(ForestModel):
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         split = problem.split
         # one forest for each fold and, if there are several folds, one for all rows
-        row_sets = [rows for rows, _ in split.folds]
-        if len(row_sets) > 1:
-            row_sets.append(split.fit_rows)
+        row_sets = split.rows_of_all_fits
         codes = Codes.of_table(split.x[split.fit_rows])
         code_position = np.zeros(len(split.x), np.intp)
         code_position[split.fit_rows] = np.arange(len(split.fit_rows))

@@ -30,6 +30,8 @@ N_BETS = 60
 PRIOR_ROWS = 1
 """Weight of the first guess at the variance, in rows; low, because the guess is the largest
 possible variance."""
+TAIL_PROBABILITY = (1.0 - 0.95) / 2.0
+"""Probability of each tail beyond a 95 % interval."""
 MAX_STAKE = 0.9
 """Largest share of the wealth that one row may lose; below 1, so that the wealth stays above 0."""
 
@@ -46,15 +48,14 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
     return np.asarray(stats.binom.cdf(np.asarray(counts), n, bound), np.float64)
 
 
-def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Get the exact (Clopper-Pearson) interval of a rate, given `count` events on `n` rows.
+def exact_interval(count: int, n: int) -> tuple[float, float]:
+    """Get the exact (Clopper-Pearson) 95 % interval of a rate, given `count` events on `n` rows.
 
     >>> [round(end, 3) for end in exact_interval(48, 50)]
     [0.863, 0.995]
     """
-    tail_probability = (1.0 - confidence) / 2.0
-    low = 0.0 if count == 0 else float(stats.beta.ppf(tail_probability, count, n - count + 1))
-    high = 1.0 if count == n else float(stats.beta.isf(tail_probability, count + 1, n - count))
+    low = 0.0 if count == 0 else float(stats.beta.ppf(TAIL_PROBABILITY, count, n - count + 1))
+    high = 1.0 if count == n else float(stats.beta.isf(TAIL_PROBABILITY, count + 1, n - count))
     return low, high
 
 

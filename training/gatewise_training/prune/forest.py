@@ -117,21 +117,15 @@ class Forest:
         """Total weight of the training rows that each node misclassifies as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
-    def with_counts_of(
-        self,
-        x: NDArray[np.float32],
-        y: NDArray[np.int64],
-        weight: NDArray[np.float64] | None = None,
-    ) -> Forest:
+    def with_counts_of(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> Forest:
         """Replace the counts by counts of other rows, such as all training rows.
 
-        Shapes: `x` (n, n_features), `y` (n,) class indices, `weight` (n,).
+        Shapes: `x` (n, n_features), `y` (n,) class indices.
         """
-        weight = np.ones(len(y)) if weight is None else weight
         leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
         counts = np.zeros_like(self.counts)
         for leaf in leaves:
-            np.add.at(counts, (leaf, y), weight)
+            np.add.at(counts, (leaf, y), 1.0)
         # a parent's index is below its children's
         for node in range(self.n_nodes - 1, -1, -1):
             if self.parent[node] >= 0:

@@ -49,9 +49,9 @@ def unseen_answers(
     Returns labels (n_validation,) and probabilities (n_validation, n_classes) of the validation
     rows, and labels (n_calibration,) of the calibration rows. Labels are class indices.
     """
-    training_rows = [rows for rows, _ in split.folds]
-    if x_calibration is not None and len(training_rows) > 1:
-        training_rows.append(split.fit_rows)  # for the calibration rows
+    # the final model is needed for the calibration rows only
+    n_folds = len(split.folds)
+    training_rows = split.rows_of_all_fits[: n_folds if x_calibration is None else None]
     models = []
     fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
     for model in parallel_results(fits, shared_data=split):

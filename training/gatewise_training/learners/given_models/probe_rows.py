@@ -62,13 +62,12 @@ class ProbeRows:
         *,
         allow_missing: bool = False,
         n_rows: int = N_ROWS,
-        seed: int = 0,
     ) -> ProbeRows:
         """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
         `predict` is a function from rows to labels. Rows have NaN only with `allow_missing`.
         """
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         n_columns = sample.shape[1]
         n = max(min(n_rows, MAX_TOTAL_VALUES // n_columns), 40)  # a few rows of each kind at least
         values_by_column = critical_values(model, sample, rng)
