@@ -18,7 +18,7 @@ from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
-from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.growth import TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
@@ -71,7 +71,7 @@ def _score_and_cost(
     target = ValueTarget.standardised(grades.astype(np.float64), np.ones(len(grades)))
     growth = TreeGrowth(num_leaves=15, learning_rate=0.1, patience=None)
     charge = Charge(SplitPrices(costs, "lazy", 0.0), strength, rows)
-    trees, _ = grow(rows, target, growth, charge, rounds=n_rounds)
+    trees, _ = boost_trees(rows, target, growth, charge, rounds=n_rounds)
     test_rows = fold.test[0]
     return (
         fold.test_truth.score(trees.margins(test_rows)[:, 0]),
@@ -102,7 +102,7 @@ def measure_multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) 
     points = []
     for strength in SPLIT_STRENGTHS:
         growth = TreeGrowth(num_leaves=15, learning_rate=0.2, patience=None)
-        trees, _ = grow(
+        trees, _ = boost_trees(
             pixels, target, growth, Charge(pixel_prices, strength, pixels), rounds=n_rounds
         )
         scores, costs = [], []

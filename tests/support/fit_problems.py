@@ -26,5 +26,5 @@ def make_problem(x: Any, y: Any, costs: FeatureCosts | None = None) -> FitProble
         n_classes=len(np.unique(y)),
         costs=costs,
         seed=0,
-        report=lambda *_: None,
+        report_progress=lambda *_: None,
     )

@@ -23,7 +23,7 @@ from gatewise_training.adapt.alternation import (
     featureless_pair,
     set_up_m_step,
 )
-from gatewise_training.adapt.gated_trees import grow
+from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.lin import AdaptLin, fit_path
 from gatewise_training.adapt.lstsq import AdaptLstsq
 from gatewise_training.adapt.m_step import LinearPair
@@ -191,8 +191,8 @@ def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_class
     training_sample = draw_sample(n_classes, costs, n=500)
     growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
     # with p_full=0 no row may be offloaded; p_full=None grows trees without a gate
-    adapt_trees = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
-    miser_trees = grow(training_sample, growth, 0.004, p_full=None, seed=0)
+    adapt_trees = grow_gated_trees(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
+    miser_trees = grow_gated_trees(training_sample, growth, 0.004, p_full=None, seed=0)
     n_margins = 1 if n_classes == 2 else n_classes
     assert (adapt_trees.n_outputs, miser_trees.n_outputs) == (n_margins + 1, n_margins)
     f1_trees, _ = adapt_trees.select_trees(np.flatnonzero(adapt_trees.output < n_margins).tolist())
@@ -207,7 +207,7 @@ def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_class
 def test_first_order_trees_fit_the_gradient_by_least_squares():
     training_sample = draw_sample(n=400, costs=FeatureCosts.uniform(6))
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
-    model = grow(training_sample, growth, 0.0, p_full=None, seed=0)
+    model = grow_gated_trees(training_sample, growth, 0.0, p_full=None, seed=0)
     base_margin = float(model.base[0])
     margin_changes = model.margins(training_sample.x)[:, 0] - base_margin
     smaller_change, larger_change = np.unique(margin_changes)
@@ -229,7 +229,7 @@ def test_the_first_use_of_a_group_pays_its_shared_price_once(p_full):
     def find_used_features(costs, nats):
         training_sample = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
         gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
-        trees = grow(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
+        trees = grow_gated_trees(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
         used_features = set(trees.feature[trees.feature >= 0].tolist())
         return tuple(sorted(used_features - {2}))  # feature 2 is noise, which cheap splits may use
 

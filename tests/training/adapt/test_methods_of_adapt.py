@@ -17,7 +17,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, L1Cascade
 from gatewise_training.adapt import base
 from gatewise_training.adapt.alternation import alternate, set_up_m_step
-from gatewise_training.adapt.gated_trees import grow
+from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
@@ -171,7 +171,7 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
     # (1 - q) (p - y) and (1 - q) p (1 - p) for f1, and sigmoid(0) - q and 1/4 for the gate.
     sample = make_sample()
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0)
-    model = grow(sample, growth, 0.0, p_full=p_full, seed=0)
+    model = grow_gated_trees(sample, growth, 0.0, p_full=p_full, seed=0)
     margins = model.margins(sample.x)
     base_margins = np.full((len(sample.x), 1), float(model.base[0]))
     target = sample.y[:, None].astype(float)

@@ -12,7 +12,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training import CEGBClassifier, CEGBRegressor
-from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.growth import TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
@@ -141,7 +141,9 @@ def test_trees_with_split_prices_by_feature_follow_equation_13(
     margins = np.zeros(N_ROWS)
     n_splits = 0
     for n_rounds in (1, 2, 3):
-        trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
+        trees, n_best_rounds = boost_trees(
+            x, target, growth, Charge(prices, penalty, x), rounds=n_rounds
+        )
         splits, margin_changes = plain_grower.grow_tree(margins - y)
         margins = margins + margin_changes
         if n_best_rounds < n_rounds:  # no further split is worth its price
@@ -172,7 +174,7 @@ def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
             break
         margins = margins + margin_changes
         features.append(splits[0][0])
-    trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
+    trees, n_best_rounds = boost_trees(x, target, growth, Charge(prices, penalty, x), rounds=12)
     assert n_best_rounds == len(features) >= 3  # the growth ends when no split is worth its price
     assert trees.feature[trees.roots].tolist() == features
     np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.growth import TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 from gatewise_training.learners.boosting import tree_params
@@ -114,7 +114,7 @@ def test_every_split_is_the_best_by_equations_12_and_13(growth_order, alpha, see
     margins = np.zeros(len(x))
     for n_rounds in (1, 2):  # the first tree of the second fit is that of the first fit
         charge = Charge(SplitPrices(FeatureCosts(price), "lazy", alpha), penalty, x)
-        trees, n_best_rounds = grow(x, target, growth, charge, rounds=n_rounds, seed=0)
+        trees, n_best_rounds = boost_trees(x, target, growth, charge, rounds=n_rounds, seed=0)
         assert n_best_rounds == n_rounds
         # the gradient of the squared error is the margin less y
         problem = TreeProblem(x, margins - y, acquired, price_unit * price, price_unit * alpha)
@@ -168,7 +168,7 @@ def test_trees_equal_those_of_lightgbm_with_the_same_penalties():
         target = ValueTarget(y, np.ones(len(y)), 1.0)
         growth = TreeGrowth(n_rounds=15, patience=None, num_leaves=15, learning_rate=0.1)
         charge = Charge(SplitPrices(FeatureCosts(price), accounting, alpha), penalty, x)
-        trees, _ = grow(x, target, growth, charge)
+        trees, _ = boost_trees(x, target, growth, charge)
         booster = lgb.train(
             tree_params(0) | {
                 "objective": "regression", "num_leaves": 15, "cegb_tradeoff": 1.0,

@@ -9,7 +9,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
+from gatewise_training.cegb.growth import TreeGrowth, boost_trees, cegb_settings
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.learners.boosting import fit_boosting, tree_params
@@ -41,7 +41,7 @@ def test_trees_without_prices_are_those_of_plain_boosting(n_classes):
     x, target = draw_rows_and_target(1500, n_classes)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.0, x)
     assert charge.params == {}
-    trees, _ = grow(x, target, make_growth(n_rounds=5, num_leaves=7), charge)
+    trees, _ = boost_trees(x, target, make_growth(n_rounds=5, num_leaves=7), charge)
     boosting_params = {"num_leaves": 7, "max_delta_step": 0.0}
     boosted_trees, _ = fit_boosting(x, target.y, n_classes, max_rounds=5, params=boosting_params)
     np.testing.assert_allclose(trees.margins(x), boosted_trees.margins(x), atol=2e-2)
@@ -110,7 +110,7 @@ def test_tables_too_large_for_lightgbms_lazy_penalty_are_refused():
 def test_first_order_leaves_are_mean_gradients():
     x, target = draw_rows_and_target(1000)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "coupled"), 0.001, x)
-    trees, _ = grow(x, target, make_growth(newton=False), charge)
+    trees, _ = boost_trees(x, target, make_growth(newton=False), charge)
     base_margins = target.base_margins()
     gradient = (1 / (1 + np.exp(-base_margins[0])) - target.y).astype(np.float64)
     leaf_values = trees.margins(x)[:, 0] - trees.base[0]
@@ -127,7 +127,9 @@ def test_loss_on_validation_rows_ends_the_growth():
     validation = x[validation_rows], target.take(validation_rows)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
     growth = make_growth(n_rounds=400, patience=10, num_leaves=31)
-    trees, n_best_rounds = grow(x[rows], target.take(rows), growth, charge, validation=validation)
+    trees, n_best_rounds = boost_trees(
+        x[rows], target.take(rows), growth, charge, validation=validation
+    )
     assert 5 < n_best_rounds < 390  # neither the first rounds nor the last possible ones
     assert trees.n_trees == n_best_rounds
 
@@ -137,7 +139,7 @@ def test_loss_on_validation_rows_ends_the_growth():
     def compute_loss_after(n_rounds):
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
         return compute_validation_loss(
-            grow(x[rows], target.take(rows), growth, charge, rounds=n_rounds)[0]
+            boost_trees(x[rows], target.take(rows), growth, charge, rounds=n_rounds)[0]
         )
 
     best_loss = compute_loss_after(n_best_rounds)
@@ -154,7 +156,7 @@ def test_model_is_the_prior_if_no_split_is_worth_its_price(accounting, n_classes
     # a very high penalty, or features with one value or none
     for rows, penalty in ((x, 1e6), (np.ones_like(x), 0.0), (np.full_like(x, np.nan), 0.0)):
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), accounting), penalty, rows)
-        trees, n_best_rounds = grow(rows, target, make_growth(n_rounds=5), charge)
+        trees, n_best_rounds = boost_trees(rows, target, make_growth(n_rounds=5), charge)
         assert n_best_rounds == 0
         assert not trees.visited_features(rows).any()
         np.testing.assert_allclose(

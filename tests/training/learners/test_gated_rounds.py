@@ -7,7 +7,7 @@ import pytest
 
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt import gated_trees
-from gatewise_training.adapt.gated_trees import grow
+from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
 
@@ -38,9 +38,9 @@ def test_compiled_trees_equal_those_of_lightgbm(
     sample = make_sample(n_classes)
     growth = Growth(n_rounds=5, num_leaves=n_leaves, max_depth=max_depth, newton=newton)
     settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
-    compiled_trees = grow(sample, growth, 0.0, **settings)
+    compiled_trees = grow_gated_trees(sample, growth, 0.0, **settings)
     monkeypatch.setattr(gated_trees, "MAX_SMALL_ROWS", 0)  # larger samples are left to LightGBM
-    lightgbm_trees = grow(sample, growth, 0.0, **settings)
+    lightgbm_trees = grow_gated_trees(sample, growth, 0.0, **settings)
     assert compiled_trees.n_trees == 5 * (lightgbm_trees.n_outputs - 1) + 3
     differences = compiled_trees.margins(sample.x) - lightgbm_trees.margins(sample.x)
     # a few rows differ, because LightGBM estimates the rows of a leaf from its hessian
@@ -52,7 +52,11 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
     sample = make_sample(2, costs)
     growth = Growth(n_rounds=20, num_leaves=8)
     feature_sets = [
-        set(grow(sample, growth, gamma, p_full=0.3, warm_up=5, seed=0).used_features().tolist())
+        set(
+            grow_gated_trees(sample, growth, gamma, p_full=0.3, warm_up=5, seed=0)
+            .used_features()
+            .tolist()
+        )
         for gamma in (1.0, 0.05, 0.01, 0.0)
     ]
     assert feature_sets[0] == set()
@@ -60,7 +64,7 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
     if costs is not None:  # on LightGBM several trees of one round may pay for the same group
         return
     monkeypatch.setattr(gated_trees, "MAX_SMALL_ROWS", 0)
-    lightgbm_trees = grow(sample, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
+    lightgbm_trees = grow_gated_trees(sample, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
     assert set(lightgbm_trees.used_features().tolist()) == feature_sets[1]
 
 
@@ -70,7 +74,7 @@ def test_missing_values_go_to_the_child_with_the_larger_gain():
     x[rng.random(600) < 0.3, 0] = np.nan
     y = (np.isnan(x[:, 0]) | (x[:, 0] > 1)).astype(np.int64)
     sample = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
-    trees = grow(sample, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
+    trees = grow_gated_trees(sample, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
     # missing values go to the side of the high values, which have their class
     assert ((trees.margins(x)[:, 0] > 0) == y).mean() > 0.98
     np.testing.assert_array_equal(trees.margins(x), trees.run(x))

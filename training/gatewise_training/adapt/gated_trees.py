@@ -32,7 +32,7 @@ from gatewise_training.learners.boosting import (
     objective_of,
     tree_params,
 )
-from gatewise_training.learners.gated_rounds import boost
+from gatewise_training.learners.gated_rounds import grow_rounds
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 from gatewise_training.learners.losses import (
     HESSIAN_FLOOR,
@@ -54,7 +54,7 @@ FEW_LEAVES = 8
 """Number of leaves of a tree on few rows."""
 
 
-def grow(
+def grow_gated_trees(
     sample: Sample,
     growth: Growth,
     gamma: float,
@@ -83,7 +83,7 @@ def grow(
     )
     warm_up = warm_up if p_full else growth.n_rounds
     if len(sample.x) <= MAX_SMALL_ROWS:
-        return boost(
+        return grow_rounds(
             sample.codes,
             target,
             sample.weight,

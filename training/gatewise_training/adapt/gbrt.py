@@ -25,7 +25,7 @@ from sklearn.utils._param_validation import Interval
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
-from gatewise_training.adapt.gated_trees import grow
+from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cegb.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
@@ -139,7 +139,9 @@ class AdaptGBRT(Growth, Adapt):
     ) -> list[Stage]:
         stages = []
         for gamma in shared_settings:
-            trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
+            trees = grow_gated_trees(
+                sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed
+            )
             for tree_share in self.prefixes:
                 first_trees, _ = trees.select_trees(range(round(tree_share * trees.n_trees)))
                 stages.append(as_stage(first_trees, sample.n_classes))
@@ -159,7 +161,7 @@ def _price_short_fit(sample: Sample, method: AdaptGBRT, p_full: float, gamma: fl
     short_method = copy.copy(method)
     short_method.n_rounds = max(1, round(SHORT_FIT_ROUNDS_SHARE * method.n_rounds))
     warm_up = round(SHORT_FIT_ROUNDS_SHARE * method.warm_up)
-    trees = grow(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
+    trees = grow_gated_trees(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
     return sample.costs.price(trees.used_features())
 
 

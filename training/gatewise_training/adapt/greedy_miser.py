@@ -3,7 +3,7 @@
 Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It is
 Adapt-GBRT without offloading (P_full = 0). The function that grows Adapt-GBRT's trees also grows
 GreedyMiser's, without a gate (``p_full=None`` in
-:func:`gatewise_training.adapt.gated_trees.grow`).
+:func:`gatewise_training.adapt.gated_trees.grow_gated_trees`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from gatewise.models.stage import Stage
-from gatewise_training.adapt.gated_trees import grow
+from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, cross_fit_settings
@@ -87,7 +87,7 @@ def _fit_rows(
 ) -> list[Stage]:
     """Fit one model; return stages of its first rounds and, last, of all rounds."""
     sample = sample.take(rows)
-    trees = grow(sample, method, gamma, p_full=None, seed=seed)
+    trees = grow_gated_trees(sample, method, gamma, p_full=None, seed=seed)
     stages = []
     for round_share in sorted({*method.prefixes, 1.0}):
         first_trees = first_rounds(trees, round_share)

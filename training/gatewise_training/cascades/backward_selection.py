@@ -47,7 +47,7 @@ def backward_sequences(
     nested_masks: list[NDArray[np.bool_]] = []
     while costs.price(is_remaining) > 0:  # dropping free features would save nothing
         n_dropped = len(units) - sum(bool(is_remaining[unit].any()) for unit in units)
-        problem.report(n_dropped, 2 * len(units), "choosing features")
+        problem.report_progress(n_dropped, 2 * len(units), "choosing features")
         # the cheapest columns first, because the booster splits on the first of equal columns
         gains = boosted_gains(problem, rows, columns_by_price[is_remaining[columns_by_price]])
         is_remaining = _drop_least_useful(gains, is_remaining, units, costs)

@@ -23,7 +23,7 @@ from gatewise_training.data.input_checks import (
     UNIT_INTERVAL,
     Constraints,
     FitArguments,
-    Table,
+    TrainingTable,
     Validation,
     is_fitted,
 )
@@ -178,7 +178,7 @@ class CascadeClassifier(BudgetedClassifier):
             )
         )
 
-    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
+    def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
         model = self._high_cost_model
         # a fixed model is used as it is; any other model is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))

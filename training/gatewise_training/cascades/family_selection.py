@@ -63,7 +63,7 @@ class FamilySelection:
     problem: FitProblem
     families: Sequence[str]
     bounds: Bounds
-    report: Callable[[int, int], None]
+    report_progress: Callable[[int, int], None]
     probe_step: int = 3  # one set in this many tries all families
     # stages selected so far; sets that have one are not fitted again
     best_stages: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class FamilySelection:
         ) -> None:
             nonlocal n_done
             self._fit_and_compare(
-                jobs, lambda n: self.report(min(n_done + n, n_total), n_total), split
+                jobs, lambda n: self.report_progress(min(n_done + n, n_total), n_total), split
             )
             n_done += len(jobs)
 
@@ -169,7 +169,7 @@ class FamilySelection:
     def _fit_and_compare(
         self,
         jobs: Sequence[tuple[FeatureSet, str]],
-        report: Callable[[int], None],
+        report_progress: Callable[[int], None],
         split: ValidationSplit,
     ) -> None:
         """Fit stages on the rows of a split; a fit on all rows replaces the trial on a sample."""
@@ -189,7 +189,7 @@ class FamilySelection:
         for n_done, ((features, family), (stage, outputs)) in enumerate(
             zip(jobs, fitted_stages, strict=True)
         ):
-            report(n_done)
+            report_progress(n_done)
             if not self.bounds.allows(stage):
                 self.rejected_sizes.append(packed_bytes((stage,)))
                 continue
@@ -237,7 +237,7 @@ def single_models(problem: FitProblem, family: str, n_subsets: int) -> list[Fitt
         problem,
         (family,),
         Bounds().with_shape(best_shape(problem, (family,))),
-        lambda n_done, n_total: problem.report(
+        lambda n_done, n_total: problem.report_progress(
             n_total + n_done, 2 * n_total, "fitting low-cost models"
         ),
     )

@@ -13,7 +13,7 @@ from gatewise.acquisition import AcquiredMask
 from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
-from gatewise_training.data.input_checks import Table
+from gatewise_training.data.input_checks import TrainingTable
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -47,8 +47,8 @@ class FitProblem:
     n_classes: int
     costs: FeatureCosts  # of the columns of `split`
     seed: int
-    report: Progress  # called as ``report(done, total, what)``
-    calibration: Table | None = None  # with the columns of `split`, if there is a guarantee
+    report_progress: Progress  # called as ``report_progress(n_done, n_total, step_name)``
+    calibration: TrainingTable | None = None  # with the columns of `split`, if there is a guarantee
     cloud_calibration: NDArray[np.float32] | None = None  # the same rows for `cloud_split`
     high_cost: UnseenAnswers | None = None
     tree_shape: TreeShape | None = None  # best shape of trees on the columns of `split`, if known
@@ -129,7 +129,7 @@ def cross_fit_settings(
     fitted_stages: list[list[Stage]] = []
     for stages in parallel_results(jobs, shared_data=fits):
         fitted_stages.append(stages)
-        problem.report(len(fitted_stages), len(jobs), step_name)
+        problem.report_progress(len(fitted_stages), len(jobs), step_name)
     candidates = []
     for fit_number in range(0, len(fitted_stages), len(training_rows)):
         fold_stages = fitted_stages[fit_number : fit_number + len(split.folds)]

@@ -28,7 +28,7 @@ from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cascades.recording import RecordingModel
 from gatewise_training.data.calibration_rows import split_calibration_rows
-from gatewise_training.data.input_checks import FitArguments, Table, check_training
+from gatewise_training.data.input_checks import FitArguments, TrainingTable, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
@@ -76,7 +76,7 @@ class ClassifierFit(RecordingModel):
         """Fit the method's candidate cascades, the unpenalised one last."""
         raise NotImplementedError
 
-    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
+    def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
         """Get the problem with a high-cost model and its answers, if the method has one."""
         return problem
 
@@ -97,14 +97,14 @@ class ClassifierFit(RecordingModel):
         table, calibration = self._set_calibration_rows_aside(table, seed)
         # one thread per fit, because more threads would wait for each other; joblib runs fits in
         # parallel
-        with threadpool_limits(1), progress(f"fit {type(self).__name__}") as report:
-            problem = self._pose_problem(table, calibration, seed, report)
+        with threadpool_limits(1), progress(f"fit {type(self).__name__}") as report_progress:
+            problem = self._pose_problem(table, calibration, seed, report_progress)
             problem = self._with_high_cost_model(problem, table)
             self._set_high_cost_model(problem)
             candidates = self._fit_candidates(problem)
             candidates = self._split_by_cost(candidates)
             candidates = self._split_by_bytes(problem, candidates)
-            report(1, 1, "thresholds")
+            report_progress(1, 1, "thresholds")
             self._find_frontier(problem, candidates)
             self._keep_candidates(candidates)
             self._activate(self._choose_by_settings())
@@ -113,7 +113,7 @@ class ClassifierFit(RecordingModel):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _check_and_store_table(self, rows: FitArguments) -> Table:
+    def _check_and_store_table(self, rows: FitArguments) -> TrainingTable:
         """Check the rows, and set the classes, ranges, prices and bounds of the classifier."""
         self._read_blocks(rows.X)
         table = check_training(self, rows)
@@ -148,7 +148,9 @@ class ClassifierFit(RecordingModel):
             self.classes_.tolist(), self.min_recall, self.min_precision, self._split_max_loss()[1]
         )
 
-    def _set_calibration_rows_aside(self, table: Table, seed: int) -> tuple[Table, Table | None]:
+    def _set_calibration_rows_aside(
+        self, table: TrainingTable, seed: int
+    ) -> tuple[TrainingTable, TrainingTable | None]:
         """Set calibration rows aside if there is a guarantee."""
         if self.guarantee is None:
             return table, None
@@ -164,7 +166,11 @@ class ClassifierFit(RecordingModel):
             promise.check_rows(truth, splitter)
 
     def _pose_problem(
-        self, table: Table, calibration: Table | None, seed: int, report: Progress
+        self,
+        table: TrainingTable,
+        calibration: TrainingTable | None,
+        seed: int,
+        report_progress: Progress,
     ) -> FitProblem:
         """Split the rows into folds, and the columns between the stages and the cloud."""
         split = ValidationSplit.choose(
@@ -189,7 +195,7 @@ class ClassifierFit(RecordingModel):
             n_classes=len(table.classes),
             costs=costs,
             seed=seed,
-            report=report,
+            report_progress=report_progress,
             calibration=calibration,
             cloud_calibration=cloud_calibration,
         )

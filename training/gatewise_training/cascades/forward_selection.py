@@ -79,7 +79,7 @@ def forward_sets(
     nested_masks: list[NDArray[np.bool_]] = []
     max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
     while np.any(gains_per_cost > -np.inf) and costs.price(is_acquired) < max_cost:
-        problem.report(len(nested_masks), 2 * len(units), "choosing features")
+        problem.report_progress(len(nested_masks), 2 * len(units), "choosing features")
         # try the most promising acquisition until it remains the most promising
         errors: dict[int, float] = {}
         while (best_unit := int(np.argmax(gains_per_cost))) not in errors:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError, one_line
 from gatewise_training.cascades.fit_problem import FitProblem, UnseenAnswers
 from gatewise_training.cascades.fitting import ClassifierFit
-from gatewise_training.data.input_checks import Table
+from gatewise_training.data.input_checks import TrainingTable
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
@@ -30,13 +30,15 @@ WARNING_LEVEL = 7
 """Stack level of a warning in this module, so that it names the caller of `fit`."""
 
 
-def trained_answers(system: ClassifierFit, problem: FitProblem, table: Table) -> UnseenAnswers:
+def trained_answers(
+    system: ClassifierFit, problem: FitProblem, table: TrainingTable
+) -> UnseenAnswers:
     """Train a high-cost model, or fit the user's unfitted model."""
     if table.high_cost_probabilities is not None:
         raise InputError(
             "high_cost_predictions are the answers of a fitted high_cost_model: give it as well"
         )
-    problem.report(0, 1, "high-cost model")
+    problem.report_progress(0, 1, "high-cost model")
     trained_model = train_high_cost_model(
         problem.cloud_split,
         problem.n_classes,
@@ -44,7 +46,7 @@ def trained_answers(system: ClassifierFit, problem: FitProblem, table: Table) ->
         names=getattr(system, "feature_names_in_", None),
         allow_missing=system.allow_missing,
         seed=problem.seed,
-        report=lambda step_name: problem.report(0, 1, step_name),
+        report=lambda step_name: problem.report_progress(0, 1, step_name),
     )
     if system.high_cost_model is not None and trained_model.model.estimator is not None:
         check_conversion(
@@ -58,7 +60,9 @@ def trained_answers(system: ClassifierFit, problem: FitProblem, table: Table) ->
     )
 
 
-def given_answers(system: ClassifierFit, problem: FitProblem, table: Table) -> UnseenAnswers:
+def given_answers(
+    system: ClassifierFit, problem: FitProblem, table: TrainingTable
+) -> UnseenAnswers:
     """Get answers of a given model, which is never refitted, on rows that it has not seen."""
     split = problem.cloud_split
     model = HighCostModel.from_model(
@@ -85,7 +89,10 @@ def given_answers(system: ClassifierFit, problem: FitProblem, table: Table) -> U
 
 
 def _use_predictions(
-    model: HighCostModel, problem: FitProblem, table: Table, predictions: NDArray[np.float64]
+    model: HighCostModel,
+    problem: FitProblem,
+    table: TrainingTable,
+    predictions: NDArray[np.float64],
 ) -> UnseenAnswers:
     """Use the user's out-of-fold probabilities of the training rows."""
     split = problem.cloud_split
@@ -116,7 +123,7 @@ def _predict_by_clones(
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
-        report=lambda step_name: problem.report(0, 1, step_name),
+        report=lambda step_name: problem.report_progress(0, 1, step_name),
     )
     row_probabilities = None
     if len(split.folds) > 1:
@@ -133,7 +140,7 @@ def _use_own_answers(
     rows = split.validation_rows
     all_labels, class_probabilities = model.answers(split.x)
     labels = all_labels[rows]
-    problem.report(0, 1, "reference for high_cost_model")
+    problem.report_progress(0, 1, "reference for high_cost_model")
     accuracies = excess_accuracy(
         split, labels, allow_missing=system.allow_missing, seed=problem.seed
     )

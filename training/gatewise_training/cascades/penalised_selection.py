@@ -41,7 +41,7 @@ def nested_sets(
     is_paid[free_features] = True
     # reach each target cost from the set before
     for set_number, target in enumerate(np.geomspace(first_target, max_cost, n_stages)):
-        problem.report(set_number, 2 * n_stages, "choosing features")
+        problem.report_progress(set_number, 2 * n_stages, "choosing features")
         if costs.price(is_paid) >= 0.95 * target:  # the set before is near enough
             continue
         is_paid = search.closest_set(is_paid, float(target))

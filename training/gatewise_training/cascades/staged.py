@@ -31,7 +31,7 @@ from gatewise_training.cascades.forward_selection import (
 )
 from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.cascades.wide_tables import with_fewer_columns
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, TrainingTable
 from gatewise_training.learners.given_models.given_classifiers import (
     check_first_stages,
     given_stages,
@@ -127,7 +127,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         """Model family of each stage of the active operating point."""
         return tuple(family_of(stage) for stage in self.stages_)
 
-    def _with_high_cost_model(self, problem: FitProblem, table: Table) -> FitProblem:
+    def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
         self._first_stages_are_new = table.validation is not None
         return super()._with_high_cost_model(problem, table)
 
@@ -185,7 +185,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 problem,
                 families,
                 bounds,
-                lambda n_done, n_total: problem.report(
+                lambda n_done, n_total: problem.report_progress(
                     n_total + n_done, 2 * n_total, "fitting stages"
                 ),
                 PROBE_STEPS[self.effort],

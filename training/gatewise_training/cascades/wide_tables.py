@@ -30,7 +30,7 @@ def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp
     n_features = costs.n_features
     if n_features <= MAX_COLUMNS:
         return problem, np.arange(n_features)
-    problem.report(0, 1, f"choosing among {n_features:,} features")
+    problem.report_progress(0, 1, f"choosing among {n_features:,} features")
     split = problem.split
     rows = np.random.default_rng(problem.seed).permutation(split.fit_rows)[:MAX_ROWS]
     units = units_of_acquisition(costs)

@@ -126,7 +126,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
         target = ClassTarget(split.y, split.weight, problem.n_classes)
         n_leaves = None
         if self.num_leaves is None and len(split.fit_rows) > MAX_SMALL_ROWS:
-            problem.report(0, 1, "choosing the size of the trees")
+            problem.report_progress(0, 1, "choosing the size of the trees")
             n_leaves = tree_shape(split, problem.n_classes, problem.seed).n_leaves
         fits = self._sweep(
             split.x,
@@ -134,7 +134,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
             split.folds,
             problem.costs,
             seed=problem.seed,
-            report_progress=problem.report,
+            report_progress=problem.report_progress,
             best_leaves=n_leaves,
         )
         return [

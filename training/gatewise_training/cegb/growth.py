@@ -62,7 +62,7 @@ def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, 
     return settings
 
 
-def grow(
+def boost_trees(
     x: NDArray[np.float32],
     target: Target,
     growth: TreeGrowth,
@@ -96,7 +96,7 @@ def grow(
             break
     if not n_best:  # LightGBM keeps a first tree even if it could not split
         return constant_model(target, x.shape[1]), 0
-    return target.finish(booster.trees(n_best), base_margins), n_best
+    return target.to_prediction_unit(booster.trees(n_best), base_margins), n_best
 
 
 def _make_booster(
@@ -152,4 +152,4 @@ def constant_model(target: Target, n_features: int) -> TreeEnsemble:
         base=np.zeros(len(outputs), np.float32),
         n_features=n_features,
     )
-    return target.finish(trees, target.base_margins())
+    return target.to_prediction_unit(trees, target.base_margins())

@@ -9,8 +9,8 @@ growth and the sweep:
 - `base_margins` gives the margins of the best constant model.
 - `loss` gives the mean loss of margins, (n, n_outputs).
 - `derivatives` gives the gradient and the hessian of the summed loss with respect to the margins.
-- `finish` converts trees that were grown on margins above `base_margins` to the unit of the
-  predictions.
+- `to_prediction_unit` converts trees that were grown on margins above `base_margins` to the unit of
+  the predictions.
 - `merits` gives a figure of merit for each prediction or ranking, and its weight. The weighted mean
   of the merits is the score.
 """
@@ -78,7 +78,7 @@ class ClassTarget:
         losses = log_loss(margins, one_hot(self.y, self.n_classes))
         return float(np.average(losses, weights=self.weight))
 
-    def finish(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
+    def to_prediction_unit(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
         return replace(trees, base=base_margins.astype(np.float32))
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
@@ -120,7 +120,7 @@ class ValueTarget:
         residual = margins[:, 0] - self.y / self.scale
         return float(np.average(residual**2, weights=self.weight)) / 2.0
 
-    def finish(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
+    def to_prediction_unit(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
         scaled_values = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
         return replace(
             trees, value=scaled_values, base=(base_margins * self.scale).astype(np.float32)

@@ -22,7 +22,7 @@ from gatewise.acquisition import AcquiredMask, Acquisition
 from gatewise.console import Progress
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cegb.growth import TreeGrowth, constant_model, grow
+from gatewise_training.cegb.growth import TreeGrowth, boost_trees, constant_model
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.cegb.penalty_search import (
@@ -121,7 +121,7 @@ class SweepTask:
         validation = None
         if validation_rows is not None:
             validation = (self.x[validation_rows], self.target.take(validation_rows))
-        trees, n_rounds = grow(
+        trees, n_rounds = boost_trees(
             x, target, self.growth, charge, validation=validation, rounds=rounds, seed=self.seed
         )
         return GrownTrees(trees, n_rounds)
@@ -228,11 +228,12 @@ class Goal:
         crossings = [
             (lower, higher)
             for lower, higher in pairwise(sorted(fits))
-            if self._can_rise(fits[lower], fits) and not self._can_rise(fits[higher], fits)
+            if self._allows_higher_penalty(fits[lower], fits)
+            and not self._allows_higher_penalty(fits[higher], fits)
         ]
         return middle_penalty(*crossings[-1], fits) if crossings else None
 
-    def _can_rise(self, fit: ScoredFit, fits: Mapping[float, ScoredFit]) -> bool:
+    def _allows_higher_penalty(self, fit: ScoredFit, fits: Mapping[float, ScoredFit]) -> bool:
         """Whether a fit exceeds the budget, or has a score that allows a higher penalty."""
         if self.budget is None:
             return fit.score >= fits[0.0].score - self.max_loss

@@ -7,13 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import Table
+from gatewise_training.data.input_checks import TrainingTable
 
 N_TRAINING_PARTS = 5
 """Number of parts of the training rows; one part becomes the calibration rows."""
 
 
-def split_calibration_rows(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
+def split_calibration_rows(
+    table: TrainingTable, confidence: float, seed: int
+) -> tuple[TrainingTable, TrainingTable]:
     """Split calibration rows off the user's validation rows, or else off the training rows."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")

@@ -56,7 +56,7 @@ class FitArguments(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TrainingTable:
     """Checked training data."""
 
     x: NDArray[np.float32]  # (n, n_features)
@@ -168,7 +168,7 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
         )
 
 
-def check_training(estimator: Any, arguments: FitArguments) -> Table:
+def check_training(estimator: Any, arguments: FitArguments) -> TrainingTable:
     """Check the arguments of a fit; return them as one record."""
     table = as_pandas(arguments.X)
     check_labels_known(arguments.y)
@@ -216,7 +216,7 @@ def check_training(estimator: Any, arguments: FitArguments) -> Table:
     class_index = class_index.astype(np.int64)
     if validation_pair is None and splitter.groups is not None:
         check_class_groups(classes, class_index, splitter.groups)
-    return Table(
+    return TrainingTable(
         x=X,
         y=class_index,
         classes=classes,

@@ -198,7 +198,7 @@ class BudgetForest(ForestModel):
             n_done = sum(
                 self.n_estimators if growth.n_over_budget else growth.n_trees for growth in growths
             )
-            problem.report(n_done, n_total, "growing trees")
+            problem.report_progress(n_done, n_total, "growing trees")
 
     def _list_rules(self) -> list[tuple[float, float]]:
         """Pairs of alpha and mu to try, by falling penalty."""

@@ -181,7 +181,7 @@ class BudgetPrune(ForestModel):
         fits: list[_PrunedForest] = []
         for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
             fits.append(fit)
-            problem.report(len(fits), n_forests + 1, "pruning")
+            problem.report_progress(len(fits), n_forests + 1, "pruning")
         candidates: list[FittedStages] = []
         for start in range(0, len(fits), len(row_pairs)):
             pruned_forests = fits[start : start + len(row_pairs)]

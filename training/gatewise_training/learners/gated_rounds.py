@@ -43,7 +43,7 @@ class GatedLoss(NamedTuple):
     newton: bool  # whether steps are second-order
 
 
-def boost(
+def grow_rounds(
     codes: Codes,
     target: Array,
     weight: Array,

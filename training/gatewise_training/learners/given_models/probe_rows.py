@@ -21,8 +21,8 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
-Rows = NDArray[np.float32]
-PredictRows = Callable[[Rows], Any]
+FlatRows = NDArray[np.float32]
+PredictRows = Callable[[FlatRows], Any]
 
 N_ROWS = 4000
 """Approximate number of rows on which packing probes a conversion."""
@@ -48,9 +48,9 @@ numbers with finite squares (1e5) and infinite ones (1e20)."""
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """Rows on which two models are compared, and the number of rows of each kind."""
+    """FlatRows on which two models are compared, and the number of rows of each kind."""
 
-    x: Rows
+    x: FlatRows
     kinds: dict[str, int]
 
     @classmethod
@@ -58,14 +58,14 @@ class ProbeRows:
         cls,
         model: Estimator,
         predict: PredictRows,
-        sample: Rows,
+        sample: FlatRows,
         *,
         allow_missing: bool = False,
         n_rows: int = N_ROWS,
     ) -> ProbeRows:
         """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
-        `predict` is a function from rows to labels. Rows have NaN only with `allow_missing`.
+        `predict` is a function from rows to labels. FlatRows have NaN only with `allow_missing`.
         """
         rng = np.random.default_rng(0)
         n_columns = sample.shape[1]
@@ -75,7 +75,7 @@ class ProbeRows:
         fewer_base_rows = base_rows[: n // 10]
         one_critical = _with_values(base_rows, values_by_column, 1, rng)
         all_critical = _with_values(base_rows, values_by_column, n_columns, rng)
-        rows_by_kind: dict[str, Rows] = {
+        rows_by_kind: dict[str, FlatRows] = {
             "sample": sample[:n],
             "one critical value": one_critical,
             "several critical values": _with_values(base_rows, values_by_column, 3, rng),
@@ -106,7 +106,7 @@ class ProbeRows:
         return ProbeRows.of_kinds(rows_by_kind)
 
     @classmethod
-    def of_kinds(cls, rows_by_kind: dict[str, Rows]) -> ProbeRows:
+    def of_kinds(cls, rows_by_kind: dict[str, FlatRows]) -> ProbeRows:
         """Join rows of several kinds."""
         return cls(
             np.concatenate(list(rows_by_kind.values())),
@@ -114,7 +114,7 @@ class ProbeRows:
         )
 
 
-def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) -> list[Rows]:
+def critical_values(model: Estimator, sample: FlatRows, rng: np.random.Generator) -> list[FlatRows]:
     """List the numbers of each column at which a label may change, and their neighbours."""
     numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
     for estimator, columns in first_estimators(model, np.arange(sample.shape[1])):
@@ -192,7 +192,7 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
     return numbers
 
 
-def _list_neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
+def _list_neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> FlatRows:
     """List numbers of one column, the middles between them, and their float32 neighbours."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.unique(numbers.astype(np.float32))
@@ -209,23 +209,27 @@ def _list_neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows
 
 
 def _with_values(
-    rows: Rows, values_by_column: list[Rows], n_changed: int, rng: np.random.Generator
-) -> Rows:
+    rows: FlatRows, values_by_column: list[FlatRows], n_changed: int, rng: np.random.Generator
+) -> FlatRows:
     """Replace `n_changed` random columns of each row by random values of the column."""
     new_values = np.column_stack([rng.choice(column, len(rows)) for column in values_by_column])
     column_rank = rng.permuted(np.tile(np.arange(rows.shape[1]), (len(rows), 1)), axis=1)
     return np.where(column_rank < n_changed, new_values, rows)
 
 
-def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
+def _with_gaps(x: FlatRows, rng: np.random.Generator) -> FlatRows:
     """Copy rows with NaN in a random share of the columns of each row."""
     gap_share = rng.random((len(x), 1))
     return np.where(rng.random(x.shape) < gap_share, np.float32(np.nan), x)
 
 
 def boundary_rows(
-    predict: PredictRows, base_rows: Rows, other_rows: Rows, n_pairs: int, rng: np.random.Generator
-) -> Rows:
+    predict: PredictRows,
+    base_rows: FlatRows,
+    other_rows: FlatRows,
+    n_pairs: int,
+    rng: np.random.Generator,
+) -> FlatRows:
     """Find neighbouring float32 rows with different labels by bisection."""
     start_rows = base_rows[rng.integers(len(base_rows), size=4 * n_pairs)]
     stop_candidates = np.concatenate([other_rows, base_rows])
@@ -251,7 +255,7 @@ def boundary_rows(
     return np.concatenate([start_rows, stop_rows])
 
 
-def accepted_rows(predict: PredictRows, x: Rows) -> Rows:
+def accepted_rows(predict: PredictRows, x: FlatRows) -> FlatRows:
     """Select the rows that a classifier accepts; scikit-learn refuses rows that overflow.
 
     If the classifier refuses a batch, both halves of the batch are tried, up to

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.learners.given_models.packable import ADVICE, Estimator
-from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows, Rows
+from gatewise_training.learners.given_models.probe_rows import N_ROWS, FlatRows, ProbeRows
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 Answers = tuple[NDArray[np.int64], NDArray[Any]]
@@ -55,7 +55,7 @@ def probe(
     model: Estimator,
     source: HighCostModel,
     answer_converted: AnswerRows,
-    sample: Rows,
+    sample: FlatRows,
     model_name: str,
     *,
     allow_missing: bool = False,
@@ -134,7 +134,7 @@ def _mark_ties(expected_answers: Answers, answers: Answers) -> NDArray[np.bool_]
 
 
 def _mark_undecided(
-    answer_rows: AnswerRows, x: Rows, expected_answers: Answers, is_different: NDArray[np.bool_]
+    answer_rows: AnswerRows, x: FlatRows, expected_answers: Answers, is_different: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Mark the differing rows for which rounding decides the answer of the classifier itself.
 
