@@ -99,7 +99,10 @@ def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch)
     trained_model = train_high_cost_model(split, 2, allow_missing=True, seed=0)
     largest_params = capacity_params(len(split.fit_rows), 2)
     # the settings for many rows
-    assert largest_params == {"num_leaves": 1023, "learning_rate": trained_model.shape.rate}
+    assert largest_params == {
+        "num_leaves": 1023,
+        "learning_rate": trained_model.shape.learning_rate,
+    }
     trees, rounds = fit_trees(split, trained_model.shape.n_leaves)
     assert trained_model.model.kind == "boosting"
     assert trained_model.model.rounds == rounds

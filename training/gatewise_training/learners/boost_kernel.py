@@ -64,7 +64,7 @@ class RowPrices(NamedTuple):
 class TreeSettings(NamedTuple):
     """Settings of a tree's growth."""
 
-    rate: float
+    learning_rate: float
     n_leaves: int
     max_depth: int  # -1 for no bound
 
@@ -190,7 +190,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
     # write the leaf values, which are Newton steps: -rate * G / H
     for leaf in range(n_leaves):
         gradient_sum = tree.totals[leaf, GRADIENT]
-        step = np.float32(-fit.settings.rate * gradient_sum / tree.totals[leaf, HESSIAN])
+        step = np.float32(-fit.settings.learning_rate * gradient_sum / tree.totals[leaf, HESSIAN])
         fit.value[tree.leaves[leaf, NODE]] = step
         for i in range(tree.leaves[leaf, BEGIN], tree.leaves[leaf, END]):
             scores[fit.work.rows[i]] += step

@@ -239,7 +239,7 @@ def _reduce_split(split: ValidationSplit, seed: int) -> ValidationSplit:
 
 def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
     bin_params = {} if shape.n_bins is None else {"max_bin": shape.n_bins}
-    return {"num_leaves": shape.n_leaves, "learning_rate": shape.rate} | bin_params
+    return {"num_leaves": shape.n_leaves, "learning_rate": shape.learning_rate} | bin_params
 
 
 def _find_best_shape(

@@ -107,7 +107,7 @@ def _fit_boosted_trees(task: _FamilyTask, params: dict[str, Any]) -> _FamilyFit:
     )
     params = task.bounds.add_bins(params)
     if (shape := task.bounds.shape) is not None and task.bounds.max_bytes is not None:
-        params["learning_rate"] = shape.rate
+        params["learning_rate"] = shape.learning_rate
         if n_outputs > 1:
             params["max_delta_step"] = MAX_STEP_OF_FEW_TREES
     unseen_rows = task.unseen_rows

@@ -63,14 +63,13 @@ class TreeShape:
     ----------
     n_leaves : int
         Number of leaves of each tree.
-    rate : float
-        Learning rate.
+    learning_rate : float
     n_bins : int or None
         Number of bins per feature. With None it depends on the number of rows.
     """
 
     n_leaves: int
-    rate: float
+    learning_rate: float
     n_bins: int | None = None
 
 
@@ -272,7 +271,8 @@ def models_to_try(
         if n_leaves > LEAVES_TO_TRY[0] and (n_leaves > max_leaves or max_rounds < MIN_ROUNDS):
             break
         # the lower rate is lower still if there are enough rounds for it
-        for rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
-            shape_bounds = replace(bounds, shape=TreeShape(n_leaves, rate))
-            models[f"boosting, {n_leaves} leaves, rate {rate:g}"] = "boosting", shape_bounds
+        for learning_rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
+            shape_bounds = replace(bounds, shape=TreeShape(n_leaves, learning_rate))
+            name = f"boosting, {n_leaves} leaves, rate {learning_rate:g}"
+            models[name] = "boosting", shape_bounds
     return models

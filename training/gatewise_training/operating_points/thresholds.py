@@ -240,8 +240,8 @@ def _descend(
     gains = np.zeros(len(lams))
     rank = np.empty((n_stages, n), np.int64)
     for stage in range(n_stages):
-        for place in range(n):
-            rank[stage, order[stage, place]] = place
+        for position in range(n):
+            rank[stage, order[stage, position]] = position
     n_stopping = np.zeros(n_stages, np.int64)
     if last_stage >= 0:
         n_stopping[last_stage] = n
@@ -261,8 +261,8 @@ def _descend(
                     gain_so_far = 0.0
                     best_gain = 0.0
                     best_count = 0
-                    for place in range(n):
-                        row = order[stage, place]
+                    for position in range(n):
+                        row = order[stage, position]
                         if scores[stage, row] == -np.inf:
                             break
                         is_reached = True
@@ -277,13 +277,13 @@ def _descend(
                             )
                             gain_so_far += stop_gain - continue_gain[row]
                         is_tied = (
-                            place + 1 < n
-                            and scores[stage, order[stage, place + 1]] == scores[stage, row]
+                            position + 1 < n
+                            and scores[stage, order[stage, position + 1]] == scores[stage, row]
                         )
                         # rounding must not move a threshold, or passes would not end
                         if not is_tied and gain_so_far > best_gain + 1e-9:
                             best_gain = gain_so_far
-                            best_count = place + 1
+                            best_count = position + 1
                     if best_count != n_stopping[stage]:
                         has_changed = True
                         n_stopping[stage] = best_count

@@ -1,9 +1,10 @@
 """Test find_crossing, which finds the split with the lowest impurity of the worse child.
 
-A boundary separates two neighbouring codes of the column: codes up to `below` go left, and codes
-from `above` on go right. As it moves to the right, the left impurity rises and the right impurity
-falls. The search counts the rows in coarse bins of codes, and then, in further rounds, only those
-of the bin with the crossing. Classes with at most `alpha` rows do not count in an impurity.
+A boundary separates two neighbouring codes of the column: codes up to `last_left_code` go left, and
+codes from `first_right_code` on go right. As it moves to the right, the left impurity rises and the
+right impurity falls. The search counts the rows in coarse bins of codes, and then, in further
+rounds, only those of the bin with the crossing. Classes with at most `alpha` rows do not count in
+an impurity.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ def make_column_rows(codes, y, weights, n_classes):
 
 
 def find_best_boundary(codes, y, weights=None, n_classes=2, alpha=0.0):
-    """Find the boundary of a column with find_crossing: its impurity, `below` and `above`."""
+    """Find impurity, `last_left_code` and `first_right_code` of the best boundary of a column."""
     weights = np.ones(len(codes), np.int32) if weights is None else weights
     rows, counts = make_column_rows(codes, y, weights, n_classes)
     impurity = threshold_pairs(counts, alpha)
     node = NodeRows(np.arange(len(codes)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
     working_arrays = crossing_arrays(len(codes), n_classes)
     boundary = find_crossing(rows, int(min(codes)), int(max(codes)), node, alpha, working_arrays)
-    return float(boundary.score), int(boundary.below), int(boundary.above)
+    return float(boundary.score), int(boundary.last_left_code), int(boundary.first_right_code)
 
 
 def compute_impurity_of_each_boundary(codes, y, weights, n_classes, alpha):
-    """Map `below` and `above` of each boundary to the larger impurity of its children."""
+    """Map the two codes at each boundary to the larger impurity of the children."""
     impurity_of_boundary = {}
-    for below, above in pairwise(np.unique(codes)):
-        is_left = codes <= below
+    for last_left_code, first_right_code in pairwise(np.unique(codes)):
+        is_left = codes <= last_left_code
         child_counts = [
             make_column_rows(codes[is_in_child], y[is_in_child], weights[is_in_child], n_classes)[1]
             for is_in_child in (is_left, ~is_left)
         ]
         impurity = max(threshold_pairs(counts, alpha) for counts in child_counts)
-        impurity_of_boundary[int(below), int(above)] = impurity
+        impurity_of_boundary[int(last_left_code), int(first_right_code)] = impurity
     return impurity_of_boundary
 
 
@@ -80,9 +81,11 @@ def draw_columns(alpha):
 def test_crossing_finds_the_best_of_all_boundaries(alpha):
     n_ties = 0
     for codes, y, weights, n_classes in draw_columns(alpha):
-        impurity, below, above = find_best_boundary(codes, y, weights, n_classes, alpha)
+        impurity, last_left_code, first_right_code = find_best_boundary(
+            codes, y, weights, n_classes, alpha
+        )
         impurities = compute_impurity_of_each_boundary(codes, y, weights, n_classes, alpha)
-        assert impurity == min(impurities.values()) == impurities[below, above]
+        assert impurity == min(impurities.values()) == impurities[last_left_code, first_right_code]
         n_ties += list(impurities.values()).count(impurity) > 1
     assert n_ties > 10  # the draws include ties
 
@@ -101,9 +104,9 @@ def test_minimax_pairs_finds_the_same_boundary_in_counts_by_code(alpha):
         best_impurity, boundary_index = minimax_pairs(
             counts_by_code, len(distinct_codes), node, alpha, is_allowed, working_arrays
         )
-        below, above = distinct_codes[[boundary_index, boundary_index + 1]]
+        last_left_code, first_right_code = distinct_codes[[boundary_index, boundary_index + 1]]
         boundary = find_best_boundary(codes, y, weights, n_classes, alpha)
-        assert boundary == (best_impurity, below, above)
+        assert boundary == (best_impurity, last_left_code, first_right_code)
 
 
 def test_two_codes_have_one_boundary():
@@ -159,8 +162,12 @@ def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     y = ((codes > 31_000) ^ (rng.random(n) < 0.1)).astype(np.int32)
     weights = rng.integers(1, 4, n).astype(np.int32)
     impurity_of_boundary = compute_impurity_of_each_boundary(codes, y, weights, 2, alpha)
-    score, below, above = find_best_boundary(codes, y, weights, 2, alpha)
-    assert score == min(impurity_of_boundary.values()) == impurity_of_boundary[below, above]
+    score, last_left_code, first_right_code = find_best_boundary(codes, y, weights, 2, alpha)
+    assert (
+        score
+        == min(impurity_of_boundary.values())
+        == impurity_of_boundary[last_left_code, first_right_code]
+    )
 
 
 def test_working_arrays_have_room_for_the_bins_of_few_and_many_rows():

@@ -86,10 +86,13 @@ def list_candidates(problem, rows, criterion, alpha, mu, path_features):
         sort_keys = np.where(np.isnan(column), np.inf, column)  # NaN is above all numbers
         price = problem.costs.standalone_prices[k]
         column_splits = []
-        for below, above in pairwise(np.unique(sort_keys)):
+        for last_left_code, first_right_code in pairwise(np.unique(sort_keys)):
             left_impurity, right_impurity = (
                 compute_impurity(count_classes(problem, child_rows), criterion, alpha)
-                for child_rows in (rows[sort_keys <= below], rows[sort_keys > below])
+                for child_rows in (
+                    rows[sort_keys <= last_left_code],
+                    rows[sort_keys > last_left_code],
+                )
             )
             if criterion == "threshold_pairs":
                 decrease = node_impurity - max(left_impurity, right_impurity)
@@ -99,11 +102,13 @@ def list_candidates(problem, rows, criterion, alpha, mu, path_features):
                 if decrease > 0:
                     merit = (decrease / price, 0.0) if price else (math.inf, decrease)
                     # the order of these tuples is by merit, then the side, then the nearness
-                    column_splits.append((merit, is_below_crossing, rank, (k, below, above)))
+                    column_splits.append(
+                        (merit, is_below_crossing, rank, (k, last_left_code, first_right_code))
+                    )
             else:
                 penalty = compute_penalty(problem, rows, k, path_features, mu)
                 gain = node_impurity - left_impurity - right_impurity - penalty
-                yield k, below, above, (gain, 0.0)
+                yield k, last_left_code, first_right_code, (gain, 0.0)
         if column_splits:
             merit, _, _, split = max(column_splits)
             yield *split, merit
@@ -129,17 +134,17 @@ def check_best_splits(problem, forest, criterion, alpha=0.0, mu=0.0):
         best_merit = max(merit for *_, merit in candidates)
         sort_keys = np.where(np.isnan(problem.x[rows, k]), np.inf, problem.x[rows, k])
         goes_left = sort_keys <= trees.threshold[node]
-        below = sort_keys[goes_left].max()
-        above = sort_keys[~goes_left].min()
+        last_left_code = sort_keys[goes_left].max()
+        first_right_code = sort_keys[~goes_left].min()
         if criterion == "threshold_pairs":  # merits are exact, and the first of equal ones wins
             best_splits = [split for *split, merit in candidates if merit == best_merit]
-            assert [k, below, above] == best_splits[0]
+            assert [k, last_left_code, first_right_code] == best_splits[0]
         else:
             merit_of_split = {tuple(split): merit for *split, merit in candidates}
-            merit = merit_of_split[k, below, above]
+            merit = merit_of_split[k, last_left_code, first_right_code]
             assert merit == pytest.approx(best_merit, rel=1e-9, abs=1e-9)
-        if np.isfinite(above):
-            midpoint = np.float32(0.5 * (float(below) + float(above)))
+        if np.isfinite(first_right_code):
+            midpoint = np.float32(0.5 * (float(last_left_code) + float(first_right_code)))
             assert trees.threshold[node] == midpoint
         if np.isinf(sort_keys).any():
             assert not trees.nan_left[node]

@@ -74,13 +74,14 @@ def unsplit_nodes(n: int) -> Any:
 class LeafSplit(NamedTuple):
     """A split of a leaf on one column.
 
-    Codes up to `below` go left, and codes from `above` on go right. Codes between the two do not
-    occur at the leaf. The code of NaN is the largest. `feature` is -1 if there is no split.
+    Codes up to `last_left_code` go left, and codes from `first_right_code` on go right. Codes
+    between the two do not occur at the leaf. The code of NaN is the largest. `feature` is -1 if
+    there is no split.
     """
 
     feature: Any
-    below: Any
-    above: Any
+    last_left_code: Any
+    first_right_code: Any
     nan_left: bool
 
 
@@ -88,10 +89,11 @@ class LeafSplit(NamedTuple):
 def split_threshold(columns: Any, split: Any) -> Any:
     """Get the threshold of a split, which no number exceeds if only NaN goes right."""
     column_start = columns.start[split.feature]
-    if split.above >= columns.start[split.feature + 1] - column_start:
+    if split.first_right_code >= columns.start[split.feature + 1] - column_start:
         return MAX_FLOAT32
     return threshold_between(
-        columns.upper[column_start + split.below], columns.lower[column_start + split.above]
+        columns.upper[column_start + split.last_left_code],
+        columns.lower[column_start + split.first_right_code],
     )
 
 
@@ -102,7 +104,7 @@ def mark_left(columns: Any, split: Any, rows: Any, is_left: Any) -> None:
     nan_code = columns.start[split.feature + 1] - columns.start[split.feature]
     for i in range(len(rows)):
         code = column[rows[i]]
-        is_left[i] = code <= split.below or (split.nan_left and code == nan_code)
+        is_left[i] = code <= split.last_left_code or (split.nan_left and code == nan_code)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -28,14 +28,14 @@ MIN_BINS = 8
 class Boundary(NamedTuple):
     """The best boundary of a column at a node, and its score.
 
-    Codes up to `below` go left, and codes from `above` on go right. `below` is -1 if there is no
-    boundary. The score is the larger impurity of the two children for threshold-Pairs, and the gain
-    for entropy.
+    Codes up to `last_left_code` go left, and codes from `first_right_code` on go right.
+    `last_left_code` is -1 if there is no boundary. The score is the larger impurity of the two
+    children for threshold-Pairs, and the gain for entropy.
     """
 
     score: float
-    below: Any  # int64
-    above: Any  # int64
+    last_left_code: Any  # int64
+    first_right_code: Any  # int64
 
 
 class CrossingWork(NamedTuple):
@@ -80,8 +80,8 @@ def find_crossing(
     sums = ChildSums(0.0, put_all_right(node.counts, left, right), 0.0, node.impurity)
     row_codes, y, weight = rows
     # nearest codes outside the bin that is being examined
-    below: Any = np.int64(-1)
-    above: Any = np.int64(-1)
+    last_left_code: Any = np.int64(-1)
+    first_right_code: Any = np.int64(-1)
     while True:
         shift = _count_bins(row_codes, y, weight, low, high, bins, n_classes=n_classes)
         bin_number, last_bin, f_left_after, sums = _move_bins(bins, left, right, sums, alpha)
@@ -94,8 +94,15 @@ def find_crossing(
             n_moved = bins[bin_number * n_classes + m]
             left[m] -= n_moved
             right[m] += n_moved
-        n, low, high, below, above = _select_codes(
-            row_codes, y, weight, begin, end, inner_rows=inner_rows, below=below, above=above
+        n, low, high, last_left_code, first_right_code = _select_codes(
+            row_codes,
+            y,
+            weight,
+            begin,
+            end,
+            inner_rows=inner_rows,
+            last_left_code=last_left_code,
+            first_right_code=first_right_code,
         )
         row_codes = inner_rows[0, :n]
         y = inner_rows[1, :n]
@@ -103,15 +110,15 @@ def find_crossing(
     # the crossing is at one code, so the boundary is just before or just after this code
     crossing_code = low + bin_number
     if last_bin >= 0:
-        below = low + last_bin
-    if below >= 0 and sums.f_right <= f_left_after:
-        return Boundary(sums.f_right, below, crossing_code)
+        last_left_code = low + last_bin
+    if last_left_code >= 0 and sums.f_right <= f_left_after:
+        return Boundary(sums.f_right, last_left_code, crossing_code)
     next_bin = _find_occupied_bin(bins, bin_number + 1, high - low + 1, n_classes)
     if next_bin >= 0:
-        above = low + next_bin
-    if above < 0:
-        return Boundary(sums.f_right, below, crossing_code)
-    return Boundary(f_left_after, crossing_code, above)
+        first_right_code = low + next_bin
+    if first_right_code < 0:
+        return Boundary(sums.f_right, last_left_code, crossing_code)
+    return Boundary(f_left_after, crossing_code, first_right_code)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -173,13 +180,13 @@ def _select_codes(
     begin: int,
     end: int,
     inner_rows: Any,
-    below: int,
-    above: int,
+    last_left_code: int,
+    first_right_code: int,
 ) -> Any:
     """Copy the rows with codes from `begin` up to `end` to `inner_rows`.
 
     Returns the number of these rows, their smallest and their largest code, and the nearest codes
-    `below` and `above` of other rows, or -1.
+    `last_left_code` and `first_right_code` of other rows, or -1.
     """
     n = 0
     low = end
@@ -187,9 +194,9 @@ def _select_codes(
     for i in range(len(row_codes)):
         code = row_codes[i]
         if code < begin:
-            below = max(below, code)
+            last_left_code = max(last_left_code, code)
         elif code >= end:
-            above = code if above < 0 else min(above, code)
+            first_right_code = code if first_right_code < 0 else min(first_right_code, code)
         else:
             low = min(low, code)
             high = max(high, code)
@@ -197,7 +204,7 @@ def _select_codes(
             inner_rows[1, n] = y[i]
             inner_rows[2, n] = weight[i]
             n += 1
-    return n, low, high, below, above
+    return n, low, high, last_left_code, first_right_code
 
 
 @numba.njit(cache=True, nogil=True)

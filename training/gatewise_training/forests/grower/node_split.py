@@ -30,7 +30,7 @@ from gatewise_training.forests.grower.split_search import (
     minimax_pairs,
 )
 
-FEATURE, BELOW, ABOVE, MERIT, DROP, HAS_NAN = range(6)
+FEATURE, LAST_LEFT_CODE, FIRST_RIGHT_CODE, MERIT, DROP, HAS_NAN = range(6)
 """Indices into the record of a node's best split so far: its column, its codes and its merit."""
 
 
@@ -122,7 +122,12 @@ def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
         columns, rule, prices, acquired, work=work, node=node, path=path, depth=depth
     )
     clear_sparse(columns.sparse, work.sparse_counts, n_touched)
-    split = LeafSplit(np.int64(best[FEATURE]), np.int64(best[BELOW]), np.int64(best[ABOVE]), False)
+    split = LeafSplit(
+        np.int64(best[FEATURE]),
+        np.int64(best[LAST_LEFT_CODE]),
+        np.int64(best[FIRST_RIGHT_CODE]),
+        False,
+    )
     return split, best[HAS_NAN] > 0
 
 
@@ -183,7 +188,7 @@ def _search_columns(
             boundary = _find_event_boundary(
                 events, n_events, node, rule, work.is_allowed, crossing_work
             )
-        if boundary.below >= 0:
+        if boundary.last_left_code >= 0:
             has_nan = high == columns.start[k + 1] - columns.start[k]
             score = boundary.score - penalty
             impurity_drop, merit = _drop_and_merit(
@@ -260,8 +265,8 @@ def _keep_better_split(
     is_better = impurity_drop > best[DROP] if both_are_free else merit > best[MERIT]
     if impurity_drop > 0.0 and is_better:
         best[FEATURE] = k
-        best[BELOW] = boundary.below
-        best[ABOVE] = boundary.above
+        best[LAST_LEFT_CODE] = boundary.last_left_code
+        best[FIRST_RIGHT_CODE] = boundary.first_right_code
         best[MERIT] = merit
         best[DROP] = impurity_drop
         best[HAS_NAN] = has_nan

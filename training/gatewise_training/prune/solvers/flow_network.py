@@ -66,9 +66,9 @@ def list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
     nodes = np.empty(len(columns), np.int32)
     for node in range(len(start) - 1):
         for edge in range(start[node], start[node + 1]):
-            place = next_place[columns[edge]]
-            edges[place] = edge
-            nodes[place] = node
+            position = next_place[columns[edge]]
+            edges[position] = edge
+            nodes[position] = node
             next_place[columns[edge]] += 1
     return ColumnEdges(column_start, edges, nodes)
 
