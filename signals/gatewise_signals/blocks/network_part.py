@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gatewise.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[int, ...]]:
@@ -14,23 +17,10 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     The new graph has the input ``x``, flat float32 rows, and the output ``margins``. The shape is
     the original one, without the axis of rows. Errors contain `path`.
     """
-    # read and check the network
-    try:
-        import onnx
-        from onnx import helper
-    except ImportError:
-        raise InputError(
-            f"{path}: a block of a network needs onnx: install gatewise[export]"
-        ) from None
-    try:
-        model = onnx.load_model_from_string(content)
-        onnx.checker.check_model(model)
-    except Exception as error:  # protobuf's DecodeError is not public
-        raise InputError(f"{path} is not a usable ONNX file: {one_line(error)}") from error
-    value_names = [name for node in model.graph.node for name in node.output]
-    if output not in value_names:
-        raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
-    model = onnx.compose.add_prefix(model, "g_")
+    model = _read_network(content, output, path)
+    import onnx
+    from onnx import helper
+
     graph = model.graph
     # walk back from the output, and copy the nodes and constants that it needs
     needed_names = {f"g_{output}"}
@@ -78,6 +68,26 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     new_model.functions.extend(model.functions)
     content_of_part: bytes = new_model.SerializeToString(deterministic=True)
     return content_of_part, shape
+
+
+def _read_network(content: bytes, output: str, path: str) -> onnx.ModelProto:
+    """Read a network with the value `output`; all names of values get the prefix ``g_``."""
+    try:
+        import onnx
+    except ImportError:
+        raise InputError(
+            f"{path}: a block of a network needs onnx: install gatewise[export]"
+        ) from None
+    try:
+        model = onnx.load_model_from_string(content)
+        onnx.checker.check_model(model)
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise InputError(f"{path} is not a usable ONNX file: {one_line(error)}") from error
+    value_names = [name for node in model.graph.node for name in node.output]
+    if output not in value_names:
+        raise InputError(f"{path} has no value {output!r}; it has {', '.join(value_names[-8:])}")
+    prefixed_model: onnx.ModelProto = onnx.compose.add_prefix(model, "g_")
+    return prefixed_model
 
 
 def _list_read_names(node: Any) -> set[str]:

@@ -23,7 +23,12 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.recording import LabelledRows
-from gatewise_training.data.input_checks import check_costs, check_labels_known, feature_names
+from gatewise_training.data.input_checks import (
+    check_costs,
+    check_labels_known,
+    feature_names,
+    index_labels,
+)
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.learners.given_models.given_classifiers import (
@@ -364,14 +369,12 @@ class PairCascade(CascadeClassifier):
         label_list = np.asarray(y).ravel().tolist()
         if len(label_list) != n_rows:
             raise InputError(f"X has {n_rows} rows but y {len(label_list)} labels")
-        index_of_label = {label: index for index, label in enumerate(self.classes_.tolist())}
-        unknown_label = next((label for label in label_list if label not in index_of_label), None)
-        if unknown_label is not None:
-            raise InputError(
-                f"y has the label {unknown_label!r}, which is not a class of the models: "
-                f"{list(index_of_label)[:8]}; classes= names them in the order of their scores"
-            )
-        return np.array([index_of_label[label] for label in label_list], np.int64)
+        return index_labels(
+            label_list,
+            self.classes_,
+            "y has the label {}, which is not a class of the models: "
+            f"{self.classes_.tolist()[:8]}; classes= names them in the order of their scores",
+        )
 
     @property
     def low_cost_bytes_(self) -> int:

@@ -205,14 +205,8 @@ def check_training(estimator: Any, arguments: FitArguments) -> TrainingTable:
         y_val = np.asarray(_convert_to_numpy(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        index_of_label = {label: class_index for class_index, label in enumerate(classes.tolist())}
-        unknown_labels = [label for label in y_val.tolist() if label not in index_of_label]
-        if unknown_labels:
-            raise InputError(f"validation label {unknown_labels[0]!r} is not in the training data")
-        validation_pair = (
-            X_val,
-            np.array([index_of_label[label] for label in y_val.tolist()], np.int64),
-        )
+        unknown_label_text = "validation label {} is not in the training data"
+        validation_pair = X_val, index_labels(y_val.tolist(), classes, unknown_label_text)
     class_index = class_index.astype(np.int64)
     if validation_pair is None and splitter.groups is not None:
         check_class_groups(classes, class_index, splitter.groups)
@@ -225,6 +219,20 @@ def check_training(estimator: Any, arguments: FitArguments) -> TrainingTable:
         splitter=splitter,
         high_cost_probabilities=high_cost_probabilities,
     )
+
+
+def index_labels(
+    labels: Sequence[Any], classes: NDArray[Any], unknown_label_text: str
+) -> NDArray[np.int64]:
+    """Find the index of each label among the classes, (n,).
+
+    Raises InputError with `unknown_label_text`, in which ``{}`` stands for an unknown label.
+    """
+    index_of_label = {label: index for index, label in enumerate(classes.tolist())}
+    unknown_labels = [label for label in labels if label not in index_of_label]
+    if unknown_labels:
+        raise InputError(unknown_label_text.replace("{}", repr(unknown_labels[0])))
+    return np.array([index_of_label[label] for label in labels], np.int64)
 
 
 def check_labels_known(y: Any) -> None:

@@ -27,7 +27,13 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
-from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints, is_fitted
+from gatewise_training.data.input_checks import (
+    AT_LEAST_1,
+    NOT_NEGATIVE,
+    Constraints,
+    index_labels,
+    is_fitted,
+)
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
@@ -270,12 +276,9 @@ class BudgetPrune(ForestModel):
                 f"the forest has {estimator.n_features_in_} features, but the data has "
                 f"{self.n_features_in_}"
             )
-        classes = np.asarray(estimator.classes_)
-        index = np.searchsorted(self.classes_, classes).clip(max=len(self.classes_) - 1)
-        is_missing = self.classes_[index] != classes
-        if is_missing.any():
-            raise InputError(f"class {classes[is_missing].tolist()[0]!r} of the forest is not in y")
-        return _with_all_classes(forest_of(estimator), index, len(self.classes_))
+        forest_classes = np.asarray(estimator.classes_).tolist()
+        indices = index_labels(forest_classes, self.classes_, "class {} of the forest is not in y")
+        return _with_all_classes(forest_of(estimator), indices, len(self.classes_))
 
     def _select_pruning_rows(self, seed: int, rows: Rows, validation_rows: Rows) -> Rows:
         """Select the rows over which pruning minimises the cost; `rows` grow the trees."""

@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise.imports import import_object
 from gatewise.models.opaque_models import PYTHON_PREFIX, PythonModel
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.data.input_checks import named_rows
+from gatewise_training.data.input_checks import index_labels, named_rows
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.given_models.given_graph import (
     FormedGraph,
@@ -257,16 +257,14 @@ class HighCostModel:
 
 def _find_class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """Find the index of each class of a model among the classes of the data."""
-    data_classes = classes.tolist()
-    unknown_labels = [label for label in own_classes if label not in data_classes]
-    if unknown_labels:
-        raise InputError(
-            f"high_cost_model has class {unknown_labels[0]!r}, which the data lacks: "
-            "y must hold the labels that it was fitted on"
-        )
     if not own_classes:
         raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
-    return np.array([data_classes.index(label) for label in own_classes], np.int64)
+    return index_labels(
+        own_classes,
+        classes,
+        "high_cost_model has class {}, which the data lacks: y must hold the labels that it was "
+        "fitted on",
+    )
 
 
 def _check_output_names(form: GraphForm, classes: NDArray[Any]) -> None:

@@ -245,56 +245,74 @@ def _descend(
     n_stopping = np.zeros(n_stages, np.int64)
     if last_stage >= 0:
         n_stopping[last_stage] = n
+    exit_gain = np.empty((n_stages + 1, n))
     continue_gain = np.empty(n)
     # each price starts from the thresholds of the price before
     for price_number in range(len(lams)):
-        lam = lams[price_number]
+        for exit_number in range(n_stages + 1):
+            for row in range(n):
+                exit_gain[exit_number, row] = weights[row] * (
+                    correctness[exit_number, row]
+                    - lams[price_number] * exit_costs[exit_number, row]
+                )
         for _ in range(max_passes):
             has_changed = False
-            # backwards, so that each row's gain from the later stages is known
-            for row in range(n):
-                continue_gain[row] = weights[row] * (
-                    correctness[n_stages, row] - lam * exit_costs[n_stages, row]
-                )
+            # from the last stage to the first, because a stage needs the gains of later stages
+            continue_gain[:] = exit_gain[n_stages]
             for stage in range(n_stages - 1, -1, -1):
                 if stage != last_stage:
-                    gain_so_far = 0.0
-                    best_gain = 0.0
-                    best_count = 0
-                    for position in range(n):
-                        row = order[stage, position]
-                        if scores[stage, row] == -np.inf:
-                            break
-                        is_reached = True
-                        for earlier_stage in range(stage):
-                            if rank[earlier_stage, row] < n_stopping[earlier_stage]:
-                                is_reached = False
-                                break
-                        # gain of stopping over continuing, each weight * (correctness - lam * cost)
-                        if is_reached:
-                            stop_gain = weights[row] * (
-                                correctness[stage, row] - lam * exit_costs[stage, row]
-                            )
-                            gain_so_far += stop_gain - continue_gain[row]
-                        is_tied = (
-                            position + 1 < n
-                            and scores[stage, order[stage, position + 1]] == scores[stage, row]
-                        )
-                        # rounding must not move a threshold, or passes would not end
-                        if not is_tied and gain_so_far > best_gain + 1e-9:
-                            best_gain = gain_so_far
-                            best_count = position + 1
+                    best_count = _find_best_count(
+                        scores[stage],
+                        order[stage],
+                        exit_gain[stage] - continue_gain,
+                        rank[:stage],
+                        n_stopping,
+                    )
                     if best_count != n_stopping[stage]:
                         has_changed = True
                         n_stopping[stage] = best_count
                 for row in range(n):
                     if rank[stage, row] < n_stopping[stage]:
-                        continue_gain[row] = weights[row] * (
-                            correctness[stage, row] - lam * exit_costs[stage, row]
-                        )
+                        continue_gain[row] = exit_gain[stage, row]
             if not has_changed:
                 break
         for stage in range(n_stages):
             stop_counts[price_number, stage] = n_stopping[stage]
         gains[price_number] = continue_gain.sum()
     return stop_counts, gains
+
+
+@numba.njit(cache=True, nogil=True)
+def _find_best_count(
+    scores: NDArray[np.float32],
+    order: NDArray[np.intp],
+    stop_gain: NDArray[np.float64],
+    rank_before: NDArray[np.int64],
+    n_stopping: NDArray[np.int64],
+) -> int:
+    """Find how many of the top-ranked rows should stop at a stage, given all other stages.
+
+    Shapes: `scores, order` (n,), of the stage; `stop_gain` (n,), gain of stopping over continuing;
+    `rank_before` (n_earlier, n), ranks at the earlier stages; `n_stopping` (n_stages,).
+    """
+    n = len(order)
+    gain_so_far = 0.0
+    best_gain = 0.0
+    best_count = 0
+    for position in range(n):
+        row = order[position]
+        if scores[row] == -np.inf:
+            break
+        is_reached = True
+        for earlier_stage in range(len(rank_before)):
+            if rank_before[earlier_stage, row] < n_stopping[earlier_stage]:
+                is_reached = False
+                break
+        if is_reached:
+            gain_so_far += stop_gain[row]
+        is_tied = position + 1 < n and scores[order[position + 1]] == scores[row]
+        # rounding must not move a threshold, or passes would not end
+        if not is_tied and gain_so_far > best_gain + 1e-9:
+            best_gain = gain_so_far
+            best_count = position + 1
+    return best_count

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise_training.data.input_checks import index_labels
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import (
     PriceSolver,
@@ -89,10 +90,14 @@ def prune(
     trees = forest_of(forest)
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
-    y = None if y_val is None else _find_class_indices(classes, y_val, "y_val")
+    y = None
+    if y_val is not None:
+        unknown_label_text = "the forest has no class {}, which is in y_val"
+        y = index_labels(np.asarray(y_val).tolist(), classes, unknown_label_text)
     training_counts = None
     if training is not None:
-        labels = _find_class_indices(classes, training[1], "the training rows")
+        unknown_label_text = "the forest has no class {}, which is in the training rows"
+        labels = index_labels(np.asarray(training[1]).tolist(), classes, unknown_label_text)
         training_counts = trees.with_counts_of(_as_rows(training[0]), labels).counts
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
@@ -104,17 +109,6 @@ def prune(
 
 def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.asarray(X), np.float32)
-
-
-def _find_class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np.int64]:
-    """Find the index of each label among the forest's classes."""
-    labels = np.asarray(y)
-    index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
-    is_unknown = classes[index] != labels
-    if is_unknown.any():
-        example = labels[is_unknown].tolist()[0]
-        raise InputError(f"the forest has no class {example!r}, which is in {name}")
-    return index.astype(np.int64)
 
 
 def forest_of(estimator: Any) -> Forest:

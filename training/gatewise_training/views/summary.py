@@ -82,11 +82,16 @@ def _list_figures(system: Any) -> list[str]:
                 point, frontier, f"{reference} answers all" if answers_all else ""
             )
         )
-    # the cost and the bounds of the point
+    return lines + _list_cost_and_bounds(system)
+
+
+def _list_cost_and_bounds(system: Any) -> list[str]:
+    """List the cost of the active point and the bounds that it keeps."""
+    point = system.operating_point_
     cost_text = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
         cost_text += f", {percent(point.offload_rate)} offloaded"
-    lines.append(cost_text)
+    lines = [cost_text]
     max_bytes = getattr(system, "max_bytes_", None)
     if max_bytes is not None:
         lines.append(f"stages of {point.bytes} bytes as tables of C, at most {max_bytes}")
@@ -102,7 +107,6 @@ def _list_figures(system: Any) -> list[str]:
 
 
 def _describe_guarantee(point: Any) -> str:
-    """Describe a guarantee."""
     guarantee = point.guarantee
     bounds = [f"{guarantee['kind']}={guarantee['bound']:g}"]
     bounds += [

@@ -28,7 +28,7 @@ import numba
 import numpy as np
 
 from gatewise_training.prune.primal_heuristics import best_level_set, repair
-from gatewise_training.prune.problem import Floats, PruneProblem, Solution, check_price
+from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
 
 NEWEST_WEIGHT = 0.15
@@ -77,20 +77,15 @@ def solve(
         if dual_value > bound:
             bound = dual_value
             best_beta[:] = beta
-        # candidates are the pruning of this step or, every REPAIR_INTERVAL steps, its repair and
-        # the repair of the average's best level set
         share = is_kept.astype(np.float64)
         average_share = (
             share
             if average_share is None
             else average_share + NEWEST_WEIGHT * (share - average_share)
         )
-        if step % REPAIR_INTERVAL == 1:
-            level_set, _ = best_level_set(problem, average_share, lam)
-            candidates = [repair(problem, is_kept, lam), repair(problem, level_set, lam)]
-        else:
-            candidates = [(is_kept, float(problem.objective(is_kept, lam)))]
-        for candidate, candidate_objective in candidates:
+        is_repaired = step % REPAIR_INTERVAL == 1
+        average = average_share if is_repaired else None
+        for candidate, candidate_objective in _list_prunings(problem, lam, is_kept, average):
             if candidate_objective < objective:
                 best_pruning = candidate
                 objective = candidate_objective
@@ -107,6 +102,20 @@ def solve(
         step_length = step_scale * (objective - dual_value) / squared_slope
         _ascend(start, nodes, price, average_share, step_length, beta)
     return Solution(best_pruning, objective, min(bound, objective), lam, step)
+
+
+def _list_prunings(
+    problem: PruneProblem, lam: float, is_kept: NodeMask, average_share: Floats | None
+) -> list[tuple[NodeMask, float]]:
+    """List the prunings that a step offers, with their objectives.
+
+    They are the pruning of the step or, with the average of the shares, (n_nodes,), its repair and
+    the repair of the average's best level set.
+    """
+    if average_share is None:
+        return [(is_kept, float(problem.objective(is_kept, lam)))]
+    level_set, _ = best_level_set(problem, average_share, lam)
+    return [repair(problem, is_kept, lam), repair(problem, level_set, lam)]
 
 
 @numba.njit(cache=True, nogil=True)
