@@ -105,7 +105,7 @@ def test_checks_report_rows_answered_worse_than_validation_rows():
     lines = check_loss(make_unseen_rows(4000, 40), 0.1, expected_accuracy=0.999).lines()
     assert lines[-2:] == [
         "kept, with the whole interval",
-        "what to do: compare these rows with those of training, to see why accuracy falls",
+        "what to do: compare these rows with the training rows, to see why accuracy falls",
     ]
 
 

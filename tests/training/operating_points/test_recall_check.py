@@ -146,5 +146,5 @@ def test_guarantees_certify_bounds_by_class_or_name_the_missing_rows(rows_and_la
     assert point.log_loss is not None
     with pytest.raises(InputError, match=r"\d+ of class 'fault': 0.\d+ if none is missed"):
         system.at(max_loss=0.03, min_recall={"fault": 0.88})
-    with pytest.raises(InputError, match=r"recall fault=0.9 takes 22 .* and there are 20;"):
+    with pytest.raises(InputError, match=r"recall fault=0.9 needs 22 .* but there are 20;"):
         system.at(max_loss=0.03, min_recall={"fault": 0.9})
