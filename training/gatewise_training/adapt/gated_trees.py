@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import lightgbm as lgb
 import numpy as np
@@ -68,8 +69,6 @@ def grow_gated_trees(
     For n rows, the term ``gamma * cost`` next to a mean loss is a LightGBM penalty of ``2 n
     gamma``, because the gain of LightGBM has no factor 1/2.
     """
-    target = one_hot(sample.y, sample.n_classes)
-    base_margins = prior_margins(target, sample.weight)
     mean_price = max(sample.costs.total / sample.costs.n_features, 1e-12)
     strength = 2.0 * len(sample.x) * gamma / mean_price
     few_rows_setting = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
@@ -81,32 +80,51 @@ def grow_gated_trees(
         best_leaves=None if tree_shape is None else tree_shape.n_leaves,
         **few_rows_setting,
     )
-    warm_up = warm_up if p_full else growth.n_rounds
-    if len(sample.x) <= MAX_SMALL_ROWS:
-        return grow_rounds(
-            sample.codes,
-            target,
-            sample.weight,
-            sample.f0_loss,
-            base_margins,
-            sample.costs,
-            p_full=p_full,
-            rounds=(warm_up, growth.n_rounds),
-            strength=strength,
-            newton=growth.newton,
-            lightgbm_settings=settings,
-        )
-    # within one round, each tree may pay the shared price of a group once
+    rounds = warm_up if p_full else growth.n_rounds, growth.n_rounds
     prices = FirstUsePrices(sample.costs, strength)
+    if len(sample.x) > MAX_SMALL_ROWS:
+        params = tree_params(seed) | settings | prices.params
+        return _grow_by_lightgbm(sample, p_full, rounds, growth.newton, params, prices)
+    target = one_hot(sample.y, sample.n_classes)
+    return grow_rounds(
+        sample.codes,
+        target,
+        sample.weight,
+        sample.f0_loss,
+        prior_margins(target, sample.weight),
+        sample.costs,
+        p_full=p_full,
+        rounds=rounds,
+        strength=strength,
+        newton=growth.newton,
+        lightgbm_settings=settings,
+    )
+
+
+def _grow_by_lightgbm(
+    sample: Sample,
+    p_full: float | None,
+    rounds: tuple[int, int],
+    newton: bool,
+    params: dict[str, Any],
+    prices: FirstUsePrices,
+) -> TreeEnsemble:
+    """Grow the trees by LightGBM; `rounds` are those of the warm-up and of the whole fit.
+
+    Within one round, each tree may pay the shared price of a group once.
+    """
+    target = one_hot(sample.y, sample.n_classes)
+    base_margins = prior_margins(target, sample.weight)
     n_outputs = len(base_margins) + (p_full is not None)
-    params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
-    params |= settings | prices.params
+    params = params | {"objective": "none", "num_class": n_outputs}
     dataset = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
     booster = lgb.Booster(params, dataset)
     has_splits = has_varying_column(sample.x)
-    for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
+    # the gate may not offload during the warm-up
+    warm_up, n_all_rounds = rounds
+    for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, n_all_rounds - warm_up)):
         derivatives = partial(
-            _compute_derivatives, sample, target, base_margins, p_full_of_rounds, growth.newton
+            _compute_derivatives, sample, target, base_margins, p_full_of_rounds, newton
         )
         for _ in range(n_rounds if has_splits else 0):
             is_finished = booster.update(fobj=objective_of(derivatives))

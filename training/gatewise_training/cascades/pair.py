@@ -288,6 +288,7 @@ class PairCascade(CascadeClassifier):
         self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
     ) -> NDArray[Any]:
         """Get the class labels from the setting, a model or y, or else 0, 1, ..."""
+        # labels and number of classes of both models
         if isinstance(high_cost_model, FormedGraph):
             high_cost_labels = high_cost_model.form.names
             n_high_cost_classes = high_cost_model.form.n_classes
@@ -303,17 +304,18 @@ class PairCascade(CascadeClassifier):
                 f"{n_high_cost_classes}; both must have the same classes"
             )
         n_classes = class_counts.pop()
+        # the first known of the setting, a model's labels and the labels of the rows
         model_labels = high_cost_labels or low_cost_model.classes
+        label_set = np.empty(0) if model_labels is not None or y is None else np.unique(y)
         if self.classes is not None:
             classes = np.asarray(self.classes)
+        elif model_labels is not None:
+            classes = np.asarray(model_labels)
+        elif len(label_set) == n_classes:
+            classes = label_set
         else:
-            classes = np.asarray(range(n_classes) if model_labels is None else model_labels)
-            if (
-                model_labels is None
-                and y is not None
-                and len(label_set := np.unique(y)) == n_classes
-            ):
-                classes = label_set
+            classes = np.arange(n_classes)
+        # without names, the order of the scores is only assumed
         is_named = self.classes is not None or (high_cost_labels and low_cost_model.classes)
         self._assumes_order = not is_named and classes.tolist() != list(range(n_classes))
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:

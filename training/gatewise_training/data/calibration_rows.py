@@ -22,39 +22,27 @@ def split_calibration_rows(
     if np.ptp(table.weight) > 0:
         raise InputError("a guarantee needs rows of equal weight, because its tests count rows")
     n = len(table.x)
-    probabilities = table.high_cost_probabilities
-    calibration_probabilities = None
-    # set aside a fifth of the training rows, or half of the user's validation rows
     if table.validation is None:
-        x = table.x
-        y = table.y
-        rows = table.splitter.take(np.arange(n))
-        other_rows, calibration_rows = rows.hold_out(y, N_TRAINING_PARTS, seed)
-        training = replace(
-            table,
-            x=x[other_rows],
-            y=y[other_rows],
-            weight=table.weight[other_rows],
-            splitter=rows.take(other_rows),
-            high_cost_probabilities=None if probabilities is None else probabilities[other_rows],
-        )
-        if probabilities is not None:
-            calibration_probabilities = probabilities[calibration_rows]
+        # a fifth of the training rows
+        splitter = table.splitter.take(np.arange(n))
+        other_rows, calibration_rows = splitter.hold_out(table.y, N_TRAINING_PARTS, seed)
+        training = table.take(other_rows)
+        calibration = table.take(calibration_rows)
     else:
+        # half of the user's validation rows
         x, y = table.validation
-        rows = table.splitter.take(n + np.arange(len(x)))
-        other_rows, calibration_rows = rows.hold_out(y, 2, seed)
+        splitter = table.splitter.take(n + np.arange(len(x)))
+        other_rows, calibration_rows = splitter.hold_out(y, 2, seed)
         all_rows = table.splitter.take(np.concatenate([np.arange(n), n + other_rows]))
         training = replace(table, validation=(x[other_rows], y[other_rows]), splitter=all_rows)
+        calibration = replace(
+            table,
+            x=x[calibration_rows],
+            y=y[calibration_rows],
+            validation=None,
+            high_cost_probabilities=None,
+            splitter=splitter.take(calibration_rows),
+        )
     if len(np.unique(training.y)) < len(table.classes) or not len(calibration_rows):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
-    calibration = replace(
-        table,
-        x=x[calibration_rows],
-        y=y[calibration_rows],
-        weight=np.ones(len(calibration_rows)),
-        validation=None,
-        high_cost_probabilities=calibration_probabilities,
-        splitter=rows.take(calibration_rows),
-    )
-    return training, calibration
+    return training, replace(calibration, weight=np.ones(len(calibration_rows)))

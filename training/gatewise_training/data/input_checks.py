@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -67,6 +67,18 @@ class TrainingTable:
     splitter: RowSplitter  # of the rows, followed by the validation rows
     # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
     high_cost_probabilities: NDArray[np.float64] | None = None
+
+    def take(self, rows: NDArray[np.intp]) -> TrainingTable:
+        """Get some of the training rows; the table must have no validation rows."""
+        probabilities = self.high_cost_probabilities
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            weight=self.weight[rows],
+            splitter=self.splitter.take(rows),
+            high_cost_probabilities=None if probabilities is None else probabilities[rows],
+        )
 
 
 def is_fitted(estimator: Any) -> bool:

@@ -140,6 +140,7 @@ class FormedGraph:
             source = export_module(source, shape, model_name)
         graph, class_names, batch_size, input_description = read_graph(source, shape, model_name)
         self.content: bytes = graph.SerializeToString(deterministic=True)
+        # detect the form of the outputs; a graph that needs its fixed batch runs row by row
         form_rows = x
         if form_rows is None:
             rng = np.random.default_rng(0)
@@ -167,6 +168,7 @@ class FormedGraph:
             and not np.isfinite(outputs[score_output]).all()
         ):
             raise InputError(f"{model_name} gives scores that are not finite for some rows")
+        # name the classes by the user's labels, or else by the labels in the file
         self._observed_labels = (
             set() if label_output is None else set(outputs[label_output].ravel().tolist())
         )
@@ -233,6 +235,7 @@ class FormedGraph:
 
     def _detect_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
         """Detect the form, without names, on some rows; return it and the outputs."""
+        # run all rows in a batch, and some of them alone
         try:
             session = open_session(self.content)
             batch_outputs = session.run(None, {"x": x})
@@ -244,6 +247,7 @@ class FormedGraph:
                 f"{self._model_name}: onnxruntime cannot run it on one and on many instances of "
                 f"this shape: {one_line(error)}; export it with a free first dimension"
             ) from error
+        # find the outputs, which must not depend on the batch
         names = [output.name for output in session.get_outputs()]
         label_output, score_output = self._find_outputs(names, batch_outputs, len(x))
         for output_index in (label_output, score_output):
@@ -256,6 +260,7 @@ class FormedGraph:
                     "a row depends on the other rows of the batch; export it with a free first "
                     "dimension"
                 )
+        # detect the kind of the scores
         if score_output is None:
             return GraphForm("labels", label_output, None, 0), batch_outputs
         scores = _as_matrix(batch_outputs[score_output])
@@ -274,21 +279,23 @@ class FormedGraph:
         self, names: list[str], outputs: list[Any], n_rows: int
     ) -> tuple[int | None, int | None]:
         """Find the indices of labels and scores among the outputs of `n_rows` rows."""
-        is_by_row = [
-            np.shape(output)[:1] == (n_rows,) and hasattr(output, "dtype") for output in outputs
+        # outputs with a row per instance are labels or, if they are floats, scores
+        candidates = [
+            k
+            for k, output in enumerate(outputs)
+            if np.shape(output)[:1] == (n_rows,) and hasattr(output, "dtype")
         ]
-        candidates = [k for k, is_row_output in enumerate(is_by_row) if is_row_output]
         label_outputs = [
             k for k in candidates if outputs[k].dtype.kind != "f" and outputs[k].size == n_rows
         ]
         score_outputs = [k for k in candidates if outputs[k].dtype.kind == "f"]
+        # among several outputs of scores, the names decide
         if len(score_outputs) > 1:
             outputs_text = ", ".join(names[k].removeprefix("g_") for k in score_outputs)
-            score_words = ("prob", "logit")
             score_outputs = [
                 k
                 for k in score_outputs
-                if any(score_word in names[k].lower() for score_word in score_words)
+                if "prob" in names[k].lower() or "logit" in names[k].lower()
             ]
             if not score_outputs:
                 raise InputError(
@@ -297,9 +304,8 @@ class FormedGraph:
                 )
         if self._required_scores == "labels":
             score_outputs = []
-        if (not score_outputs and not label_outputs) or (
-            not score_outputs and self._required_scores not in (None, "labels")
-        ):
+        needs_scores = self._required_scores not in (None, "labels")
+        if not score_outputs and (needs_scores or not label_outputs):
             outputs_text = ", ".join(
                 f"{name} {getattr(output, 'dtype', 'table')} {np.shape(output)}"
                 for name, output in zip(names, outputs, strict=True)

@@ -54,6 +54,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
     import onnx
     from onnx import inliner
 
+    # load the file, replace its functions by their operators, and check it
     try:
         if isinstance(source, bytes):
             model = onnx.load_model_from_string(source)
@@ -90,6 +91,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
             f"{model_name} uses operators that onnxruntime alone does not have "
             f"({', '.join(sorted(unknown_domains))})"
         )
+    # with a prefix, no name of the graph can equal the names of the nodes that are added
     model = onnx.compose.add_prefix(model, "g_")
     del model.graph.value_info[:]
     model.graph.doc_string = ""
