@@ -64,9 +64,9 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
 
     Breiman, Friedman, Olshen & Stone, "Classification and regression trees", 1984, chapter 3.
     """
-    inner = problem.inner
-    complexity = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
-    return PruneSequence(problem, np.where(inner, complexity, -np.inf))
+    is_inner = problem.is_inner
+    complexity = weakest_links(problem.parent, problem.profit, is_inner.astype(np.float64))
+    return PruneSequence(problem, np.where(is_inner, complexity, -np.inf))
 
 
 def sklearn_forest(

@@ -67,7 +67,7 @@ def test_pruning_rows_setting_chooses_the_pruning_rows(pruning_rows):
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=pruning_rows, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
     problem = system.path_.problem
-    cost_of_forest = problem.cost(problem.inner)
+    cost_of_forest = problem.cost(problem.is_inner)
     rows = X if pruning_rows == "training" else X_val
     mean_cost = system.forest_.cost(rows, system.feature_costs_).mean()
     assert cost_of_forest == pytest.approx(mean_cost)

@@ -74,7 +74,7 @@ def test_costs_and_errors_of_a_sequence_equal_those_of_the_pruned_forests(prune_
             is_kept = sequence.kept_at(level)
             has_parent = problem.parent >= 0
             assert (is_kept[has_parent] <= is_kept[problem.parent[has_parent]]).all()
-            assert not is_kept[~problem.inner].any()
+            assert not is_kept[~problem.is_inner].any()
             pruned_forest = prune_case.forest.pruned(is_kept)
             mean_cost = pruned_forest.cost(prune_case.x, prune_case.costs).mean()
             assert sequence.costs[index] == pytest.approx(mean_cost, abs=1e-6)
@@ -160,7 +160,7 @@ def test_cost_complexity_pruning_follows_breimans_recursion(prune_case):
     for alpha in [0.0, *choose_levels(sequence.levels), 1.0]:
 
         def compute_cost(h, alpha=alpha):
-            if not problem.inner[h]:
+            if not problem.is_inner[h]:
                 return problem.error[h] + alpha
             cost_of_children = sum(
                 compute_cost(child) for child in np.flatnonzero(problem.parent == h)
@@ -188,7 +188,7 @@ def test_greedy_pruning_drops_the_item_with_the_best_ratio(prune_case):
             is_kept[h] &= is_kept[problem.parent[h]]
         return is_kept
 
-    is_kept = problem.inner
+    is_kept = problem.is_inner
     step = 0
     while is_kept.any():
         step += 1

@@ -97,9 +97,9 @@ def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer_forest, free
     problem = build_problem(Forest.from_sklearn(sklearn_forest), rows, FeatureCosts(prices))
     prices_of_parts = breakpoints(problem)
     np.testing.assert_allclose(prices_of_parts, breakpoints_by_solver(solve, problem), rtol=1e-9)
-    assert (prices_of_parts[~problem.inner] == -np.inf).all()
-    assert (prices_of_parts[problem.inner] == 0.0).any()
-    assert np.isinf(prices_of_parts[problem.inner]).any() == bool(free_columns)
+    assert (prices_of_parts[~problem.is_inner] == -np.inf).all()
+    assert (prices_of_parts[problem.is_inner] == 0.0).any()
+    assert np.isinf(prices_of_parts[problem.is_inner]).any() == bool(free_columns)
 
 
 def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer_forest):

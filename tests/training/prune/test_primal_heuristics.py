@@ -25,22 +25,22 @@ def draw_problem(seed, n_trees=3, n_columns=12):
         ]
     ).astype(np.int32)
     n = len(parent)
-    inner = np.tile([True, True, True, False, False, False, False], n_trees)
-    profit = np.where(inner, rng.exponential(0.1, n), 0.0)
+    is_inner = np.tile([True, True, True, False, False, False, False], n_trees)
+    profit = np.where(is_inner, rng.exponential(0.1, n), 0.0)
     use_counts = rng.integers(1, 4, n_columns)
-    nodes = [rng.choice(np.flatnonzero(inner), count, replace=False) for count in use_counts]
+    nodes = [rng.choice(np.flatnonzero(is_inner), count, replace=False) for count in use_counts]
     error = np.zeros(n)
     for h in range(n - 1, -1, -1):
         error[h] = profit[h] + error[parent == h].sum()
     return PruneProblem(
         parent=parent,
-        inner=inner,
+        is_inner=is_inner,
         error=error,
         profit=profit,
         column_start=np.cumsum([0, *use_counts]).astype(np.int64),
         column_nodes=np.concatenate(nodes).astype(np.int32),
         column_price=rng.exponential(0.5, n_columns),
-        depth_price=np.where(inner, rng.exponential(0.05, n), 0.0),
+        depth_price=np.where(is_inner, rng.exponential(0.05, n), 0.0),
     )
 
 
@@ -90,7 +90,7 @@ def test_rounds_of_repair_equal_plain_rounds(max_rounds, monkeypatch):
     for seed in range(60):
         problem = draw_problem(seed)
         rng = np.random.default_rng(seed)
-        is_kept = problem.inner & (rng.random(problem.n_nodes) < 0.7)
+        is_kept = problem.is_inner & (rng.random(problem.n_nodes) < 0.7)
         has_parent = problem.parent >= 0
         is_kept[has_parent] &= is_kept[problem.parent[has_parent]]
         lam = 0.3
@@ -114,7 +114,7 @@ def test_repair_saves_prices_that_a_single_node_pays():
     """Two nodes of two trees make the same acquisition."""
     problem = PruneProblem(
         parent=np.array([-1, 0, 0, -1, 3, 3], np.int32),
-        inner=np.array([True, False, False, True, False, False]),
+        is_inner=np.array([True, False, False, True, False, False]),
         error=np.array([0.4, 0.0, 0.0, 0.3, 0.0, 0.0]),
         profit=np.array([0.4, 0.0, 0.0, 0.3, 0.0, 0.0]),
         column_start=np.array([0, 2], np.int64),
@@ -124,7 +124,7 @@ def test_repair_saves_prices_that_a_single_node_pays():
     )
     no_nodes = np.zeros(6, bool)
     only_root_0 = np.arange(6) == 0
-    both_roots = problem.inner
+    both_roots = problem.is_inner
     is_kept, objective = repair(problem, only_root_0, 1.0)  # earns 0.4 for 0.5, so it is dropped
     np.testing.assert_array_equal(is_kept, no_nodes)
     assert objective == pytest.approx(0.7)

@@ -198,7 +198,7 @@ def compare_solvers(seeds):
         assert ascent_solution.objective >= optimum - 1e-12
         for level in sequence.levels[:: max(1, len(sequence.levels) // 5)]:
             assert problem.objective(sequence.kept_at(level), lam) >= optimum - 1e-12
-        n_partial += 0 < exact_solutions[0].is_kept.sum() < problem.inner.sum()
+        n_partial += 0 < exact_solutions[0].is_kept.sum() < problem.is_inner.sum()
     return n_partial
 
 
@@ -207,7 +207,7 @@ def assert_pruning(problem, solution):
     is_kept = solution.is_kept
     assert is_kept.dtype == bool
     assert is_kept.shape == (problem.n_nodes,)
-    assert not is_kept[~problem.inner].any()
+    assert not is_kept[~problem.is_inner].any()
     has_parent = problem.parent >= 0
     assert (is_kept[has_parent] <= is_kept[problem.parent[has_parent]]).all()
     assert solution.objective == pytest.approx(problem.objective(is_kept, solution.lam), abs=1e-12)
@@ -296,7 +296,7 @@ def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
 def test_repair_does_not_make_a_pruning_worse(seed, lam):
     problem = make_shared_problem()
     rng = np.random.default_rng(seed)
-    is_kept = problem.inner & (rng.random(problem.n_nodes) < 0.9)
+    is_kept = problem.is_inner & (rng.random(problem.n_nodes) < 0.9)
     for h in np.flatnonzero(problem.parent >= 0):
         is_kept[h] &= is_kept[problem.parent[h]]
     is_kept_repaired, repaired_objective = repair(problem, is_kept, lam)
@@ -321,20 +321,20 @@ def make_shared_problem():
 def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
     lam = 0.01
     rng = np.random.default_rng(0)
-    depth_price = rng.random(problem_of_wine.n_nodes) * problem_of_wine.inner
+    depth_price = rng.random(problem_of_wine.n_nodes) * problem_of_wine.is_inner
     problem = replace(problem_of_wine, depth_price=depth_price)
-    charges = rng.random(problem.n_nodes) * problem.error.mean() * problem.inner
+    charges = rng.random(problem.n_nodes) * problem.error.mean() * problem.is_inner
 
     # cost(h) = min(error_h, charge_h + lam depth_price_h + sum of the costs of the children)
     def compute_cost(h):
-        if not problem.inner[h]:
+        if not problem.is_inner[h]:
             return problem.error[h]
         cost_of_children = sum(compute_cost(child) for child in np.flatnonzero(problem.parent == h))
         cost_as_inner_node = charges[h] + lam * problem.depth_price[h] + cost_of_children
         return min(problem.error[h], cost_as_inner_node)
 
     is_kept, gain = PricedTrees(problem, lam).prune(charges)
-    assert 0 < is_kept.sum() < problem.inner.sum()
+    assert 0 < is_kept.sum() < problem.is_inner.sum()
     for h in range(problem.n_nodes):
         assert problem.error[h] - gain[h] == pytest.approx(compute_cost(h), abs=1e-12)
 

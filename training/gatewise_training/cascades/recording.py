@@ -98,17 +98,19 @@ class RecordingModel(BudgetedModel):
         y = split.y[rows]
         weights = self._get_row_weights(split)
         splitter = split.splitter.take(rows)
+        # the reference is the high-cost model, or the last stage of the last candidate
         if problem.high_cost is not None:
-            high_cost = problem.high_cost
-            labelled_rows = LabelledRows(
-                y, weights, high_cost.labels, splitter, high_cost.probabilities
-            )
+            reference_labels = problem.high_cost.labels
+            reference_probabilities = problem.high_cost.probabilities
         else:
             last_candidate = candidates[-1]
-            reference_labels = labels(
-                split_outputs(last_candidate.outputs[-1], last_candidate.stages[-1].score)[0]
-            )
-            labelled_rows = LabelledRows(y, weights, reference_labels, splitter)
+            margins, _ = split_outputs(last_candidate.outputs[-1], last_candidate.stages[-1].score)
+            reference_labels = labels(margins)
+            reference_probabilities = None
+        labelled_rows = LabelledRows(
+            y, weights, reference_labels, splitter, reference_probabilities
+        )
+        # record each candidate, with the costs of its evaluation if they are known
         x = split.x[rows]
         n_features = self.n_features_in_
         offload_features = self._features_of_offload(x)

@@ -144,6 +144,7 @@ def table_remarks(
     `facts` describe the columns, and `y`, (n,), are the labels. Columns in `dropped` are only
     reported as entities or times.
     """
+    # code the columns, and take out each column that explains itself by a first trouble
     labels = np.unique(y[:MAX_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
         name: _encode_column(frame[name].iloc[:MAX_ROWS], column)
@@ -159,6 +160,7 @@ def table_remarks(
     codes = _drop_columns(codes, identifiers)
     entities = _list_entities(codes, facts, labels)
     codes = _drop_columns(codes, entities)
+    # list the columns of each trouble
     columns: dict[Trouble, list[str]] = {
         "identifier": identifiers,
         "constant": constant_columns,

@@ -37,7 +37,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         if len(members) > 1:
             items.append(tuple(members.tolist()))
     path_items = _list_path_items(problem, forest.trees.feature, items)
-    is_kept = problem.inner
+    is_kept = problem.is_inner
     pruning_step = np.where(is_kept, np.inf, -np.inf)
     level = 0
     while is_kept.any():
@@ -64,8 +64,8 @@ def _list_path_items(problem: PruneProblem, feature: NDArray[np.int32], items: I
         for feature_index in features:
             feature_items[feature_index, item // 64] |= np.uint64(1) << np.uint64(item % 64)
     path_items = np.zeros((problem.n_nodes, n_words), np.uint64)
-    inner = problem.inner
-    path_items[inner] = feature_items[feature[inner]]
+    is_inner = problem.is_inner
+    path_items[is_inner] = feature_items[feature[is_inner]]
     _add_items_of_ancestors(problem.parent, path_items)
     return path_items
 

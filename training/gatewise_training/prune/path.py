@@ -78,14 +78,14 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
         open_parts.append((*sub_closure.restrict(~is_kept, is_unpaid, flow), nodes[~is_kept]))
     # breakpoints of all nodes from the breakpoints of the closure
     all_prices = np.append(prices, [0.0, np.inf])[closure_number]
-    all_prices[~problem.inner] = -np.inf
+    all_prices[~problem.is_inner] = -np.inf
     _cap_at_parent(all_prices, problem.parent)
     return np.asarray(all_prices)
 
 
 def breakpoints_by_solver(solve: PriceSolver, problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by a solver of the whole problem."""
-    is_inner = problem.inner
+    is_inner = problem.is_inner
     _, closure_number = reduce_problem(problem)
     is_free = closure_number == FREE
     prices = np.where(is_inner, 0.0, -np.inf)

@@ -100,7 +100,7 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     has_uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
     is_priced = has_uses | (problem.depth_price > 0)
     # a merged node takes the number of the node that decides about it
-    decider = _find_deciders(problem.parent, problem.inner, problem.profit, is_priced)
+    decider = _find_deciders(problem.parent, problem.is_inner, problem.profit, is_priced)
     decided_nodes = np.flatnonzero((decider >= 0) & is_priced)
     n_decided = len(decided_nodes)
     decided_number = np.full(problem.n_nodes, FREE, np.int32)
@@ -180,7 +180,7 @@ def _sum_by_number(
 
 
 @numba.njit(cache=True, nogil=True)
-def _find_deciders(parent: Any, inner: Any, profit: Any, is_priced: Any) -> Any:
+def _find_deciders(parent: Any, is_inner: Any, profit: Any, is_priced: Any) -> Any:
     """Find for each node the node that decides about it, or DROPPED or FREE."""
     n = len(parent)
     subtree_profit = profit.copy()
@@ -189,7 +189,7 @@ def _find_deciders(parent: Any, inner: Any, profit: Any, is_priced: Any) -> Any:
             subtree_profit[parent[node]] += subtree_profit[node]
     decider = np.empty(n, np.int64)
     for node in range(n):
-        if not inner[node] or subtree_profit[node] <= 0.0:
+        if not is_inner[node] or subtree_profit[node] <= 0.0:
             decider[node] = DROPPED
         elif is_priced[node]:
             decider[node] = node

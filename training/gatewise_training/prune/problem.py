@@ -47,7 +47,7 @@ class PruneProblem:
     ----------
     parent : ndarray of int32, shape (n_nodes,)
         -1 at a root; a parent's index is below its children's.
-    inner : ndarray of bool, shape (n_nodes,)
+    is_inner : ndarray of bool, shape (n_nodes,)
         Whether the node has children; leaves are never kept.
     error : ndarray of float64, shape (n_nodes,)
         Training error that the node contributes if it becomes a leaf.
@@ -64,7 +64,7 @@ class PruneProblem:
     """
 
     parent: NDArray[np.int32]
-    inner: NDArray[np.bool_]
+    is_inner: NDArray[np.bool_]
     error: NDArray[np.float64]
     profit: NDArray[np.float64]
     column_start: NDArray[np.int64]
@@ -198,7 +198,7 @@ def build_problem(
     )
     return PruneProblem(
         parent=forest.parent,
-        inner=is_inner,
+        is_inner=is_inner,
         error=node_errors / n_train_in_all_trees,
         # rounding of bootstrap weights may bring a profit slightly below 0
         profit=np.maximum(saved_errors, 0.0) / n_train_in_all_trees,

@@ -32,7 +32,7 @@ def prune_each_tree(problem: PruneProblem) -> PruneSequence:
     use_price = problem.column_price[problem.use_column]
     node_price = np.bincount(problem.column_nodes, use_price, problem.n_nodes)
     breakpoints = weakest_links(problem.parent, problem.profit, node_price + problem.depth_price)
-    return PruneSequence(problem, np.where(problem.inner, breakpoints, -np.inf))
+    return PruneSequence(problem, np.where(problem.is_inner, breakpoints, -np.inf))
 
 
 @numba.njit(cache=True, nogil=True)

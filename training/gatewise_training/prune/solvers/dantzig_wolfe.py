@@ -147,7 +147,7 @@ class PartitionMaster(Master):
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
         super().__init__(problem, lam)
-        self.inner_nodes = np.flatnonzero(problem.inner)
+        self.inner_nodes = np.flatnonzero(problem.is_inner)
         self._set_classes(self.tree_of_node[self.inner_nodes])
 
     def _set_classes(self, class_keys: NDArray[np.intp]) -> None:

@@ -64,7 +64,7 @@ def minimise_shares(
 
 def closure_rows(problem: PruneProblem, node_matrix: sp.csr_array) -> sp.csr_array:
     """Make rows of ``y_child - y_parent`` for all inner nodes that have a parent."""
-    children = np.flatnonzero(problem.inner & (problem.parent >= 0))
+    children = np.flatnonzero(problem.is_inner & (problem.parent >= 0))
     rows: sp.csr_array = node_matrix[children] - node_matrix[problem.parent[children]]
     return rows
 

@@ -27,7 +27,7 @@ def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None)
     """Solve the linear relaxation with HiGHS; `iterations` counts HiGHS's iterations."""
     lam = check_price(lam)
     problem = merge_columns(problem)
-    is_inner = problem.inner
+    is_inner = problem.is_inner
     if not is_inner.any():
         return Solution(is_inner, problem.base_error, problem.base_error, lam, 0)
     nodes = np.flatnonzero(is_inner)
