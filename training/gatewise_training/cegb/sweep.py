@@ -267,8 +267,8 @@ def sweep_penalties(
         if n_fits_left <= min(GOAL_FITS, n_penalties // 2):
             next_penalty = goal.next_penalty(whole_models)
         if next_penalty is None:
-            costs = {penalty: fit.cost for penalty, fit in whole_models.items()}
-            next_penalty = penalty_in_widest_gap(costs, task.prices.costs)
+            cost_by_penalty = {penalty: fit.cost for penalty, fit in whole_models.items()}
+            next_penalty = penalty_in_widest_gap(cost_by_penalty, task.prices.costs)
         if next_penalty is None:
             break
         fits |= _fit_all(task, folds, [next_penalty])

@@ -337,7 +337,7 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     return encode_frame(encoder, rows)
 
 
-def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
+def _encode_cells(encoder: RowEncoder, column_index: int, cells: list[Any]) -> NDArray[np.float64]:
     """Encode the cells of a column, each distinct cell once."""
     code_of_cell: dict[Any, int] = {}
     encodings: list[tuple[float, ...]] = []
@@ -348,7 +348,7 @@ def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray
         key = (type(cell), cell, is_negative)
         if key not in code_of_cell:
             code_of_cell[key] = len(encodings)
-            encodings.append(encoder.cell(column, cell))
+            encodings.append(encoder.cell(column_index, cell))
         code_of_row[row] = code_of_cell[key]
-    n_features = len(encoder.columns[column].features)
+    n_features = len(encoder.columns[column_index].features)
     return np.array(encodings, np.float64).reshape(-1, n_features)[code_of_row]

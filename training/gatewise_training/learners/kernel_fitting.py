@@ -56,7 +56,7 @@ def fit_kernel(
     )
     scaled_x = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(scaled_x[shuffled[:n_landmarks]], gamma)
-    regression = _Ridge(
+    regression = _RidgeRegression(
         basis.features(scaled_x),
         2.0 * target - 1.0,
         weight,
@@ -93,11 +93,11 @@ def left_out_error(
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
-        return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
+        return _RidgeRegression(np.ones((len(x), 1)), target, weight, blocks=blocks).error
     mean, scale = standard_scaling(x)
     scaled_x = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _sum_variances(scaled_x))
-    return _Ridge(basis.features(scaled_x), target, weight, blocks=blocks).error
+    return _RidgeRegression(basis.features(scaled_x), target, weight, blocks=blocks).error
 
 
 def _choose_settings(
@@ -118,8 +118,10 @@ def _choose_settings(
         scaled_x = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
         gamma = GAMMA_FACTORS_TO_TRY[index] / _sum_variances(scaled_x)
         features = _Basis(scaled_x[:N_TUNING_LANDMARKS], gamma).features(scaled_x)
-        ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
-        return ridge.error, gamma, ridge.ridge / len(rows)
+        regression = _RidgeRegression(
+            features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks
+        )
+        return regression.error, gamma, regression.ridge / len(rows)
 
     middle = len(GAMMA_FACTORS_TO_TRY) // 2
     error_and_scaling = [(tune_gamma(scaling, middle), scaling) for scaling in _list_scalings(x)]
@@ -166,7 +168,7 @@ class _Basis:
         )
 
 
-class _Ridge:
+class _RidgeRegression:
     """Weighted ridge regression with the ridge that has the smallest error on left-out rows."""
 
     def __init__(

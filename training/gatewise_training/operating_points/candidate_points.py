@@ -144,11 +144,11 @@ def list_candidates(
         fine_start = ranking.risk_sign * min(ranking.risk_sign * fine_start, 0.0)
         fine_end = 0.0
     # from the safest end in coarse steps, then in fine ones around the target
-    powers = [
+    log_powers = [
         *np.linspace(-ranking.risk_sign * MAX_LOG_POWER, fine_start, N_COARSE_STEPS),
         *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
-    path_points = list({point.thresholds: point for point in map(path.point, powers)}.values())
+    path_points = list({point.thresholds: point for point in map(path.point, log_powers)}.values())
     certain_point = max(ranking.certain_points(points), key=ranking.rank_key, default=None)
     if certain_point is None:
         return path_points
@@ -257,8 +257,8 @@ class _RiskRanking:
         safest_points = sorted(measured_points, key=distance, reverse=True)
         for base in (*best_points[:N_BASES], *safest_points[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
-            powers = np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2)
-            measured_points += map(path.point, powers)
+            log_powers = np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2)
+            measured_points += map(path.point, log_powers)
         # keep a setting only if it is better than all safer ones
         distinct_points = {
             (point.chain, point.thresholds): point for point in measured_points
@@ -395,15 +395,15 @@ class SettingsPath:
         self, is_allowed: Callable[[OperatingPoint], bool], start: float
     ) -> float:
         """Find the last allowed log power by bisection from `start`, an allowed end of the path."""
-        allowed_power = start
-        forbidden_power = -start
+        allowed_log_power = start
+        forbidden_log_power = -start
         for _ in range(16):  # to 2 MAX_LOG_POWER / 2^16, finer than the steps between candidates
-            middle_power = 0.5 * (allowed_power + forbidden_power)
-            if is_allowed(self.point(middle_power)):
-                allowed_power = middle_power
+            middle_log_power = 0.5 * (allowed_log_power + forbidden_log_power)
+            if is_allowed(self.point(middle_log_power)):
+                allowed_log_power = middle_log_power
             else:
-                forbidden_power = middle_power
-        return allowed_power
+                forbidden_log_power = middle_log_power
+        return allowed_log_power
 
 
 def _list_thresholds(

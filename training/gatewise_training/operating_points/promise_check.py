@@ -248,7 +248,7 @@ class PromiseCheck:
     def _write_verdict(self) -> tuple[str, str]:
         """Get the verdict as text, and the advice."""
         broken_bounds = [bound for bound in self.bounds if bound.verdict != "kept"]
-        expected_misses = [b for b in broken_bounds if not b.is_kept_on_validation_rows]
+        expected_misses = [bound for bound in broken_bounds if not bound.is_kept_on_validation_rows]
         if expected_misses:
             advice = "train on more rows of the class, weigh it (class_weight in --settings)"
             if "accuracy" in expected_misses[0].name:  # few bytes or a cap leave no point within it
