@@ -32,7 +32,7 @@ class PriceTable(Record, frozen=True):
     windows : int
         Number of windows in the measurement.
     watts : float or None
-        Power of the busy processor in watts; None if it is not known.
+        Power of the busy processor in watts, or None if it is not known.
     unit : {"us", "uj"}
         Unit of the prices, microseconds or microjoules.
     """
@@ -80,5 +80,5 @@ class PriceTable(Record, frozen=True):
         return self.microseconds[label] * self.watts
 
     def microjoules(self, label: str) -> float | None:
-        """Compute the energy of the step `label` in microjoules; None if the power is unknown."""
+        """Energy of the step `label` in microjoules, or None if the power is unknown."""
         return None if self.watts is None else self.microseconds[label] * self.watts

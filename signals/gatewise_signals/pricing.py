@@ -56,7 +56,7 @@ def price_table(
 
 
 def table_of_steps(graph: SignalGraph) -> PriceTable | None:
-    """Get the table from which the prices of all steps come; None if there is no such table."""
+    """Get the table from which the prices of all steps come, or None if there is no such table."""
     table = graph.steps[0].measurement
     if table is None or any(
         step.measurement != table or step.price != table.price(step.label) for step in graph.steps

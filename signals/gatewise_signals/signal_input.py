@@ -166,7 +166,7 @@ class SignalInput:
 
     @property
     def rate_hz(self) -> float | None:
-        """Samples per second of the windows; None if neither a channel nor a block has a rate."""
+        """Samples per second of the windows, or None if no channel and no block has a rate."""
         return next(iter(self._rates), None)
 
     @property

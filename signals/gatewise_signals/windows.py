@@ -58,7 +58,7 @@ class StreamWindow:
     start : int
         Number of samples in the stream before the window, not counting lost samples.
     time : float or None
-        Time of the first sample in seconds; None if the samples have no times.
+        Time of the first sample in seconds, or None if the samples have no times.
     """
 
     values: NDArray[Any]
@@ -163,7 +163,7 @@ class Windower:
 
     @property
     def measured_hz(self) -> float | None:
-        """Mean rate according to the times, in samples per second; None without two times."""
+        """Mean rate according to the times, in samples per second, or None without two times."""
         return self._n_timed / self._timed_seconds if self._timed_seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:

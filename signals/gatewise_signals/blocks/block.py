@@ -48,7 +48,7 @@ class Block(Step):
         names : sequence of str
             Names of the features.
         price : float, optional
-            Price of one window; None if it is not known yet.
+            Price of one window, or None if it is not known yet.
         name : str, optional
             Name of the block; default: the name of the function.
 
@@ -84,7 +84,7 @@ class Block(Step):
         output : str
             Name of the value.
         price : float, optional
-            Price of one window; None if it is not known yet.
+            Price of one window, or None if it is not known yet.
         names : sequence of str, optional
             Names of the features.
         name : str, optional

@@ -109,7 +109,7 @@ def _grow_by_lightgbm(
     params: dict[str, Any],
     prices: FirstUsePrices,
 ) -> TreeEnsemble:
-    """Grow the trees by LightGBM; `rounds` are those of the warm-up and of the whole fit.
+    """Grow the trees by LightGBM; `rounds` counts the rounds of the warm-up and of all growth.
 
     Within one round, each tree may pay the shared price of a group once.
     """

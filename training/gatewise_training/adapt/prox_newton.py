@@ -305,7 +305,7 @@ class WeightMove(NamedTuple):
 def _search_line(
     problem: MStep, iterate: Iterate, objective_before: float, weight_move: WeightMove
 ) -> tuple[Iterate, float] | None:
-    """Halve a move until the objective falls as predicted; None if it never does."""
+    """Halve a move until the objective falls as predicted, or None if it never does."""
     if not weight_move.decrease < 0.0:
         return None
     pair = iterate.pair

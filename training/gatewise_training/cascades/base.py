@@ -94,7 +94,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         return replace(self.frontier_, **fields)
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
-        """Pick a point of the frontier or, with a guarantee, a certified point."""
+        """Choose a point of the frontier or, with a guarantee, a certified point."""
         if self.calibration_ is None:
             point, self.choice_ = self.frontier_.choose(
                 self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal

@@ -239,7 +239,7 @@ class BudgetedModel(BaseEstimator, ABC):
         return self._exit_costs(acquired_features)
 
     def _features_of_offload(self, x: NDArray[np.float32]) -> AcquiredMask | None:
-        """Get the features that the high-cost model acquires for each row; None for all."""
+        """Get the features that the high-cost model acquires for each row, or None for all."""
         return None
 
     def _exit_costs(

@@ -215,7 +215,7 @@ class FamilySelection:
 def best_shape(
     problem: FitProblem, families: Sequence[str], *, has_size_bound: bool = False
 ) -> TreeShape | None:
-    """Find the best shape of boosted trees on the rows; None where no search is needed.
+    """Find the best shape of boosted trees on the rows, or None where no search is needed.
 
     With a bound on bytes (`has_size_bound`), many rows have standard bins, and the number of leaves
     is searched later.

@@ -30,9 +30,9 @@ class UnseenAnswers:
     model: HighCostModel  # its features are columns of the problem's `cloud_split`
     labels: NDArray[np.int64]  # (n_validation,)
     probabilities: NDArray[np.float64]  # (n_validation, n_classes)
-    # (n, n_classes): probabilities of all rows of the split; None if the model computes them
+    # (n, n_classes): probabilities of all rows of the split, or None if the model computes them
     row_probabilities: NDArray[np.float64] | None = None
-    # (n_calibration,): labels of the calibration rows; None if the model computes them
+    # (n_calibration,): labels of the calibration rows, or None if the model computes them
     calibration_labels: NDArray[np.int64] | None = None
     tree_shape: TreeShape | None = None  # best shape of trees on these columns, if it was searched
 
@@ -67,7 +67,7 @@ class FittedStages:
 
     stages: tuple[Stage, ...]
     outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) each
-    # features that the models of `outputs` acquired on the validation rows; None if all rows
+    # features that the models of `outputs` acquired on the validation rows, or None if all rows
     # acquire the features of the stages
     acquired_features: tuple[AcquiredMask, ...] | None = None
     evaluation_costs: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation

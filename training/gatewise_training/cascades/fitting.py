@@ -89,10 +89,10 @@ class ClassifierFit(RecordingModel):
 
     # -- all steps -----------------------------------------------------------------------------
 
-    def _fit_rows(self, rows: FitArguments) -> Self:
+    def _fit_rows(self, arguments: FitArguments) -> Self:
         """Fit all models and find the frontier."""
         self._check_settings()
-        table = self._check_and_store_table(rows)
+        table = self._check_and_store_table(arguments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         table, calibration = self._set_calibration_rows_aside(table, seed)
         # one thread per fit, because more threads would wait for each other; joblib runs fits in
@@ -113,16 +113,16 @@ class ClassifierFit(RecordingModel):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _check_and_store_table(self, rows: FitArguments) -> TrainingTable:
+    def _check_and_store_table(self, arguments: FitArguments) -> TrainingTable:
         """Check the rows, and set the classes, ranges, prices and bounds of the classifier."""
-        self._read_blocks(rows.X)
-        table = check_training(self, rows)
+        self._read_blocks(arguments.X)
+        table = check_training(self, arguments)
         if table.validation is None and table.splitter.is_random:
             stage_columns, _ = self._read_columns()
             # the warning names the line that calls `fit`, which calls `_fit_rows`
             warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
         self.classes_ = table.classes
-        self._measure_ranges(table.x, rows.X)
+        self._measure_ranges(table.x, arguments.X)
         self._check_costs()
         self._set_bounds()
         self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)

@@ -54,13 +54,13 @@ BATCH_ROWS = 256
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PairCascade(CascadeClassifier):
-    """Two given models of any kind; instances with a narrow low-cost margin are offloaded.
+    """Two given models of any kind; an instance with a narrow low-cost margin is offloaded.
 
     Nothing is refitted. The stop score is the difference of the low-cost model's two largest
     margins or, for a binary model, the absolute value of its margin. Thresholds are learned on rows
     that neither model was trained on, labelled or not. Half of the rows, drawn at random, choose
     the thresholds. The other half measures cost, offload rate and accuracy of each threshold, with
-    an exact (Clopper-Pearson) 95 % interval of the accuracy, so that these figures are valid for
+    an exact (Clopper-Pearson) 95 % interval of the accuracy. These figures are therefore valid for
     new rows. Without labels, accuracy is the agreement with the high-cost model, and
     ``operating_point_.measured`` is "agreement".
 

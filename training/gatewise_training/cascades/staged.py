@@ -276,7 +276,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return [[columns[features] for features in sets] for sets in set_sequences if sets]
 
     def _get_max_set_cost(self, costs: FeatureCosts) -> float | None:
-        """Get the largest cost of a feature set; None unless `max_instance_cost` bars offloads."""
+        """Get the largest cost of a feature set if `max_instance_cost` bars offloads, else None."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return None

@@ -121,7 +121,7 @@ class CodedBooster:
     def _grow(
         self, gradient: Array, hessian: Array, scores: Array, output: int
     ) -> TreeEnsemble | None:
-        """Grow the tree of one output, and add it to the scores; None if no split is worth it."""
+        """Grow the tree of one output and add it to the scores, unless no split is worth it."""
         max_nodes = 2 * self._settings.n_leaves - 1
         nodes = unsplit_nodes(max_nodes)
         leaf_values = np.zeros(max_nodes, np.float32)

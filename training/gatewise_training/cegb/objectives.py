@@ -1,7 +1,7 @@
 """Learning targets of CEGB's trees: classes, measured values, and rankings of documents.
 
-All targets have the same members, so that the classifier, the regressor and the ranker share the
-growth and the sweep:
+The classifier, the regressor and the ranker share the growth and the sweep, because all targets
+have the same members:
 
 - `n_outputs` is the number of trees per round, and `link` maps outputs to predictions.
 - `weight`, (n,), holds the weights of the rows.

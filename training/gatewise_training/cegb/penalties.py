@@ -150,7 +150,7 @@ class Charge:
 
     @cached_property
     def _first_use_prices(self) -> FirstUsePrices | None:
-        """Coupled prices of features and groups; None with lazy accounting."""
+        """Coupled prices of features and groups, or None with lazy accounting."""
         if self.prices.accounting == "lazy":
             return None
         return FirstUsePrices(self.prices.costs, self.price_factor * len(self._x))

@@ -45,7 +45,7 @@ def spread_penalties(
 def penalty_in_widest_gap(
     cost_by_penalty: Mapping[float, float], costs: FeatureCosts
 ) -> float | None:
-    """Find a penalty in the widest gap between the known costs; None if no gap is left.
+    """Find a penalty in the widest gap between the known costs, or None if no gap is left.
 
     `cost_by_penalty` maps penalties, which include 0 and infinity, to the costs of their models.
     """
@@ -67,7 +67,7 @@ def penalty_in_widest_gap(
 
 
 def middle_penalty(lower: float, higher: float, penalties: Iterable[float]) -> float | None:
-    """Find a penalty between two neighbours among `penalties`; None if they are too close."""
+    """Find a penalty between two neighbours among `penalties`, or None if they are too close."""
     finite_penalties = [penalty for penalty in penalties if 0 < penalty < math.inf]
     if not finite_penalties:
         return None

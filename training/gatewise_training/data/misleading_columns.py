@@ -376,7 +376,7 @@ def _order_trouble(
 
 
 def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -> str | None:
-    """Get the reason why a column should not become a feature; None if it may."""
+    """Get the reason why a column should not become a feature, or None if it may."""
     if facts.kind == "empty":
         return "no feature"
     for remark in remarks:

@@ -81,7 +81,7 @@ class RowSplitter:
 
     @property
     def n_groups(self) -> int | None:
-        """Number of groups; None if rows have no groups."""
+        """Number of groups, or None if rows have no groups."""
         return None if self.groups is None else self._units[1]
 
     @cached_property

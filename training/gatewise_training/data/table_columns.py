@@ -193,7 +193,7 @@ def _are_failures(odd_cells: Sequence[Any], counts: Counter[Any]) -> bool:
 def _find_comma_role(
     odd_cells: Sequence[Any], counts: Counter[Any]
 ) -> tuple[CommaRole, str] | None:
-    """Get the role of the commas in a column of numbers, and an example; None without commas."""
+    """Get the role of the commas in a column of numbers, and an example, or None without commas."""
     decimal_cells = {cell for cell in odd_cells if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands_cells = {cell for cell in odd_cells if _THOUSANDS.fullmatch(str(cell))}
     other_cells = set(odd_cells) - decimal_cells - thousands_cells

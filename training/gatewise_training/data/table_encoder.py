@@ -177,7 +177,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return KINDS[kind].learn(name, present_cells, learning)
 
     def transform(self, X: DataFrame) -> DataFrame:
-        """Encode rows.
+        """Encode rows as numbers.
 
         Parameters
         ----------

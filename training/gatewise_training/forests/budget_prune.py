@@ -250,7 +250,7 @@ class BudgetPrune(ForestModel):
         return _with_all_classes(forest_of(model), classes, problem.n_classes)
 
     def _list_mus(self) -> Sequence[float | None]:
-        """Prices of acquisitions to try, by falling price; None for growth without a price."""
+        """Prices of acquisitions to try, by falling price, or None for growth without a price."""
         if self.growth == "standard":
             return (None,)
         return MUS if self.mu == "auto" else (float(self.mu),)

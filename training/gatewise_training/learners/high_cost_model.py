@@ -64,7 +64,7 @@ class HighCostModel:
     onnx : bytes or None
         Given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
-        Meaning of the outputs of this graph; None without a graph.
+        Meaning of the outputs of this graph, or None without a graph.
     python_model : PythonModel or None
         Function that returns probabilities of all classes and cannot become a graph.
     class_indices : ndarray of int64, shape (n_own_classes,) or None

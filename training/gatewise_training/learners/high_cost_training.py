@@ -184,7 +184,7 @@ _CrossFit = Callable[[ValidationSplit], TrainedModel]
 
 @dataclass(frozen=True)
 class _ModelRecipe:
-    """How to fit one kind of model, with an optional cheap trial before the fit."""
+    """Functions that fit one kind of model: the whole fit and, if there is one, a cheap trial."""
 
     kind: str
     fit: _CrossFit
@@ -202,7 +202,6 @@ def _train_by_fit(fit: Fit, split: ValidationSplit) -> TrainedModel:
 def _train_clones(
     n_classes: int, kind: str, template: Any, names: Sequence[str] | None, split: ValidationSplit
 ) -> TrainedModel:
-    """Cross-fit clones of a classifier."""
     return _train_by_fit(EstimatorFit(split, n_classes, kind, template, names), split)
 
 

@@ -304,7 +304,7 @@ class _RiskRanking:
         ]
 
     def best_target(self, targets: Sequence[_Target]) -> _Target:
-        """Choose the best target.
+        """Choose the target that the promise ranks highest.
 
         For an offload rate this is the cheapest target within a standard error of the most
         accurate.
@@ -409,7 +409,7 @@ class SettingsPath:
 def _list_thresholds(
     scores: NDArray[np.float32],
 ) -> tuple[NDArray[np.float64], list[float | None]]:
-    """List the thresholds between distinct scores, after the shares of rows that they pass on."""
+    """List the shares of rows that pass on, and the threshold between distinct scores for each."""
     distinct_scores, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
     n_passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
     n_without_score = len(scores) - counts.sum()  # NaN never stops

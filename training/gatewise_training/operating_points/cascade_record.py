@@ -41,7 +41,7 @@ class CascadeRecord:
     nbytes: tuple[int, ...] = ()  # size of each stage's model
     packed_sizes: PackedSizes | None = None  # sizes of the stages on a device
     # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
-    # rows; None if `exit_costs` are the same for all rows
+    # rows, or None if `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
     # (n,): weight of each row's class in the weighted accuracy; costs and rates ignore it
     class_weights: NDArray[np.float64] | None = None

@@ -45,7 +45,7 @@ class ExitAnswers:
         n_classes: int,
         probabilities: Sequence[NDArray[np.float64] | None],
     ) -> Self:
-        """Score the probabilities of each exit, (n, n_classes); None if it gives labels only."""
+        """Score the probabilities of each exit, (n, n_classes), or None if it gives labels only."""
         rows = np.arange(len(truth))
         losses = np.full(labels.shape, np.nan)
         brier_scores = np.full(labels.shape, np.nan)

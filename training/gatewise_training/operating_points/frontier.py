@@ -137,7 +137,7 @@ class Frontier:
     def with_class_points(
         self, points: Iterable[OperatingPoint], bounds: ClassBounds | None
     ) -> Frontier:
-        """Add off the curve the `points` that are better for some class or for the `bounds`."""
+        """Add the `points` off the curve that are better for some class or for the `bounds`."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         points_with_recall = [point for point in points if point.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
@@ -154,7 +154,7 @@ class Frontier:
         return self._with_off_curve_points(point for curve in curves for point in curve)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add off the curve the best `points` up to each of several sizes, which grow by half."""
+        """Add the best `points` up to each of several sizes, which grow by half."""
         points = sorted(points, key=lambda point: point.bytes)
         small_points: list[OperatingPoint] = []
         max_bytes = points[0].bytes if points else 0
@@ -167,7 +167,7 @@ class Frontier:
         return self._with_off_curve_points(small_points)
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add off the curve the `points` on the curve of accuracy against offload rate."""
+        """Add the `points` on the curve of accuracy against offload rate."""
         offload_rate = attrgetter("offload_rate")
         return self._with_off_curve_points(_select_undominated(points, price=offload_rate))
 
@@ -219,7 +219,7 @@ class Frontier:
         max_bytes: int | None = None,
         slack: float = 0.0,
     ) -> OperatingPoint:
-        """Pick a point.
+        """Pick the best point for a goal, among the points that keep all bounds.
 
         Parameters
         ----------

@@ -175,7 +175,7 @@ class _Candidate(NamedTuple):
 def _test_candidates(
     records: Sequence[CascadeRecord], candidates: Sequence[OperatingPoint], promise: Promise
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
-    """Yield each candidate with the name of the test that it passes; None if it fails."""
+    """Yield each candidate with the name of the test that it passes, or None if it fails."""
     reference_record = records[-1]
     has_groups = reference_record.splitter.n_groups is not None
     for start in range(0, len(candidates), CANDIDATES_PER_STEP):

@@ -85,7 +85,7 @@ class PackedSizes:
         return [stage_bytes.index(min(stage_bytes))]
 
     def bytes_on_device(self, open_stages: Sequence[int]) -> int:
-        """Get the bytes of the stages that a device needs, see :meth:`numbers_on_device`."""
+        """Get the bytes of the stages that a device needs (see :meth:`numbers_on_device`)."""
         return self.total(self.numbers_on_device(open_stages))
 
 

@@ -110,7 +110,7 @@ class CheckedBound(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the bound.
+        """Whether the bound is kept, missed by chance or broken.
 
         A missed bound is broken if the whole interval is beyond it, or if it is missed on
         validation rows as well.
@@ -149,7 +149,7 @@ class UnseenRows(NamedTuple):
 
     truth: NDArray[np.int64]  # class indices; -1 for a label that training has not seen
     answers: NDArray[np.int64]  # class indices
-    reference: NDArray[np.int64] | None  # answers of the high-cost model; None without a cloud
+    reference: NDArray[np.int64] | None  # answers of the high-cost model, or None without a cloud
     costs: NDArray[np.float64]
     is_offloaded: NDArray[np.bool_]
     weights: NDArray[np.float64]  # class weight of each row
@@ -323,7 +323,7 @@ def _breaches_text(bounds: Sequence[CheckedBound]) -> str:
 
 
 def accuracy_drop_text(expected: float, accuracy: MeasuredFigure) -> str | None:
-    """Write that accuracy is lower than on validation rows; None if chance may explain it.
+    """Write that accuracy is lower than on validation rows, or None if chance may explain it.
 
     >>> accuracy_drop_text(0.986, MeasuredFigure(0.965, 0.947, 0.979))
     '98.6 % on validation rows, 94.7 to 97.9 % on these'
@@ -376,7 +376,6 @@ def _measure_goal(
 
 
 def _measure_class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
-    """Measure the bounds on classes."""
     checked_bounds = []
     point = system.operating_point_
     reference_recalls = system._reference_frontier().reference_recall

@@ -29,8 +29,8 @@ class ExplainedStage:
     price: float  # price of these features and of a request
     label: Any  # answer of the stage, even if it did not stop
     probability: float  # probability of that label
-    score: float | None  # stop score; None for the high-cost model
-    threshold: float | None  # smallest score that stops; None if none does
+    score: float | None  # stop score, or None for the high-cost model
+    threshold: float | None  # smallest score that stops, or None if none does
     stopped: bool  # whether the system answers with this label
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 

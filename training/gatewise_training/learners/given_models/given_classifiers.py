@@ -62,7 +62,7 @@ class GivenClassifier:
     """A classifier that the user gives, with either its flat trees or its graph."""
 
     model_name: str  # name of the classifier in errors
-    classes: Sequence[Any] | None  # labels; None if a graph does not name them
+    classes: Sequence[Any] | None  # labels, or None if a graph does not name them
     # 0 if a graph gives only labels and does not name them; `stage` then takes the user's classes
     n_classes: int
     flat_form: tuple[TreeEnsemble, Link] | None = None

@@ -92,7 +92,7 @@ def library_class_name(estimator: Estimator) -> str | None:
 
 
 def library_of(model: Estimator) -> Library | None:
-    """Get the library of a booster; None for any other classifier."""
+    """Get the library of a booster, or None for any other classifier."""
     return LIBRARY_FILES.get(library_class_name(model) or "")
 
 

@@ -48,7 +48,7 @@ numbers with finite squares (1e5) and infinite ones (1e20)."""
 
 @dataclass(frozen=True, eq=False)
 class ProbeRows:
-    """FlatRows on which two models are compared, and the number of rows of each kind."""
+    """Rows on which two models are compared, and the number of rows of each kind."""
 
     x: FlatRows
     kinds: dict[str, int]
@@ -65,7 +65,7 @@ class ProbeRows:
     ) -> ProbeRows:
         """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
-        `predict` is a function from rows to labels. FlatRows have NaN only with `allow_missing`.
+        `predict` is a function from rows to labels. Rows have NaN only with `allow_missing`.
         """
         rng = np.random.default_rng(0)
         n_columns = sample.shape[1]
