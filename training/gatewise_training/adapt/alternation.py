@@ -194,9 +194,11 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
         column = x[:, feature] - x[:, feature].mean()
         residual_squares = []
         for is_upper in (True, False):
-            is_local = Start(int(feature), is_upper).offload(column, weight, p_full) < 0.5
+            stays_on_device = Start(int(feature), is_upper).offload(column, weight, p_full) < 0.5
             residual_squares.append(
-                _compute_residual_squares(column[is_local], target[is_local], weight[is_local])
+                _compute_residual_squares(
+                    column[stays_on_device], target[stays_on_device], weight[stays_on_device]
+                )
             )
         gain = max(squares_of_random_rows - min(residual_squares), 0.0) / prices[feature]
         gains_and_starts.append(

@@ -248,8 +248,8 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         # without a goal, use the goal of the settings under the bounds
         goal = {"budget": budget, "max_loss": total_loss, "offload_rate": offload_rate}
         has_goal = any(bound is not None for bound in goal.values())
-        bounds = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
-        has_bound = any(bound is not None for bound in bounds)
+        bound_settings = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
+        has_bound = any(setting is not None for setting in bound_settings)
         estimator._activate(
             estimator._choose(**goal)
             if has_goal or not has_bound
@@ -290,12 +290,12 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         """
         x = self._rows(X)
         class_indices = np.zeros(len(x), np.int64)
-        f0 = self.high_cost_model_
+        high_cost_model = self.high_cost_model_
         for stage_number, rows, margins in self._route(x):
             if stage_number < len(self.stages_):
                 class_indices[rows] = labels(margins)
-            elif f0 is not None:
-                class_indices[rows] = f0.labels(x[rows])
+            elif high_cost_model is not None:
+                class_indices[rows] = high_cost_model.labels(x[rows])
         return self.classes_[class_indices]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -311,12 +311,12 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         """
         x = self._rows(X)
         class_probabilities = np.zeros((len(x), len(self.classes_)))
-        f0 = self.high_cost_model_
+        high_cost_model = self.high_cost_model_
         for stage_number, rows, margins in self._route(x):
             if stage_number < len(self.stages_):
                 class_probabilities[rows] = probabilities(margins, self.stages_[stage_number].link)
-            elif f0 is not None:
-                class_probabilities[rows] = f0.predict_proba(x[rows])
+            elif high_cost_model is not None:
+                class_probabilities[rows] = high_cost_model.predict_proba(x[rows])
         return class_probabilities
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:

@@ -255,11 +255,13 @@ class BudgetedModel(BaseEstimator, ABC):
         the features that the high-cost model acquires, by default all that it reads.
         """
         costs = self.feature_costs_
-        f0 = self.high_cost_model_
-        if f0 is None:
+        high_cost_model = self.high_cost_model_
+        if high_cost_model is None:
             return exit_costs(costs, acquired_features)
-        request_price = self.cloud_prices_.offload_price(len(f0.features))
-        offload_features = costs.mask(f0.features) if offload_features is None else offload_features
+        request_price = self.cloud_prices_.offload_price(len(high_cost_model.features))
+        offload_features = (
+            costs.mask(high_cost_model.features) if offload_features is None else offload_features
+        )
         return exit_costs(
             costs,
             acquired_features,

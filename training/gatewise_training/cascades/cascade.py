@@ -211,7 +211,7 @@ class CascadeClassifier(BudgetedClassifier):
         return super()._choose(**goal)
 
     def _check_certified_terms(self, **goal: float | None) -> None:
-        """Raise InputError for bounds on loss, recall or precision if f0 may have seen the rows."""
+        """Refuse bounds on figures of answers if the high-cost model may have seen the rows."""
         if goal.get("max_loss") is not None or self.class_bounds_:
             raise InputError(
                 "guarantee: a fitted high_cost_model may have seen the rows that would certify "

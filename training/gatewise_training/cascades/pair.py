@@ -163,8 +163,8 @@ class PairCascade(CascadeClassifier):
             check_fitted(self._high_cost_model, "high_cost_model")
         check_labels_known(y)
         x = self._read_first_rows(X)
-        self.classes_, stage, f0 = self._read_models(x, y)
-        self.high_cost_model_ = f0
+        self.classes_, stage, high_cost_model = self._read_models(x, y)
+        self.high_cost_model_ = high_cost_model
         self.class_weights_ = None
         self._set_bounds()
         self._check_prices()
@@ -174,9 +174,11 @@ class PairCascade(CascadeClassifier):
         tuning_rows, measuring_rows = splitter.cut(rows, 1, 2)
         # without labels, the answers of the high-cost model are the truth
         self.labelled_ = y is not None
-        class_indices = _label_in_batches(f0, x) if y is None else self._class_indices(y, len(x))
+        class_indices = (
+            _label_in_batches(high_cost_model, x) if y is None else self._class_indices(y, len(x))
+        )
         self._check_guarantee(class_indices[measuring_rows], splitter.take(measuring_rows))
-        reference_labels = class_indices if y is None else _label_in_batches(f0, x)
+        reference_labels = class_indices if y is None else _label_in_batches(high_cost_model, x)
         if self._assumes_order and y is not None:
             _check_class_order(self.classes_, reference_labels, class_indices)
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
@@ -267,22 +269,22 @@ class PairCascade(CascadeClassifier):
         low_cost_model = GivenClassifier.read_and_compare(
             self._low_cost_model, x, shape, "low_cost_model", allow_missing=allow_missing
         )
-        high_cost_model: Any = self._high_cost_model
-        if is_graph(high_cost_model):
-            high_cost_model = FormedGraph(high_cost_model, shape, "high_cost_model", x)
-        classes = self._list_all_classes(low_cost_model, high_cost_model, y)
-        if isinstance(high_cost_model, FormedGraph):
-            high_cost_model.form = high_cost_model.named_form(classes.tolist())
+        given_model: Any = self._high_cost_model
+        if is_graph(given_model):
+            given_model = FormedGraph(given_model, shape, "high_cost_model", x)
+        classes = self._list_all_classes(low_cost_model, given_model, y)
+        if isinstance(given_model, FormedGraph):
+            given_model.form = given_model.named_form(classes.tolist())
         low_cost_classes = low_cost_model.classes
         if low_cost_classes is not None and set(low_cost_classes) == set(classes.tolist()):
             # the order of the low-cost model keeps its answers where margins tie
             classes = np.asarray(low_cost_classes)
         stage = low_cost_model.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
-        f0 = HighCostModel.from_model(high_cost_model, classes, x.shape[1], names)
-        if f0.estimator is not None:
-            check_conversion(f0, x, allow_missing=allow_missing)
-        return classes, stage, f0
+        high_cost_model = HighCostModel.from_model(given_model, classes, x.shape[1], names)
+        if high_cost_model.estimator is not None:
+            check_conversion(high_cost_model, x, allow_missing=allow_missing)
+        return classes, stage, high_cost_model
 
     def _list_all_classes(
         self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
@@ -407,8 +409,11 @@ def _check_class_order(
         )
 
 
-def _label_in_batches(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
+def _label_in_batches(high_cost_model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
     """Get the class indices of the high-cost model, (n,), in batches."""
     return np.concatenate(
-        [f0.labels(x[start : start + BATCH_ROWS]) for start in range(0, len(x), BATCH_ROWS)]
+        [
+            high_cost_model.labels(x[start : start + BATCH_ROWS])
+            for start in range(0, len(x), BATCH_ROWS)
+        ]
     )

@@ -148,7 +148,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
         return self.budget_counts == "total"
 
     def _compute_report_costs(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each row, which includes what `budget_counts` says, shape (n,)."""
+        """Compute the cost of each row with the parts that `budget_counts` names, shape (n,)."""
         cost_report = self.cost_report(X)
         return cost_report.total if self._counts_splits else cost_report.features
 

@@ -173,7 +173,9 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
                 max_number=max(numbers),
             )
     # dates in another format, categories or text
-    date_formats = tuple(text for text in _list_date_formats() if _can_read_all(counts, text))
+    date_formats = tuple(
+        date_format for date_format in _list_date_formats() if _can_read_all(counts, date_format)
+    )
     if date_formats:
         return replace(facts, kind="time", date_formats=date_formats)
     # categories occur in several rows; a small table may have a few that do not
@@ -329,7 +331,10 @@ def _check_undeclared(
         reason = f"holds dates (as {facts.example!r})"
         if facts.odd_cells:
             reason += f", in {plural(facts.n_odd_rows, 'row')} not (as {examples})"
-        time_kinds = ["time" if text == ISO else f"time:{text}" for text in facts.date_formats]
+        time_kinds = [
+            "time" if date_format == ISO else f"time:{date_format}"
+            for date_format in facts.date_formats
+        ]
         return reason, (
             *((_make_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
             drop_remedy,

@@ -74,9 +74,9 @@ def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) ->
     """Choose the leaves, the learning rate and the bins of a strong model on `n_rows` rows.
 
     Stages have the same settings as the high-cost model, because weaker stages do not come within
-    1 % of its accuracy. On very many rows, larger trees at a higher rate are better and faster. On
-    256,000 rows of Forest the log loss is .077 in 11 s, and .092 in 16 s with 255 leaves at rate
-    0.1. `has_groups` says whether the rows have groups.
+    1 % of its accuracy. On very many rows, larger trees with a higher learning rate are better and
+    faster. On 256,000 rows of Forest the log loss is .077 after 11 s, and .092 after 16 s with 255
+    leaves and a learning rate of 0.1. `has_groups` says whether the rows have groups.
 
     >>> capacity_params(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
@@ -85,11 +85,11 @@ def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) ->
         return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
     bin_params = {"max_bin": COARSE_BINS} if has_groups else {}
     n_leaves = 255 if n_classes == 2 else 63
-    rate = 0.1 if n_classes == 2 else 0.15
+    learning_rate = 0.1 if n_classes == 2 else 0.15
     if n_rows > MAX_MEDIUM_ROWS:
         n_leaves = 1023 if n_classes == 2 else 255
-        rate = 0.2
-    return {"num_leaves": n_leaves, "learning_rate": rate} | bin_params
+        learning_rate = 0.2
+    return {"num_leaves": n_leaves, "learning_rate": learning_rate} | bin_params
 
 
 def link_of(n_classes: int) -> Link:

@@ -1,4 +1,4 @@
-"""The high-cost model f0: trained by this library, or given by the user.
+"""The high-cost model: trained by this library, or given by the user.
 
 Users give a classifier, an ONNX graph or a callable. A given model is never refitted. In this
 module classes are indices 0..M-1.

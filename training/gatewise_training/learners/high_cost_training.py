@@ -1,4 +1,4 @@
-"""Training of the high-cost model f0, as the best of several kinds or by a given classifier."""
+"""Training of the high-cost model, as the best of several kinds or by a given classifier."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def train_high_cost_model(
     seed: int = 0,
     report: Callable[[str], None] = lambda _progress: None,
 ) -> TrainedModel:
-    """Train f0 as the best of several kinds of models on validation rows.
+    """Train the high-cost model as the best of several kinds of models on validation rows.
 
     The kinds are boosted trees in several shapes and, on up to 5,000 rows, boosted trees with
     random thresholds. Unless values may be missing, there are also extra-trees and, on up to 16,000

@@ -19,19 +19,19 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 Accounting = Literal["union", "paper", "paths", "paper-paths"]
 
 
-def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
+def acquired_by_high_cost(model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Mark the features that the high-cost model needs for each row, shape (n, n_features)."""
-    x_used = np.ascontiguousarray(x[:, f0.features])
+    x_used = np.ascontiguousarray(x[:, model.features])
     acquired = np.zeros(x.shape, np.bool_)
-    acquired[:, f0.features] = True
-    trees = f0.trees
-    if isinstance(f0.estimator, RandomForestClassifier | ExtraTreesClassifier):
-        trees = TreeEnsemble.from_forest(f0.estimator)
+    acquired[:, model.features] = True
+    trees = model.trees
+    if isinstance(model.estimator, RandomForestClassifier | ExtraTreesClassifier):
+        trees = TreeEnsemble.from_forest(model.estimator)
     if trees is not None:
-        acquired[:, f0.features] = trees.visited_features(x_used)
-    system = f0.estimator if f0.python_model is None else f0.python_model.model
+        acquired[:, model.features] = trees.visited_features(x_used)
+    system = model.estimator if model.python_model is None else model.python_model.model
     if hasattr(system, "stages_"):
-        acquired[:, f0.features] = acquired_by_system(system, x_used, paths=True)
+        acquired[:, model.features] = acquired_by_system(system, x_used, paths=True)
     return acquired
 
 
@@ -47,11 +47,11 @@ def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> N
         reaches_stage = exit_stages >= stage_number
         stage_features = np.broadcast_to(stage.acquired(x), acquired.shape)
         acquired[reaches_stage] |= stage_features[reaches_stage]
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     is_offloaded = exit_stages == len(system.stages_)
-    if f0 is not None and is_offloaded.any():
+    if high_cost_model is not None and is_offloaded.any():
         if paths:
-            acquired[is_offloaded] |= acquired_by_high_cost(f0, x[is_offloaded])
+            acquired[is_offloaded] |= acquired_by_high_cost(high_cost_model, x[is_offloaded])
         else:
-            acquired[is_offloaded] |= system.feature_costs_.mask(f0.features)
+            acquired[is_offloaded] |= system.feature_costs_.mask(high_cost_model.features)
     return acquired

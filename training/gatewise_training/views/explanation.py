@@ -192,17 +192,17 @@ class _InstancePath:
 
     def offload(self) -> None:
         """Add the high-cost model."""
-        f0 = self._system.high_cost_model_
-        inputs = self._system.feature_costs_.mask(f0.features)
+        high_cost_model = self._system.high_cost_model_
+        inputs = self._system.feature_costs_.mask(high_cost_model.features)
         if self._offload is not None:
             inputs = np.atleast_2d(self._offload)[0]
         self._add(
             inputs,
-            int(f0.labels(self._row)[0]),
-            f0.predict_proba(self._row)[0],
+            int(high_cost_model.labels(self._row)[0]),
+            high_cost_model.predict_proba(self._row)[0],
             float(self.exit_costs[-1]),
             name="high-cost model",
-            model=high_cost_name(f0),
+            model=high_cost_name(high_cost_model),
             score=None,
             threshold=None,
             stopped=True,

@@ -25,10 +25,10 @@ def summary_text(system: Any) -> str:
 
 def headline(system: Any) -> str:
     """Describe the kind and size of a system in one line."""
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     stages = plural(len(system.stages_), "stage")
-    if f0 is not None:
-        stages += f" before a high-cost model ({high_cost_name(f0)})"
+    if high_cost_model is not None:
+        stages += f" before a high-cost model ({high_cost_name(high_cost_model)})"
     terms = [stages, plural(system.n_features_in_, "feature")]
     if hasattr(system, "classes_"):
         terms.append(f"{len(system.classes_)} classes")
@@ -164,7 +164,7 @@ def _format_share(value: float | None) -> str:
 def stage_rows(system: Any) -> list[Sequence[str]]:
     """List the stages and the high-cost model as rows of a table."""
     point = system.operating_point_
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     names = system.feature_names_
     shares = point.exit_shares
     costs = system._exit_limits(system.stages_)
@@ -184,12 +184,12 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 percent(shares[stage_number]) if shares else "",
             )
         )
-    if f0 is not None:
+    if high_cost_model is not None:
         rows.append(
             (
                 "cloud",
-                high_cost_name(f0),
-                f"{len(f0.features)}",
+                high_cost_name(high_cost_model),
+                f"{len(high_cost_model.features)}",
                 "up to " * has_upper_bounds + f"{costs[-1]:.4g}",
                 "",
                 percent(shares[-1]) if shares else percent(point.offload_rate),
@@ -213,7 +213,7 @@ def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
     return features
 
 
-def high_cost_name(f0: Any) -> str:
+def high_cost_name(model: Any) -> str:
     """Name a high-cost model: the class of a given classifier, or the kind of another model."""
-    is_given = f0.kind == "given" and f0.estimator is not None
-    return type(f0.estimator).__name__ if is_given else str(f0.kind)
+    is_given = model.kind == "given" and model.estimator is not None
+    return type(model.estimator).__name__ if is_given else str(model.kind)

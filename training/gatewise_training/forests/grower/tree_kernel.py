@@ -1,10 +1,10 @@
-"""Depth-first growth of one tree on codes: BudgetRF's GREEDYTREE, or by gain less prices.
+"""Depth-first growth of one tree on codes, by BudgetRF's GREEDYTREE or by gain minus prices.
 
 The minimax criterion (BudgetRF, ICML 2015, algorithm 1) chooses the split that minimises
 ``c_k / (F(S) - max over children F(S_child))``. A node is a leaf if ``F(S) = 0``, or if no split
 lowers F for both children.
 
-The other criterion chooses the split that maximises the gain in summed entropy less a penalty. The
+The other criterion chooses the split that maximises the gain in summed entropy minus a penalty. The
 penalty is ``mu`` times the price that the examples at the node have to pay for the feature and its
 group. An example has already paid for them if an earlier split on its path, or an earlier tree,
 tested them. Growth continues until nodes are pure, even if the penalty exceeds every gain, because
