@@ -104,11 +104,16 @@ class SpectralMoments(SignalBlock):
     """Centroid, spread, entropy, rolloff and peak of a power spectrum.
 
     Let q be the powers of the n bins divided by their sum (0 where the sum is not above 0), and f
-    the frequencies of the bins. The features are the centroid ``c = sum(f * q)`` and the spread
-    ``sqrt(sum((f - c)**2 * q))`` in Hz, the entropy ``-sum(q * log(q + 1e-12)) / log(n)``, the
-    rolloff, which is the frequency of the first bin at which the running sum of q reaches `rolloff`
-    of its last value (bin 0 if no bin does), and the frequency of the largest power, the first one
-    of equal powers. NaN counts as the largest power.
+    the frequencies of the bins. The features are:
+
+    - the centroid ``c = sum(f * q)`` in Hz
+    - the spread ``sqrt(sum((f - c)**2 * q))`` in Hz
+    - the entropy ``-sum(q * log(q + 1e-12)) / log(n)``
+    - the rolloff: the frequency of the first bin at which the running sum of q reaches `rolloff` of
+      its last value, or of bin 0 if no bin does
+    - the peak: the frequency of the largest power, and of the first bin if several powers are equal
+
+    NaN counts as the largest power.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
 def test_all_kinds_are_fitted_on_few_rows() -> None:
     split = make_split(300)
     reports: list[str] = []
-    train_high_cost_model(split, 2, report=reports.append)
+    train_high_cost_model(split, 2, report_step=reports.append)
     kinds = [report.removeprefix("high-cost model: ") for report in reports]
     assert kinds[:4] == ["boosting", "plain boosting", "random boosting", "extra-trees"]
     assert kinds[4] == "svm on standard scores"

@@ -203,7 +203,7 @@ class FreeProbabilities:
 
 
 class KullbackLeibler:
-    """``KL(q || sigmoid(g))``, which is the cross-entropy of the gate less the entropy of q."""
+    """``KL(q || sigmoid(g))``, which is the cross-entropy of the gate minus the entropy of q."""
 
     curvature_bound: ClassVar[float] = 0.25  # largest curvature of the gate's loss, at g = 0
 

@@ -1,9 +1,9 @@
 """Forward selection: nested feature sets, grown by the error reduction per unit of cost.
 
 Each step adds the feature, or the group of features acquired together, with the largest reduction
-of the error per unit of cost. Errors are leave-one-out errors of a small kernel machine, which have
-a closed form, so that hundreds of candidates take seconds. Forward selection finds a single cheap
-feature or group that a penalised booster misses.
+of the error per unit of cost. Errors are leave-one-out errors of a small kernel machine. They have
+a closed form, by which hundreds of candidates take only seconds. Forward selection finds a single
+cheap feature or group that a penalised booster misses.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def trained_answers(
         names=getattr(system, "feature_names_in_", None),
         allow_missing=system.allow_missing,
         seed=problem.seed,
-        report=lambda step_name: problem.report_progress(0, 1, step_name),
+        report_step=lambda step_name: problem.report_progress(0, 1, step_name),
     )
     if system.high_cost_model is not None and trained_model.model.estimator is not None:
         check_conversion(
@@ -123,7 +123,7 @@ def _predict_by_clones(
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
-        report=lambda step_name: problem.report_progress(0, 1, step_name),
+        report_step=lambda step_name: problem.report_progress(0, 1, step_name),
     )
     row_probabilities = None
     if len(split.folds) > 1:

@@ -2,7 +2,7 @@
 
 The method is BudgetRF (Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015). Trees
 grow on bootstrap samples by minimax splits of threshold-Pairs, and are added until validation rows
-cost more than the budget. Another criterion is the gain in entropy less a price on features that
+cost more than the budget. Another criterion is the gain in entropy minus a price on features that
 instances have not acquired yet.
 """
 

@@ -103,7 +103,7 @@ class GrowingTree(NamedTuple):
     active_features: Any  # list of the features with a price below the largest possible gain
     leaves: Any  # (n_leaves, 4): columns BEGIN, END, DEPTH, NODE
     totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
-    best_gain: Any  # (n_leaves,): gain of the best split, less its price
+    best_gain: Any  # (n_leaves,): gain of the best split minus its price
     best_feature: Any  # (n_leaves,): feature of the best split
 
 
@@ -187,7 +187,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
             _choose_column(fit, tree, child_leaf)
     if n_nodes == 1:
         return 0
-    # write the leaf values, which are Newton steps: -rate * G / H
+    # write the leaf values, which are Newton steps: -learning_rate * G / H
     for leaf in range(n_leaves):
         gradient_sum = tree.totals[leaf, GRADIENT]
         step = np.float32(-fit.settings.learning_rate * gradient_sum / tree.totals[leaf, HESSIAN])
@@ -386,7 +386,7 @@ def count_codes(
 
 @numba.njit(cache=True, nogil=True)
 def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
-    """Find the best split of a leaf on each active column, and its gain less row prices."""
+    """Find the best split of a leaf on each active column, and its gain minus row prices."""
     start = fit.columns.start
     work = fit.work
     n = tree.leaves[leaf, END] - tree.leaves[leaf, BEGIN]
@@ -438,7 +438,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
-    """Write the column with the largest gain less price, and this gain.
+    """Write the column with the largest gain minus price, and write this difference.
 
     If no gain is above its price, the column is -1 and the gain 0. If the gains of several columns
     are equal up to rounding, the first of these columns is chosen.

@@ -90,7 +90,7 @@ def train_high_cost_model(
     names: Sequence[str] | None = None,
     allow_missing: bool = False,
     seed: int = 0,
-    report: Callable[[str], None] = lambda _progress: None,
+    report_step: Callable[[str], None] = lambda _step_name: None,
 ) -> TrainedModel:
     """Train the high-cost model as the best of several kinds of models on validation rows.
 
@@ -110,7 +110,7 @@ def train_high_cost_model(
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
         jobs = (joblib.delayed(fit)() for _, fit in fits)
         for (kind, _), model in zip(fits, parallel_results(jobs, shared_data=split), strict=True):
-            report(f"high-cost model: {kind}")
+            report_step(f"high-cost model: {kind}")
             models.append(model)
             accuracies.append(float(np.average(model.labels == y, weights=weight)))
 

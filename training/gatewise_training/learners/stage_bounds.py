@@ -1,4 +1,4 @@
-"""Choose shapes of trees with which a stage of the cascade fits into the memory of a small device.
+"""Shapes of trees with which a stage of the cascade fits into the memory of a small device.
 
 Bytes are counted in the tables of the C code, where each tree is a list of tests. A test has a
 threshold of 4 bytes, a column number, and the offset of the right child. Trees with thresholds from
@@ -26,7 +26,7 @@ MAX_STAGE_BYTES = 32 << 20
 """Maximum size of a stage's flat arrays. The graph of a stage takes up to twice as many bytes, and
 devices do not read more than 64 MB."""
 
-HIGH_RATE = 0.4
+HIGH_LEARNING_RATE = 0.4
 """Higher of the two learning rates to try within a bound of bytes. Few trees need large steps."""
 
 MAX_STEP_OF_FEW_TREES = 4.0
@@ -270,8 +270,8 @@ def models_to_try(
         max_rounds = max_trees // n_outputs
         if n_leaves > LEAVES_TO_TRY[0] and (n_leaves > max_leaves or max_rounds < MIN_ROUNDS):
             break
-        # the lower rate is lower still if there are enough rounds for it
-        for learning_rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
+        # the lower learning rate is lower still if there are enough rounds for it
+        for learning_rate in (HIGH_LEARNING_RATE, 0.2 if max_rounds < 100 else 0.1):
             shape_bounds = replace(bounds, shape=TreeShape(n_leaves, learning_rate))
             name = f"boosting, {n_leaves} leaves, rate {learning_rate:g}"
             models[name] = "boosting", shape_bounds

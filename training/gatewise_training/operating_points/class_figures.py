@@ -135,7 +135,7 @@ def values_by_class(
     if not isinstance(value_of_class, Mapping | None):
         raise InputError(f"{name}: give a dict by class, not {value_of_class!r}")
     values: list[float | None] = [None] * len(classes)
-    class_texts = [str(class_index) for class_index in classes]
+    class_texts = [str(class_label) for class_label in classes]
     problems = []
     for label, value in (value_of_class or {}).items():
         label_text = str(label)

@@ -1,4 +1,4 @@
-"""Estimate, from above, the bytes that the stages of a cascade occupy as C99 tables on a device.
+"""Upper bounds on the bytes that the stages of a cascade occupy as C99 tables on a device.
 
 Code is not counted. The search under `max_bytes` needs the sizes of many stages before there is a
 bundle, so it counts them without writing the C. The sums here must follow the tables that

@@ -152,7 +152,7 @@ def _tune_points(
     cost_optimism, accuracy_optimism, weighted_optimism = (
         np.maximum(np.interp(np.arange(n_lams), crossfit_indices, gaps), 0.0) for gaps in optimism
     )
-    # figures at all prices, less the interpolated optimism
+    # figures at all prices minus the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for index, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
         point = record.measure(setting, chain)

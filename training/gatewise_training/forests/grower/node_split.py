@@ -247,8 +247,8 @@ def _drop_and_merit(criterion: int, impurity: float, score: float, price: float)
     """Compute how much a split lowers the impurity, and its merit; the largest merit wins.
 
     For threshold-Pairs the merit is the inverse of ``c / (F - worst)``. The merit of free features
-    is infinite, so they are compared by their drops. For entropy the merit is the gain less the
-    penalty, which may be negative.
+    is infinite, so they are compared by their drops. For entropy the merit is the gain minus the
+    penalty, and may be negative.
     """
     if criterion != PAIRS:
         return np.inf, score

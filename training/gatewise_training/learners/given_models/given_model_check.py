@@ -41,7 +41,7 @@ def unseen_answers(
     classes: NDArray[Any],
     x_calibration: NDArray[np.float32] | None,
     *,
-    report: Callable[[str], None] = lambda _what: None,
+    report_step: Callable[[str], None] = lambda _step_name: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
     """Predict validation and calibration rows by clones that have not seen them.
 
@@ -56,7 +56,9 @@ def unseen_answers(
     fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
     for model in parallel_results(fits, shared_data=split):
         models.append(model)
-        report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
+        report_step(
+            f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}"
+        )
     answers = [
         model.answers(split.x[rows]) for model, (_, rows) in zip(models, split.folds, strict=False)
     ]

@@ -23,8 +23,8 @@ MODEL_NAME = "high_cost_model"
 def write_library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
     """Write a high-cost booster in the format of its library, or None if it is not a booster.
 
-    It is also None if the booster's classes differ from the classes of the data or have another
-    order, because the file of a library has no labels.
+    The result is also None if the booster's classes differ from the classes of the data or have
+    another order, because the file of a library has no labels.
     """
     estimator = inner_estimator(model.estimator)
     library = library_of(estimator)

@@ -74,8 +74,8 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 def library_class_name(estimator: Estimator) -> str | None:
     """Get the name of a model's class in a known library, or of the library class that it extends.
 
-    None for a class of another library, or with its own methods of prediction. A
-    :class:`.RawBooster` states its library class itself.
+    The name is None for a class of another library, and for a class with its own methods of
+    prediction. A :class:`.RawBooster` states its library class itself.
     """
     if hasattr(estimator, "library_class"):
         return str(estimator.library_class)
