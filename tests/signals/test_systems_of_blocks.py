@@ -135,7 +135,7 @@ def test_a_bundle_stores_its_blocks_as_settings(system, bundle):
             "has an unknown key 'path'",
         ),
         (lambda document: document["signal"]["blocks"].append(0), "step 0 is not a block"),
-        (lambda document: document["signal"]["blocks"].pop(), "their features differ from those"),
+        (lambda document: document["signal"]["blocks"].pop(), "features differ from the features"),
         (
             lambda document: document["groups"][0].update(requires=["nothing"]),
             "'nothing' is required",

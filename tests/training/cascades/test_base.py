@@ -217,7 +217,7 @@ class UnexpectedFit(LogisticRegression):
 
 
 def format_message(bound, n_needed, of="rows of"):
-    return f"{bound} takes {n_needed} calibration {of} this class, and there are 8;"
+    return f"{bound} needs {n_needed} calibration {of} this class, but there are 8;"
 
 
 # n rows without an error certify at 95 % a loss b with (1 - b)^n <= 0.05: 59 rows for b = 0.05,

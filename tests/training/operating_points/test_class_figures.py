@@ -306,7 +306,7 @@ def test_errors_name_the_rows_needed_to_certify_losses_by_class():
     n_rows = record.answers.class_rows()[0]
     calibration = CalibrationRecords((record,), (record,), 0.95)
     # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
-    with pytest.raises(InputError, match=rf"takes 59 .* and there are {n_rows};"):
+    with pytest.raises(InputError, match=rf"needs 59 .*, but there are {n_rows};"):
         calibration.certify(frontier, bounds, max_loss=1.0)
 
 

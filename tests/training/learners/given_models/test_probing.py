@@ -85,7 +85,7 @@ def test_only_ties_may_be_answered_otherwise(extra_weight: float) -> None:
     x = np.array([[0.0], [0.0], [1.0]], np.float32)
     y = np.array([0, 1, 1])
     tree = DecisionTreeClassifier().fit(x, y, sample_weight=[1 + extra_weight, 1.0, 5.0])
-    source = HighCostModel.from_model(tree, y, 1)
+    source = HighCostModel.from_model(tree, tree.classes_, 1)
     assert source.labels(x[:1]).tolist() == [0]
 
     def answer_ties_with_the_last_class(rows: Rows) -> Answers:
