@@ -1,4 +1,4 @@
-"""Search for penalties of models whose costs cover the whole range.
+"""Search for penalties that give models over the whole range of costs.
 
 With a fixed list of penalties, the cheapest model may use one feature and the next one five. The
 search always places the next penalty in the widest gap between the costs of known models, on a log

@@ -273,7 +273,16 @@ class Frontier:
     ) -> Choice:
         """Pick a point as :meth:`at` does; return it with the reason.
 
-        `goal` is exactly one of `budget`, `max_loss` and `offload_rate`.
+        Parameters
+        ----------
+        bounds : ClassBounds or None
+            Bounds on classes.
+        max_bytes : int, optional
+            Largest number of bytes on a device.
+        slack : float, default 0
+            Standard errors between a figure and its bound.
+        **goal
+            Exactly one of `budget`, `max_loss` and `offload_rate`.
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
