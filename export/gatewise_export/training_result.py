@@ -56,7 +56,7 @@ class TrainingRun:
     seconds : dict
         Wall time of the phases ``load``, ``train`` and ``pack``.
     troubles : tuple of str
-        Deviations from the settings: no operating point reaches the goal, so that the nearest one
+        Deviations from the settings. Either no operating point reaches the goal and the nearest one
         is active, or the test rows could not be written.
     table_remarks : tuple of TableRemark
         Remarks on misleading columns.
@@ -249,7 +249,9 @@ class TrainingRun:
 
 
 def reference_remark(system: BudgetedClassifier, bundle: Path) -> str | None:
-    """Write that stages are much more accurate than the high-cost model, which a loss refers to.
+    """Write a remark if stages are much more accurate than the high-cost model.
+
+    A goal that is a loss refers to the high-cost model, and then says little about the system.
 
     Parameters
     ----------

@@ -160,7 +160,7 @@ def _document(
 
 
 def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> None:
-    # it needs the learning libraries, which the command's help does not
+    # imported here, because the command's help must not load the learning libraries
     from gatewise_export.commands.manifest_frontier import print_frontier
 
     manifest = bundle.manifest

@@ -1,4 +1,4 @@
-"""Write the C call of each kind of step; ``templates/signal_steps.c`` holds the functions."""
+"""Write the C call of each kind of step; ``templates/signal_steps.c`` has the functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewise_export.c99.signals.step_code import StepCode
 from gatewise_signals.blocks import images, sound, spectra, time_domain
 from gatewise_signals.steps import LUMINANCE, Channels, Pixels, Step
 
-#: Largest number of terms that numpy, and the C, sum without splitting them in halves.
+#: Largest number of terms that numpy and the C code sum without splitting them in halves.
 SUM_BLOCK = 128
 
 # -- the window ----------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _write_mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     if len(code.input_shapes[0]) == 3:
         code.write_row_call("mel_bands", *filter_arguments)
         return
-    # the plan left out the spectrogram, so compute the mel bands of each frame from its spectrum
+    # without a planned spectrogram, compute the spectrum of each frame and then its mel bands
     source = step.source
     scratch = code.reserve_scratch(spectra.fft_size(source.frame))
     if step.bands <= source.hop:  # no band overwrites samples of a later frame

@@ -30,7 +30,7 @@ int main(void)
     static ${element} window[${size}];
     static uint32_t min_ticks[${n_steps}];
     uint32_t number, repeat, i, begin, elapsed;
-    uint32_t overhead = UINT32_MAX; /* ticks of a measurement without a step */
+    uint32_t overhead = UINT32_MAX; /* ticks of a measurement without a step, to subtract */
     for (repeat = 0; repeat < ${repeats}u; repeat++) {
         begin = ticks();
         elapsed = ticks_since(begin);

@@ -26,7 +26,7 @@ extern "C" {
 #define ${P}_CLASSES ${n_classes}
 #define ${P}_STAGES ${n_stages}
 #define ${P}_OUTPUTS ${n_outputs} /* largest number of outputs of a stage */
-#define ${P}_OFFLOADS ${offloads} /* 1: instances that no stage stops for go to the cloud */
+#define ${P}_OFFLOADS ${offloads} /* 1: instances for which no stage stops go to the cloud */
 #define ${P}_CODED ${code_bits} /* bits of a threshold's code; 0: thresholds are floats */
 
 #define ${P}_TABLE_BYTES ${table_bytes} /* flash for the const arrays, without the code */

@@ -8,7 +8,7 @@ ${flash}
 int ${p}_signals_selftest(float *largest_distance, int *n_other);
 
 ${tables}
-/* Distance of a feature from Python's value, relative to the feature's scale. */
+/* Distance of a feature from Python's value, relative to `size`, the feature's scale. */
 static float distance(float value, float expected_value, float size)
 {
     float gap = fabsf(value - expected_value);

@@ -22,16 +22,17 @@ static long request(long operation, const void *parameters)
 
 static void print(const char *text)
 {
-    request(4, text);
+    request(4, text); /* SYS_WRITE0 */
 }
 
 int main(void);
 void start(void);
 extern uint32_t data_begin[], data_end[], data_in_flash[], bss_begin[], bss_end[], stack_top[];
 
+/* Copy the data to RAM, clear the other variables, start the clock, and run the program. */
 void start(void)
 {
-    uintptr_t exit[2] = {0x20026, 0};
+    uintptr_t exit[2] = {0x20026, 0}; /* ADP_Stopped_ApplicationExit, and the status */
     uint32_t *to;
     const uint32_t *from = data_in_flash;
     for (to = data_begin; to < data_end; to++)
@@ -47,7 +48,7 @@ void start(void)
     *(volatile uint32_t *)0xe000e010 = 5;
 #endif
     exit[1] = (uintptr_t)main();
-    request(0x20, exit);
+    request(0x20, exit); /* SYS_EXIT_EXTENDED */
     for (;;)
         ;
 }

@@ -27,6 +27,7 @@ static void put(writer_type *writer, uint8_t byte)
     writer->size++;
 }
 
+/* Append a piece that lies in flash. */
 static void put_piece(writer_type *writer, const uint8_t *piece, size_t size)
 {
     size_t i;
@@ -34,6 +35,7 @@ static void put_piece(writer_type *writer, const uint8_t *piece, size_t size)
         put(writer, READ(uint8_t, piece + i));
 }
 
+/* CRC-32 with the polynomial of Ethernet, without a table, which would take 1 KiB of flash. */
 static uint32_t crc32_of(const uint8_t *bytes, size_t size)
 {
     uint32_t crc = 0xffffffffu;
@@ -80,7 +82,8 @@ size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, u
     return writer.size;
 }
 
-/* Compute the float nearest to digits * 10^power. */
+/* Compute the float nearest to digits * 10^power. The 64 bits of `digits` are shifted up before each
+   division and down before each product, so that they lose the least precision. */
 static float scaled(uint64_t digits, int power)
 {
     int exponent = 0;
@@ -229,6 +232,7 @@ enum {
     ANSWER = HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_SHARES | HAS_TIME
 };
 
+/* The number of a key; 0 for a key of more than three letters, which no known entry has. */
 static uint32_t key_of(const uint8_t *bytes, size_t size)
 {
     uint32_t key = 0;
@@ -240,6 +244,7 @@ static uint32_t key_of(const uint8_t *bytes, size_t size)
     return key;
 }
 
+/* Whether bytes equal a piece that lies in flash. */
 static int is_piece(const uint8_t *bytes, size_t size, const uint8_t *piece, size_t piece_size)
 {
     size_t i;
@@ -251,11 +256,13 @@ static int is_piece(const uint8_t *bytes, size_t size, const uint8_t *piece, siz
     return 1;
 }
 
+/* Whether a value can be a probability, which half precision may round by 0.001; false for NaN. */
 static int is_share(float value)
 {
     return value >= -0.001f && value <= 1.001f;
 }
 
+/* Store an error code of 1 to 32 bytes. */
 static int put_error(${p}_wire_response *response, const uint8_t *bytes, size_t size)
 {
     if (size < 1 || size > 32)
@@ -291,6 +298,7 @@ typedef struct {
     size_t size;
 } item_type;
 
+/* Read a number, a byte string or a text, with at most one tag; return 0 for any other item. */
 static int read_item(reader_type *reader, item_type *item)
 {
     int has_tag = 0;
@@ -332,6 +340,7 @@ static uint32_t little_endian(const uint8_t *bytes)
            (uint32_t)bytes[3] << 24;
 }
 
+/* Read a typed array (tag 85, float32) with a probability for each class. */
 static int read_shares(const item_type *item, float *probability)
 {
     int i;
@@ -524,6 +533,7 @@ static int skip_over(reader_type *reader)
     }
 }
 
+/* Whether a text is the id in lower-case hexadecimal digits. */
 static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
 {
     size_t i;
@@ -537,6 +547,7 @@ static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
     return 1;
 }
 
+/* Read a list with one row, a list of the probabilities of all classes. */
 static int read_json_shares(reader_type *reader, float *probability)
 {
     int i;
@@ -620,6 +631,7 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
 
 /* -- one request at a time ---------------------------------------------------------------------- */
 
+/* Round trips are smoothed in sixteenths of a ms, because division would cut off fractions of a ms. */
 #define SIXTEENTHS 16u
 
 /* Whether `time` has come; this also holds after the clock wrapped around. */
@@ -667,6 +679,7 @@ static uint32_t retry_timeout_ms(const ${p}_wire *wire)
     return wire->backoff * (longest > MIN_RETRY_MS ? longest : MIN_RETRY_MS);
 }
 
+/* Plan a retry, unless its response is expected after the deadline. */
 static void plan_retry(${p}_wire *wire, uint32_t when)
 {
     wire->retry_at = when;
@@ -688,6 +701,9 @@ static void measure(${p}_wire *wire, uint32_t ms) /* RFC 6298, with beta = 1/4 a
     wire->round_trip = wire->round_trip - wire->round_trip / 8u + sample / 8u;
 }
 
+/* Measure the round trip of a response. The response to a request that was sent twice may answer either
+   copy; if it came too soon or too late to answer the second copy, it answers the first. Otherwise
+   nothing is measured (Karn's rule), but the next retry waits longer. */
 static void measure_response(${p}_wire *wire, uint32_t now_ms)
 {
     uint32_t since_first = now_ms - wire->sent_at;
@@ -701,7 +717,7 @@ static void measure_response(${p}_wire *wire, uint32_t now_ms)
         measure(wire, since_retry);
     else if (!wire->has_round_trip || since_retry < usual / 2u || since_retry > longest)
         measure(wire, since_first);
-    else if (wire->backoff < 4) /* either copy may have been answered */
+    else if (wire->backoff < 4)
         wire->backoff = (uint8_t)(2 * wire->backoff);
 }
 
