@@ -101,12 +101,16 @@ class Cascade:
         return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
 
     @property
+    def always_stops(self) -> bool:
+        """Whether the last stage answers every instance, unless its sums overflow."""
+        threshold = self.thresholds[-1]
+        return not self.offloads or (threshold is not None and threshold <= ALWAYS_STOP)
+
+    @property
     def needed_features(self) -> set[int]:
         """Features that stages read, and the features of a request if one may be sent."""
         features = {int(feature) for stage in self.stages for feature in stage.features}
-        threshold = self.thresholds[-1]
-        always_stops = threshold is not None and threshold <= ALWAYS_STOP
-        if always_stops or not self.offloads or self.is_lean:
+        if self.always_stops or self.is_lean:
             return features
         all_features = range(len(self.feature_names))
         return features.union(
