@@ -41,7 +41,7 @@ class Auditor:
         sampler: AuditSampler,
         uplink: Uplink,
         clock: Callable[[], float],
-        late_requests: LateRequests | None = None,
+        late_requests: LateRequests | None,
     ) -> None:
         self._sampler = sampler
         self._uplink = uplink

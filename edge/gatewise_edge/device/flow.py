@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise_edge.device.answer import Answer, CustomPolicy, DecisionPoint, Policy, Route
 from gatewise_edge.device.pending import PendingInstance
-from gatewise_edge.device.stages import StageOutput, run_stages
+from gatewise_edge.device.stages import StageOutput
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import Response
 from gatewise_edge.link.uplink import Uplink
@@ -27,7 +27,7 @@ class RowFlow:
         uplink: Uplink,
         *,
         policy: Policy | CustomPolicy,
-        offloads_implausible: bool = False,
+        offloads_implausible: bool,
         clock: Callable[[], float],
     ) -> None:
         self._uplink = uplink
@@ -107,18 +107,17 @@ class RowFlow:
 
     def _run_stages(self, instance: PendingInstance) -> bool:
         """Run the stages in order until a feature cannot be acquired; return whether one stops."""
-        installation = instance.installation
-        outputs = instance.outputs
-        takes_nan = installation.stages_take_nan
+        reading = instance.reading
+        takes_nan = instance.installation.stages_take_nan
         try:
-            if self._custom_policy is None:
-                return run_stages(
-                    installation.stages, instance.reading, outputs, allow_missing=takes_nan
-                )
-            for stage in installation.stages:
-                outputs.append(stage.run_instance(instance.reading, allow_missing=takes_nan))
-                decision_point = self._decision_point(instance, outputs[-1])
-                decision = decision_point.decide(self._custom_policy)
+            for stage in instance.installation.stages:
+                output = stage.run_instance(reading, allow_missing=takes_nan)
+                instance.outputs.append(output)
+                if self._custom_policy is None:
+                    if output.stops:
+                        return True
+                    continue
+                decision = self._decision_point(instance, output).decide(self._custom_policy)
                 if decision != "continue":
                     return decision == "stop"
         except SensorError as error:

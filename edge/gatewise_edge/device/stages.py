@@ -1,4 +1,4 @@
-"""The stages of a bundle: load their models, and run them in order until one stops.
+"""The stages of a bundle: load their models, and run them on instances.
 
 A device decides one row at a time with plain floats, because numpy's calls for one row would take
 several times as long as the model. :mod:`gatewise.decision` computes stop score, label and
@@ -107,16 +107,19 @@ class FlatRunner:
 
     def run_row(self, row: Row) -> list[float]:
         """Compute the margins of one row, shape (n_inputs,)."""
-        if self._walker is None:
-            margins = self._model.run(row[np.newaxis])
-        else:  # plain Python is faster than calls of numpy for each level of a tree
-            margins = self._walker.walk(row.tolist().__getitem__)
-        row_margins: list[float] = margins[0].tolist()
+        if self._walker is not None:  # faster than calls of numpy for each level of a tree
+            return self.walk(row.tolist().__getitem__)
+        row_margins: list[float] = self._model.run(row[np.newaxis])[0].tolist()
+        return row_margins
+
+    def walk(self, acquire_column: Callable[[int], float]) -> list[float]:
+        """Compute the margins of one instance with trees; see :meth:`.TreeWalker.walk`."""
+        assert self._walker is not None
+        row_margins: list[float] = self._walker.walk(acquire_column)[0].tolist()
         return row_margins
 
 
-StageModel = GraphSession | FlatRunner | TreeWalker
-"""Model of a stage. A bare TreeWalker belongs to a stage of kind ``lazy``, and to no other."""
+StageModel = GraphSession | FlatRunner
 
 
 class StageOutput:
@@ -184,35 +187,15 @@ class DeviceStage:
         or is refused; the features acquired before are still charged.
         """
         model = self.model
-        if not isinstance(model, TreeWalker):
-            row = reading.acquire(self.inputs, allow_missing=allow_missing)
-            return StageOutput(self, model.run_row(row))
-        acquire_column = reading.value_getter(self.input_list, allow_missing=allow_missing)
-        return StageOutput(self, model.walk(acquire_column)[0].tolist())
+        if self.spec.kind == "lazy" and isinstance(model, FlatRunner):
+            acquire_column = reading.value_getter(self.input_list, allow_missing=allow_missing)
+            return StageOutput(self, model.walk(acquire_column))
+        row = reading.acquire(self.inputs, allow_missing=allow_missing)
+        return StageOutput(self, model.run_row(row))
 
     def run(self, rows: Matrix) -> Matrix:
         """Compute the margins, shape (n, n_outputs), for given values of all inputs, (n, k)."""
         return self.model.run(rows)
-
-
-def run_stages(
-    stages: Sequence[DeviceStage],
-    reading: Reading,
-    outputs: list[StageOutput],
-    *,
-    allow_missing: bool,
-) -> bool:
-    """Run stages on one instance until one stops; return whether one did.
-
-    The outputs are appended to `outputs`. If a stage raises SensorError, as
-    :meth:`DeviceStage.run_instance` does, the caller still has the outputs of the earlier stages.
-    """
-    for stage in stages:
-        output = stage.run_instance(reading, allow_missing=allow_missing)
-        outputs.append(output)
-        if output.stops:
-            return True
-    return False
 
 
 # -- loading -------------------------------------------------------------------------------
@@ -286,9 +269,7 @@ def _check_stage_file(
         return lambda: _load_given_graph(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
     # lazy trees have no graph, because a graph would acquire all features
-    if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
-        return lambda: TreeWalker(model)
-    if not _uses_onnxruntime(runner):
+    if spec.kind == "lazy" or not _uses_onnxruntime(runner):
         return lambda: FlatRunner(model)
     return lambda: _load_flat_model(bundle, spec, model)
 

@@ -92,10 +92,6 @@ class TreeWalker:
             leaves.append(node)
         return self._sum(leaves)
 
-    def run(self, rows: Matrix) -> Matrix:
-        """Compute the margins of several rows."""
-        return self.trees.run(rows)
-
     def _sum(self, leaves: list[int]) -> Matrix:
         """Sum the leaves in float32 in the order of the trees, which ``accumulate`` preserves."""
         trees = self.trees

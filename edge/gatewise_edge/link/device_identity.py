@@ -13,7 +13,6 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
 _LOG = logging.getLogger(__name__)
@@ -37,11 +36,10 @@ class DeviceIdentity:
         Number of times that another mark has replaced this one.
     """
 
-    def __init__(self, device: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, device: str) -> None:
         self.mark = secrets.token_hex(16).encode()
         self.takeovers = 0
         self._device = device
-        self._clock = clock
         self._mark_was_read = False
         self._last_takeover = 0.0
         self._lock = threading.Lock()
@@ -57,7 +55,7 @@ class DeviceIdentity:
                 return
             self._mark_was_read = False
             self.takeovers += 1
-            self._last_takeover = self._clock()
+            self._last_takeover = time.monotonic()
             n_takeovers = self.takeovers
         # Takeovers may come every second: log only the 2nd, 4th, 8th and so on.
         if n_takeovers >= _MIN_TAKEOVERS and n_takeovers & (n_takeovers - 1) == 0:
@@ -69,7 +67,7 @@ class DeviceIdentity:
         with self._lock:
             n_takeovers = self.takeovers
             last_takeover = self._last_takeover
-        if n_takeovers < _MIN_TAKEOVERS or self._clock() - last_takeover > _WARNING_SECONDS:
+        if n_takeovers < _MIN_TAKEOVERS or time.monotonic() - last_takeover > _WARNING_SECONDS:
             return None
         return self._warning_text()
 

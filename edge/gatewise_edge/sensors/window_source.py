@@ -67,8 +67,8 @@ class WindowSource:
         self,
         window: ArrayLike,
         signal: SignalInput,
-        reader: BlockingReader | None = None,
-        channels: ChannelLimits | None = None,
+        reader: BlockingReader | None,
+        channels: ChannelLimits | None,
     ) -> None:
         self._graph = signal.graph
         self._signal = signal

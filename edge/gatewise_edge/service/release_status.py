@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
+#: Time between the first two reports of a release, in seconds.
+_FIRST_PAUSE_SECONDS: Final = 10.0
 #: Longest time between two reports, in seconds. An operator sees within an hour how each device
 #: performs, but a large fleet sends few messages.
 _MAX_PAUSE_SECONDS: Final = 3600.0
@@ -24,21 +26,18 @@ _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
 class ReleaseStatus:
     """Publish the running release with its counts, and the last release that failed.
 
-    :meth:`begin` publishes the first report. The second report follows after `first_pause_s`
-    seconds, and each further pause is twice as long as the last, up to an hour. `due_at` is the
-    time of the next report on `clock`. Without a link nothing is published.
+    :meth:`begin` publishes the first report. The second report follows after ten seconds, and each
+    further pause is twice as long as the last, up to an hour. `due_at` is the time of the next
+    report on `clock`. Without a link nothing is published.
 
     The words of a report are separated by spaces (docs/wire.md): the release, then ``refused
     DIGEST`` after a failed release, ``seen=INSTANCES,ERRORS,FALLBACKS`` after the first instance,
     ``audited=INSTANCES,DISAGREEMENTS`` after the first audit, and ``trial`` during a trial.
     """
 
-    def __init__(
-        self, link: MqttLink | None, store: Store, first_pause_s: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, link: MqttLink | None, store: Store, clock: Callable[[], float]) -> None:
         self._link = link
         self._store = store
-        self._first_pause_s = first_pause_s
         self._clock = clock
         self._pause_s = math.inf
         self.due_at = math.inf
@@ -51,7 +50,7 @@ class ReleaseStatus:
             return
         self._device = device
         self._counts_at_adoption = device.counters  # a copy, which does not change
-        self._pause_s = self._first_pause_s
+        self._pause_s = _FIRST_PAUSE_SECONDS
         self.due_at = self._clock() + self._pause_s
         self.publish()
 

@@ -39,13 +39,8 @@ class UpdateSettings:
         Number of answers in time that a release needs to pass its trial.
     trial_seconds : float, default 30
         Running time that a release needs to pass its trial, in seconds.
-    first_report_delay : float, default 10
-        Time until the first status with the counts of a new release, in seconds. Each further
-        pause is twice as long, up to an hour.
     timeout : float, default 20
         Longest silence of a server, in seconds.
-    fetch_timeout : float, default 3600
-        Longest time to fetch a release, in seconds.
     """
 
     urls: Sequence[str]
@@ -60,6 +55,4 @@ class UpdateSettings:
     min_interval: float = 10.0
     trial_answers: int = 20
     trial_seconds: float = 30.0
-    first_report_delay: float = 10.0
     timeout: float = 20.0
-    fetch_timeout: float = 3600.0

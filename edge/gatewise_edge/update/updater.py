@@ -99,14 +99,13 @@ class Updater:
             store.folder / "metadata",
             trust=settings.trust,
             fetcher=self._fetcher,
-            max_fetch_s=settings.fetch_timeout,
         )
         #: Guards the counts, the schedule and the flags below, and wakes the thread.
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
         self._schedule = CheckSchedule(settings, clock)
         self._last_save_at = clock()
-        self._release_status = ReleaseStatus(link, store, settings.first_report_delay, clock)
+        self._release_status = ReleaseStatus(link, store, clock)
         self._must_act = False  # whether the thread must act on an answer
         self._is_stopping = False
         self._unfit_digests: set[str] = set()  # digests that this process does not try again

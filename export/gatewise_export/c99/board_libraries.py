@@ -6,7 +6,7 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
@@ -14,10 +14,7 @@ from gatewise_export.c99 import c_text
 from gatewise_export.c99.wire_client import no_client_reason, wire_files
 from gatewise_export.c99.writer import CSource, to_c
 
-BoardBuild = Literal["arduino", "zephyr", "esp-idf", "cmake"]
-BUILDS: tuple[str, ...] = get_args(BoardBuild)
-
-#: Paths of the files that each build system needs, in addition to sources and headers.
+#: Build systems, and the files that each needs in addition to sources and headers.
 BUILD_FILES: dict[str, tuple[str, ...]] = {
     "arduino": ("library.properties",),
     "zephyr": ("zephyr/module.yml", "Kconfig", "CMakeLists.txt"),
@@ -55,7 +52,7 @@ def write_library(
         The files and their sizes, and why the library has no client; None if it has one.
     """
     if build not in BUILD_FILES:
-        raise InputError(f"unknown build system {build!r}: choose one of {', '.join(BUILDS)}")
+        raise InputError(f"unknown build system {build!r}: choose one of {', '.join(BUILD_FILES)}")
     # to_c checks the bundle and writes the model's files
     with tempfile.TemporaryDirectory() as scratch_folder:
         source = to_c(bundle, scratch_folder, **options)

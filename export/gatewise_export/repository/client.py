@@ -33,6 +33,8 @@ from gatewise_export.repository.release import (
 
 #: Time limit for fetching all metadata, which has a few kilobytes.
 _METADATA_SECONDS: Final = 60.0
+#: Time limit for fetching all files of a release.
+_RELEASE_SECONDS: Final = 3600.0
 #: Folder in memory for the metadata, used if the disk cannot be written.
 _MEMORY_FOLDER: Final = "/dev/shm"
 
@@ -44,8 +46,8 @@ class RepositoryClient:
     """A client that reads a repository and verifies its content.
 
     `urls` are mirrors; after a failure the client uses the next one. `trust` is the file with the
-    root metadata from the device's installation. Fetching a release may take `max_fetch_s` seconds.
-    Raises InputError if a URL has another scheme, or if `trust` is not valid root metadata.
+    root metadata from the device's installation. Raises InputError if a URL has another scheme, or
+    if `trust` is not valid root metadata.
     """
 
     def __init__(
@@ -55,7 +57,6 @@ class RepositoryClient:
         *,
         trust: str | Path,
         fetcher: BoundedFetcher,
-        max_fetch_s: float = 3600.0,
     ) -> None:
         for url in urls:
             if not url.startswith(("https://", "http://", "file://")):
@@ -63,7 +64,6 @@ class RepositoryClient:
         self._urls = [url.rstrip("/") for url in urls]
         self._folder = folder
         self._fetcher = fetcher
-        self._max_fetch_s = max_fetch_s
         self._targets: dict[str, TargetFile] = {}
         self._client: TufUpdater | None = None
         try:
@@ -139,7 +139,7 @@ class RepositoryClient:
         target = self._targets[offer.path]
         if target.length > MAX_RELEASE_BYTES:
             raise UpdateError("bundle", f"{offer}: {target.length} bytes for release.json")
-        self._fetcher.set_time_limit(self._max_fetch_s)
+        self._fetcher.set_time_limit(_RELEASE_SECONDS)
         self._download(target, path)
         try:
             release = Release.from_json(path.read_bytes())

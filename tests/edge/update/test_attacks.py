@@ -280,7 +280,7 @@ def test_update_succeeds_after_a_server_with_faults(
     (manifest_path,) = (fleet.folder / "targets/small/10").glob("*.manifest.json")
     server.handlers[f"/targets/small/10/{manifest_path.name}"] = send_fault
     with monkeypatch.context() as patch:
-        patch.setattr(device_at_8.updater._client, "_max_fetch_s", 0.5)
+        patch.setattr("gatewise_export.repository.client._RELEASE_SECONDS", 0.5)
         device_at_8.wait_for_refusal("fetch", "9")
     server.handlers.clear()
     device_at_8.wait_for_version("10")

@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_export import Bundle
-from gatewise_export.c99.board_libraries import BUILDS, write_library
+from gatewise_export.c99.board_libraries import BUILD_FILES, write_library
 from tests.support import small_bundle
 from tests.support.needs import needs_compiler
 
@@ -44,7 +44,7 @@ def compiled_contents() -> set[frozenset[bytes]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("build", BUILD_FILES)
 def test_libraries_compile_without_warnings_as_c_and_cpp(
     bundle, tmp_path, compiled_contents, build
 ):
