@@ -94,7 +94,7 @@ def _update_device(task: KillableTask, pipe: Connection) -> None:
     settings = UpdateSettings(
         urls=[task.repository.as_uri()],
         trust=task.root_file,
-        first=task.first_bundle,
+        first_bundle=task.first_bundle,
         device="pi-1",
         # a short trial and interval, because the benchmark repeats the update for every change
         trial_answers=2,

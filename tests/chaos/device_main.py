@@ -106,7 +106,7 @@ def start_device(
     settings = UpdateSettings(
         urls=[update_job["url"]],
         trust=update_job["trust"],
-        first=job["bundle"],
+        first_bundle=job["bundle"],
         device=job["device"],
         ca_file=update_job["ca_file"],
         min_interval=0.0,  # check at every announcement

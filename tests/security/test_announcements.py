@@ -41,7 +41,7 @@ def running_device(tmp_path, secure_broker, repository, make_bundle):
         UpdateSettings(
             urls=[repository.folder.as_uri()],
             trust=repository.root_file,
-            first=first_bundle,
+            first_bundle=first_bundle,
             device="pi-1",
             min_interval=0.2,  # seconds; the shortest pause between checks would make tests slow
         ),

@@ -84,7 +84,7 @@ def make_updater(
     update_settings = UpdateSettings(
         urls=[host if "://" in host else f"https://{host}" for host in update_hosts],
         trust=settings.trust,
-        first=configured_bundle.path,
+        first_bundle=configured_bundle.path,
         device=settings.device or (None if link is None else link.certificate_name),
         features=configured_bundle.manifest.device_input_names,
         public_key=settings.public_key,

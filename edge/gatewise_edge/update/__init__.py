@@ -8,7 +8,7 @@
     bundle = Bundle.open(path, for_device=True)
     link = MqttLink("mqtts://broker", device="pi-1")
     settings = UpdateSettings(urls=["https://models.example.org/fleet"], trust="root.json",
-                              first="/etc/gatewise/bundle", device="pi-1")
+                              first_bundle="/etc/gatewise/bundle", device="pi-1")
     updater = Updater(store, settings, link=link)
     with Device(bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)

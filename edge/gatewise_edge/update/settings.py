@@ -17,7 +17,7 @@ class UpdateSettings:
         URLs of the repository and its mirrors: ``https://``, ``http://`` or ``file://``.
     trust : str or path
         Root metadata that came with the device.
-    first : str or path
+    first_bundle : str or path
         Bundle that the device was set up with. The updater follows the releases of its model.
     device : str, optional
         The device's id, for staged rollouts; by default a random id from the store.
@@ -45,7 +45,7 @@ class UpdateSettings:
 
     urls: Sequence[str]
     trust: str | Path
-    first: str | Path
+    first_bundle: str | Path
     device: str | None = None
     features: Sequence[str] | None = None
     public_key: str | Path | bytes | None = None

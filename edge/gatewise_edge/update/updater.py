@@ -81,9 +81,9 @@ class Updater:
     ) -> None:
         self.store = store
         self._settings = settings
-        self._first_bundle_path = Path(settings.first)
+        self._first_bundle_path = Path(settings.first_bundle)
         self._device_id = settings.device or store.state.device
-        manifest = Bundle.open(settings.first, for_device=True).manifest
+        manifest = Bundle.open(settings.first_bundle, for_device=True).manifest
         self.model = manifest.name
         features = settings.features
         self._device_features = tuple(manifest.device_input_names if features is None else features)

@@ -67,29 +67,12 @@ def init(
     kind_of_column = {
         name: DROP if drop_reasons[name] else facts.kind for name, facts in facts_of_column.items()
     }
-    # Build the training command. --na marks cells that do not fit their column's kind as missing;
-    # --impute is needed if a kind without missing values has missing cells.
+    # build the training command, and write the file
     arguments = ["gatewise", "train", str(data)]
     if target is not None:
         arguments += ["--target", target]
-    arguments += ["--costs", str(out)]
-    odd_cells = dict.fromkeys(
-        odd_cell
-        for name, facts in facts_of_column.items()
-        if kind_of_column[name] != DROP
-        for odd_cell in facts.odd_cells
-    )
-    for odd_cell in odd_cells:
-        arguments += ["--na", odd_cell]
-    if odd_cells or any(
-        facts.n_missing
-        and kind_of_column[name] != DROP
-        and not KINDS[kind_of_column[name]].takes_missing
-        for name, facts in facts_of_column.items()
-    ):
-        arguments.append("--impute")
-    arguments += _split_options(remarks)
-    command = shlex.join([*arguments, "--out", "bundle"])
+    arguments += ["--costs", str(out), *_missing_options(facts_of_column, kind_of_column)]
+    command = shlex.join([*arguments, *_split_options(remarks), "--out", "bundle"])
     lines = [
         _column_line(name, facts, kind_of_column[name], drop_reasons[name])
         for name, facts in facts_of_column.items()
@@ -177,6 +160,27 @@ def _remarks_on_choices(
         for name, facts in columns.items()
         if len(facts.date_formats) > 1 and drop_reasons[name] is None
     ]
+
+
+def _missing_options(
+    facts_of_column: Mapping[str, ColumnFacts], kind_of_column: Mapping[str, str]
+) -> list[str]:
+    """List the options that give missing cells a meaning.
+
+    --na marks cells that do not fit the kind of their column as missing. --impute is needed if a
+    column of a kind without missing values has missing cells.
+    """
+    columns = [
+        (facts, kind_of_column[name])
+        for name, facts in facts_of_column.items()
+        if kind_of_column[name] != DROP
+    ]
+    odd_cells = dict.fromkeys(odd_cell for facts, _ in columns for odd_cell in facts.odd_cells)
+    must_impute = bool(odd_cells) or any(
+        facts.n_missing and not KINDS[kind].takes_missing for facts, kind in columns
+    )
+    options = [option for odd_cell in odd_cells for option in ("--na", odd_cell)]
+    return options + ["--impute"] * must_impute
 
 
 def _split_options(remarks: Sequence[TableRemark]) -> list[str]:

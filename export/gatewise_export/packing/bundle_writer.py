@@ -152,14 +152,11 @@ def pack(
     )
     if cloud_answers is not None:
         is_clear = _mark_clear_rows(cloud_answers[1])
-        rows, cloud_answers = (
-            rows[is_clear],
-            (cloud_answers[0][is_clear], cloud_answers[1][is_clear]),
-        )
+        rows = rows[is_clear]
+        cloud_answers = cloud_answers[0][is_clear], cloud_answers[1][is_clear]
         windows = None if windows is None else windows[is_clear]
-    sample_arrays = _make_sample_arrays(
-        rows, [stage_files.stage for stage_files in all_stage_files], cloud_answers
-    )
+    stages = [stage_files.stage for stage_files in all_stage_files]
+    sample_arrays = _make_sample_arrays(rows, stages, cloud_answers)
     if signal is not None and windows is not None:
         sample_arrays |= {"X": rows[:, : len(signal.graph.feature_names)], "windows": windows}
     content_of_file[SAMPLE] = write_arrays(sample_arrays)
@@ -184,12 +181,8 @@ def pack(
     if signer is not None:
         content_of_file[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
     with replace_when_done(path, content_of_file) as new_path:
-        # An opaque model has no file to compare, and calling it again may be costly.
-        opaque_answers = (
-            None
-            if cloud_answers is None or cloud_file is not None
-            else HighCostAnswers(cloud_answers, cloud_answers)
-        )
+        # an opaque model has no file to compare, and calling it again may be costly
+        opaque_answers = cloud_answers if cloud_file is None else None
         _check_decisions(system, Bundle.open(new_path), rows, opaque_answers)
     bundle = Bundle.open(path, public_key=None if signer is None else signer.public.raw)
     return bundle if signal is None else bundle.with_functions(signal.functions)
@@ -384,11 +377,17 @@ def _check_decisions(
     system: BudgetedClassifier,
     bundle: Bundle,
     rows: NDArray[np.float32],
-    answers: HighCostAnswers | None,
+    opaque_answers: tuple[NDArray[np.int64], NDArray[Any]] | None,
 ) -> None:
-    """Compare each chain of the bundle with the system; raise VerifyError if they differ."""
-    if answers is None:
-        answers = HighCostAnswers.of_system(system, bundle, rows)
+    """Compare each chain of the bundle with the system; raise VerifyError if they differ.
+
+    `opaque_answers` are those of an opaque high-cost model to the rows.
+    """
+    answers = (
+        HighCostAnswers.of_system(system, bundle, rows)
+        if opaque_answers is None
+        else HighCostAnswers(opaque_answers, opaque_answers)
+    )
     # Compare the active point and one point of each chain, because the other points of a chain have
     # the same models and differ only in thresholds.
     point_of_chain = {point.chain: i for i, point in enumerate(bundle.manifest.operating_points)}

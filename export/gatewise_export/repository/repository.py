@@ -244,12 +244,15 @@ class Repository:
         with self._locked():
             self._check_version(expected_version)
             offer = self.find(name)
-            other_offers = [
-                other for other in self.offers() if other.model == offer.model and other != offer
+            # devices prefer the highest serial, and 0 stands for a release that was never offered
+            other_serials = [
+                model_offer.serial
+                for model_offer in self.offers()
+                if model_offer.model == offer.model and model_offer != offer
             ]
             serial = offer.serial
-            if not serial or any(other.serial > serial for other in other_offers):
-                serial = 1 + max((other.serial for other in other_offers), default=0)
+            if not serial or serial < max(other_serials, default=0):
+                serial = 1 + max(other_serials, default=0)
             return self._set_offer(offer, serial, max(1, round(rollout * FULL_ROLLOUT)))
 
     def rollback(

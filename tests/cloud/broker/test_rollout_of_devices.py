@@ -133,7 +133,7 @@ def _make_fleet_device(
         UpdateSettings(
             urls=[repository.folder.as_uri()],
             trust=repository.root_file,
-            first=first_path,
+            first_bundle=first_path,
             device=name,
             min_interval=0.2,
             trial_seconds=0.0,

@@ -123,7 +123,7 @@ class UpdatedDevice:
         }
         deadline_ms = options.pop("deadline_ms", 5e3)  # met also on a loaded machine
         link_and_clock = {key: options.pop(key) for key in ("link", "clock") if key in options}
-        settings = UpdateSettings(first=first_path, **(default_options | options))
+        settings = UpdateSettings(first_bundle=first_path, **(default_options | options))
         self.updater = Updater(store, settings, **link_and_clock)
         row_names = Bundle.open(first_path, for_device=True).manifest.feature_names
         bundle = Bundle.open(bundle_path, for_device=True)

@@ -63,7 +63,7 @@ def run_device(settings: dict[str, Any], pipe: Connection) -> None:
         UpdateSettings(
             urls=[settings["url"]],
             trust=settings["trust"],
-            first=settings["first"],
+            first_bundle=settings["first"],
             device="pi-1",
             trial_answers=2,
             trial_seconds=0.0,
