@@ -110,7 +110,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
                 ),
                 *(share_text(point.recall, class_index) for class_index in classes),
                 f"{point.offload_rate:.3f}",
-                byte_size(point.bytes),
+                "" if manifest.answers_values else byte_size(point.bytes),  # never written in C
                 " ".join(marks + ["<- active"] * is_active),
             )
         )

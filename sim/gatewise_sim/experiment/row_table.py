@@ -73,12 +73,10 @@ def make_row_table(
     Raises
     ------
     InputError
-        If the bundle is for regression, or the rows do not fit it.
+        If the rows do not fit the bundle.
     """
     manifest = bundle.manifest
     installation = Installation.load(bundle, runs_self_test=False, block_functions=None)
-    if not manifest.classes:
-        raise InputError("a bundle for regression uses no cloud, so it cannot be simulated")
     rows = np.ascontiguousarray(X, np.float32)
     n_features = len(manifest.features)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != n_features:

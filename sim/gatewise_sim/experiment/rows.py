@@ -60,6 +60,11 @@ class Rows:
         Columns of a DataFrame are selected by name, and encoded if the bundle has encoders. Rows
         may also be arrays or windows of the bundle's instance shape.
         """
+        if manifest.answers_values:
+            raise InputError(
+                f"{manifest.title} answers with values instead of classes and uses no cloud, so it "
+                "cannot be simulated"
+            )
         frame: Any = as_pandas(X)
         raw_rows: Any = None
         # raw columns become features

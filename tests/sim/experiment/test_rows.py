@@ -1,5 +1,6 @@
 """Tests of reading rows for a bundle from files and arrays."""
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -166,6 +167,12 @@ def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, sour
 )
 def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
     assert_refused(Rows.from_arrays, "rows", X, y, manifest, message=message)
+
+
+def test_bundle_of_values_is_refused_whatever_the_labels(manifest):
+    regression = msgspec.structs.replace(manifest, task="regress", classes=())
+    assert_refused(Rows.from_arrays, "rows", np.zeros((2, 64)), [0.5, 1.5], regression,
+                   message="answers with values instead of classes")  # fmt: skip
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.views.frontier_display import FrontierDisplay
@@ -20,6 +22,14 @@ def test_the_axis_of_a_pair_without_labels_is_its_agreement() -> None:
     point = OperatingPoint((0.5,), cost=2.0, accuracy=0.9, offload_rate=0.1, measured="agreement")
     axes = FrontierDisplay(Frontier.from_points([point], reference_accuracy=1.0)).plot().ax_
     assert axes.get_ylabel() == "agreement on validation data"
+
+
+def test_the_axis_of_a_regressor_is_its_score() -> None:
+    point = OperatingPoint((None,), cost=2.0, accuracy=0.4, offload_rate=0.0)
+    frontier = Frontier.from_points([point], reference_accuracy=0.4)
+    regressor = SimpleNamespace(frontier_=frontier, operating_point_=point)
+    axes = FrontierDisplay.from_estimator(regressor).ax_
+    assert axes.get_ylabel() == "score on validation data"
 
 
 def test_the_cost_axis_starts_at_0_and_references_of_several_systems_differ() -> None:

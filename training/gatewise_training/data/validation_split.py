@@ -188,9 +188,7 @@ def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, R
     """
     distinct_units, unit_index = np.unique(unit_of_row, return_inverse=True)
     if len(distinct_units) < 2:
-        raise InputError(
-            f"{len(distinct_units)} row(s) or query are too few to fit and validate a model"
-        )
+        raise InputError("one row, group or query is too few to fit and validate a model")
     n_folds = min(N_FOLDS, len(distinct_units))
     part_of_row = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[
         unit_index

@@ -47,7 +47,10 @@ class FrontierDisplay:
             With `ax_` and `figure_`.
         """
         display = cls(system.frontier_, name=type(system).__name__ if name is None else name)
-        return display.plot(ax=ax, active=system.operating_point_)
+        display.plot(ax=ax, active=system.operating_point_)
+        if not hasattr(system, "classes_"):  # a regressor or ranker
+            display.ax_.set_ylabel("score on validation data")
+        return display
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
         """Draw all points, their hull, and a ring around the active point.
