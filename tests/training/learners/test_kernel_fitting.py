@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from gatewise_training.learners.kernel_fitting import _Basis, _Ridge, fit_kernel
+from gatewise_training.learners.kernel_fitting import _Basis, _RidgeRegression, fit_kernel
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,10 @@ def test_left_out_margins_equal_those_of_fits_without_the_row():
     targets = np.sign(z[:, :1] * z[:, 1:2])
     weight = rng.uniform(0.5, 2, 40)
     features = _Basis(z[:15], 0.5).features(z)
-    ridge_of_all_rows = _Ridge(features, targets, weight, ridges=(0.1,))
+    ridge_of_all_rows = _RidgeRegression(features, targets, weight, ridges=(0.1,))
     for row in range(0, 40, 7):
         is_other_row = np.arange(40) != row
-        ridge_without_row = _Ridge(
+        ridge_without_row = _RidgeRegression(
             features[is_other_row], targets[is_other_row], weight[is_other_row], ridges=(0.1,)
         )
         prediction = features[row] @ ridge_without_row.coefficients

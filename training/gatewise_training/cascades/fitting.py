@@ -1,4 +1,4 @@
-"""Fit classifiers that keep to a cost budget.
+"""Fit of classifiers that keep to a cost budget.
 
 A fit trains candidate cascades, tunes their thresholds, and keeps the operating points that no
 other point beats in both accuracy and cost: the frontier. :meth:`ClassifierFit._fit_rows` lists the

@@ -296,25 +296,18 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     x = np.empty((len(frame), encoder.first_features[-1]), np.float32)
     with np.errstate(over="ignore"):  # values too large for float32 are refused later
         for column_index, name in enumerate(encoder.names):
-            feature_slice = slice(
-                encoder.first_features[column_index], encoder.first_features[column_index + 1]
-            )
+            start, stop = encoder.first_features[column_index : column_index + 2]
             numbers = (
                 numeric_values(frame[name])
                 if isinstance(encoder.columns[column_index], NumberColumn)
                 else None
             )
             if numbers is None or frame[name].dtype.kind == "b":
-                x[:, feature_slice] = _encode_cells(encoder, column_index, cells_of(frame[name]))
+                x[:, start:stop] = _encode_cells(encoder, column_index, cells_of(frame[name]))
             else:
-                x[:, encoder.first_features[column_index]] = numbers
-                x[
-                    :,
-                    encoder.first_features[column_index] + 1 : encoder.first_features[
-                        column_index + 1
-                    ],
-                ] = 0.0
-                x[np.isnan(numbers), feature_slice] = encoder.cell(column_index, None)
+                x[:, start] = numbers
+                x[:, start + 1 : stop] = 0.0
+                x[np.isnan(numbers), start:stop] = encoder.cell(column_index, None)
     return x
 
 

@@ -159,15 +159,19 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
 
 
 def default_folds(
-    rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
+    splitter: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
-    has_enough_groups = rows.n_groups is None or rows.n_groups >= N_FOLDS * MIN_HELD_OUT_GROUPS
-    if rows.time is not None or (rows.n_rows > MAX_CROSS_FIT_ROWS and has_enough_groups):
-        return (rows.hold_out(y, N_FOLDS, seed),)
-    folds = rows.folds(y, N_FOLDS, seed)
+    has_enough_groups = (
+        splitter.n_groups is None or splitter.n_groups >= N_FOLDS * MIN_HELD_OUT_GROUPS
+    )
+    if splitter.time is not None or (splitter.n_rows > MAX_CROSS_FIT_ROWS and has_enough_groups):
+        return (splitter.hold_out(y, N_FOLDS, seed),)
+    folds = splitter.folds(y, N_FOLDS, seed)
     if not folds:
-        raise InputError(f"{rows.n_rows} row(s) are too few to fit and validate a model; give more")
+        raise InputError(
+            f"{splitter.n_rows} row(s) are too few to fit and validate a model; give more"
+        )
     return folds
 
 

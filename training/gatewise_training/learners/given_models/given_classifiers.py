@@ -1,4 +1,4 @@
-"""Convert fitted classifiers of the user into stages for the device, and compare the answers.
+"""Conversion of the user's fitted classifiers into stages, with a comparison of the answers.
 
 A classifier that consists of trees becomes flat trees, and any other classifier an ONNX graph.
 """
