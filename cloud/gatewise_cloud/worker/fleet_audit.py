@@ -1,18 +1,23 @@
 """Sequential test that a fleet's answers agree with the high-cost model as often as promised.
 
 Devices send a random share of their own answers to the high-cost model to be audited. Let p be the
-probability with which an instance is audited. Let ``X = 1/p`` if it was audited and the high-cost
-model gave another answer, and X = 0 for all other instances, including offloaded ones. The mean of
-X estimates the share of disagreement, which is the share of instances that the device and the
-high-cost model answer differently. The weight 1/p corrects for the fact that devices audit doubtful
-answers more often.
+probability with which an answer is audited, and D = 1 if the high-cost model gives another answer,
+otherwise 0. The share of disagreement is the share of instances that the device and the high-cost
+model answer differently; an offloaded instance has D = 0. The weight 1/p corrects for the fact that
+devices audit doubtful answers more often.
 
 A bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of bounded
-random variables by betting", 2023, section 4). Each factor ``1 + l (X - b)``, with l fixed before X
-is observed, has a mean of at most 1 as long as the bound holds. New bets begin every few instances,
-each with a part of one unit of money, so that a loss of agreement is detected soon after it begins.
-The sum of the money is a test supermartingale. By Ville's inequality the probability that it ever
-reaches ``1 / level`` is at most `level`, however long the test runs.
+random variables by betting", 2023, section 4). Money is multiplied by ``1 - l b`` for an offload,
+by ``1 + (l/p) (D - b)`` for an audited answer, and by 1 for an answer that is not audited. As
+long as the bound holds, the mean of the product is at most 1, because the mean over audited and
+other answers is ``1 + l (D - b)``. No factor waits for the next audit of its device. Counting the
+answers between two audits with the second of them would leave out the devices that have not sent an
+audit yet, and so would overestimate the share in a large fleet.
+
+New bets begin every few instances, each with a part of one unit of money, so that a loss of
+agreement is detected soon after it begins. The sum of the money is a test supermartingale. By
+Ville's inequality the probability that it ever reaches ``1 / level`` is at most `level`, however
+long the test runs.
 
 The test runs in the worker, because all devices together give evidence of a loss for which a single
 device has too few instances.
@@ -38,9 +43,14 @@ _LOG = logging.getLogger(__name__)
 
 #: Largest probability of a false alarm.
 _LEVEL: Final = 0.05
-#: Bets as shares of the largest allowed bet, 1 / bound. They suit weights 1 / p from 1 to 100. A
-#: larger bet would win only if half of all answers were wrong, and these bets detect that soon.
-_BETS: Final = tuple(0.5 / 3.0**k for k in range(2, 7))
+#: Bets as shares of the largest allowed bet.
+_BETS: Final = (0.9, 0.45, 0.15)
+#: Smallest probability of an audit as a share of the mean probability of its device, which the
+#: first audits have, and as a share of the largest one (gatewise_edge.device.audit).
+_SHARE_OF_MEAN: Final = 0.2
+_SHARE_OF_LARGEST: Final = 0.02
+#: Number of audits before the first bets, of which the smallest probability is learned.
+_N_FIRST_AUDITS: Final = 5
 #: Number of instances after which new bets begin.
 _BET_INTERVAL: Final = 250
 #: Smallest probability with which an audit counts. Devices are not trusted, and the weight of an
@@ -67,33 +77,36 @@ class DisagreementTest:
 
     Attributes
     ----------
-    n_instances, n_audits, n_disagreed : int
-        Number of observed instances, of audits, and of audits with another answer.
-    weighted_sum : float
-        Sum of X.
+    n_instances : float
+        Number of offloaded instances, and estimated number of the devices' own answers.
+    n_audits, n_disagreed : int
+        Number of audits, and of audits with another answer.
     n_instances_at_alarm : int or None
-        Number of observed instances when the alarm was raised.
+        Number of instances when the alarm was raised.
 
     Examples
     --------
     >>> test = DisagreementTest(0.01)
     >>> for i in range(100):
-    ...     test.skip(49)
-    ...     test.audit(disagrees=i % 3 == 0, probability=0.02)
+    ...     test.offload(10)
+    ...     test.audit(disagrees=i % 3 == 0, probability=0.025)
     >>> test.has_alarm, test.n_instances, test.n_disagreed
-    (True, 5000, 34)
+    (True, 5000.0, 34)
     """
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
-        self.n_instances = 0
+        self.n_instances = 0.0
         self.n_audits = 0
         self.n_disagreed = 0
         self.n_instances_at_alarm: int | None = None
-        self.weighted_sum = 0.0
-        self._stakes = [bet / bound for bet in _BETS]
+        self._weighted_sum = 0.0
+        self._largest_seen = 0.0
+        self._smallest_seen = 1.0
+        self._smallest_probability = 1.0
         self._bet_values = [0.0] * len(_BETS)
         self._n_bets = 0
+        self._next_bet_at = 0.0
 
     @property
     def has_alarm(self) -> bool:
@@ -108,44 +121,43 @@ class DisagreementTest:
     @property
     def estimate(self) -> float:
         """Estimated share of disagreement; NaN before the first instance."""
-        return self.weighted_sum / self.n_instances if self.n_instances else math.nan
+        return self._weighted_sum / self.n_instances if self.n_instances else math.nan
 
-    def skip(self, n_instances: int = 1) -> None:
-        """Observe instances that were not audited, or that the high-cost model answered."""
-        while n_instances > 0:
-            n_to_next_bet = -self.n_instances % _BET_INTERVAL
-            if n_to_next_bet == 0:
-                # the j-th bets begin with 1 / (j (j + 1)) units of money, which sum to 1 over j
-                self._n_bets += 1
-                new_money = 1.0 / (self._n_bets * (self._n_bets + 1))
-                self._bet_values = [bet_value + new_money for bet_value in self._bet_values]
-                n_to_next_bet = _BET_INTERVAL
-            n_skipped = min(n_instances, n_to_next_bet)
-            # each skipped instance has X = 0, and its factor is 1 + l (0 - b)
-            self._bet_values = [
-                bet_value * (1.0 - stake * self.bound) ** n_skipped
-                for bet_value, stake in zip(self._bet_values, self._stakes, strict=True)
-            ]
-            self.n_instances += n_skipped
-            n_instances -= n_skipped
+    def offload(self, n_instances: int) -> None:
+        """Observe instances that the high-cost model answered."""
+        self.n_instances += n_instances
+        # a stake l is a share of the smallest probability, divided by the bound
+        self._bet_values = [
+            bet_value * (1.0 - bet * self._smallest_probability) ** n_instances
+            for bet_value, bet in zip(self._bet_values, _BETS, strict=True)
+        ]
 
     def audit(self, *, disagrees: bool, probability: float) -> None:
         """Observe an instance that was audited with a `probability` in (0, 1]."""
-        self.skip()
         self.n_audits += 1
-        if not disagrees:
-            return
-        self.n_disagreed += 1
-        self.weighted_sum += 1.0 / probability
-        # skip() has multiplied by the factor for X = 0; replace it by the factor for X = 1 / p
+        self.n_disagreed += disagrees
+        self.n_instances += 1.0 / probability
+        self._weighted_sum += disagrees / probability
+        gain = (disagrees - self.bound) * self._smallest_probability / (self.bound * probability)
+        # a device with another share of audits may have a smaller probability than all before it
         self._bet_values = [
-            bet_value
-            * (1.0 + stake * (1.0 / probability - self.bound))
-            / (1.0 - stake * self.bound)
-            for bet_value, stake in zip(self._bet_values, self._stakes, strict=True)
+            bet_value * max(0.0, 1.0 + bet * gain)
+            for bet_value, bet in zip(self._bet_values, _BETS, strict=True)
         ]
-        if self.n_instances_at_alarm is None and self.evidence >= 1.0 / _LEVEL:
-            self.n_instances_at_alarm = self.n_instances
+        if not self.has_alarm and self.evidence >= 1.0 / _LEVEL:
+            self.n_instances_at_alarm = round(self.n_instances)
+        self._largest_seen = max(probability, self._largest_seen)
+        self._smallest_seen = min(probability, self._smallest_seen)
+        self._smallest_probability = min(
+            self._smallest_seen,
+            max(_SHARE_OF_MEAN * self._smallest_seen, _SHARE_OF_LARGEST * self._largest_seen),
+        )
+        if self.n_audits >= _N_FIRST_AUDITS and self.n_instances >= self._next_bet_at:
+            # the j-th bets begin with 1 / (j (j + 1)) units of money, which sum to 1 over j
+            self._n_bets += 1
+            new_money = 1.0 / (self._n_bets * (self._n_bets + 1))
+            self._bet_values = [bet_value + new_money for bet_value in self._bet_values]
+            self._next_bet_at = self.n_instances + _BET_INTERVAL
 
 
 @dataclass(slots=True)
@@ -153,6 +165,7 @@ class _ModelAudits:
     """Audits of one model: its test, and counts by the class that devices had answered."""
 
     test: DisagreementTest | None
+    n_offloaded: int = 0  # since the last audit
     n_audits_by_class: Counter[int] = field(default_factory=Counter)
     n_disagreed_by_class: Counter[int] = field(default_factory=Counter)
 
@@ -178,6 +191,16 @@ class FleetAudit:
         self._audits_by_model: dict[ModelKey, _ModelAudits] = {}
         self._lock = threading.Lock()
 
+    def offload(self, model: ModelKey, n_instances: int) -> None:
+        """Observe instances that the high-cost model answered, of devices with or without audits.
+
+        They count once a device has sent an audit.
+        """
+        model_audits = self._audits_by_model.get(model)
+        if model_audits is not None:
+            with self._lock:
+                model_audits.n_offloaded += n_instances
+
     def observe(
         self, model: ModelKey, mark: AuditMark, class_index: int, bound: float | None
     ) -> None:
@@ -199,7 +222,8 @@ class FleetAudit:
             if test is None:
                 return
             had_alarm = test.has_alarm
-            test.skip(mark.n_skipped)
+            test.offload(model_audits.n_offloaded)
+            model_audits.n_offloaded = 0
             test.audit(disagrees=disagrees, probability=mark.probability)
             is_first_alarm = test.has_alarm and not had_alarm
         if is_first_alarm:

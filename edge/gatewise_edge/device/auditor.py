@@ -66,7 +66,7 @@ class Auditor:
     def gauges(self) -> dict[str, float]:
         """Sums over the answered audits, and their cost.
 
-        ``audit_instances`` is the number of instances that the audits represent.
+        ``audit_instances`` is the number of offloads and of answers that the audits represent.
         ``audit_weighted`` estimates how many of these the high-cost model would answer differently.
         ``audit_cost`` is the cost of the features that were acquired only for audits.
         """
@@ -93,6 +93,8 @@ class Auditor:
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
             mark = self._sampler.choose(answer.route, answer.class_index, confidence)
+            if answer.route == "cloud" and not sends_later:
+                self._sums["audit_instances"] += 1
         if mark is None:
             return
         if sends_later and self._late_requests is not None:
@@ -130,5 +132,5 @@ class Auditor:
         with self._lock:
             self._counts["audits"] += 1
             self._counts["audits_disagreed"] += disagrees
-            self._sums["audit_instances"] += 1 + mark.n_skipped
+            self._sums["audit_instances"] += 1 / mark.probability
             self._sums["audit_weighted"] += disagrees / mark.probability

@@ -426,7 +426,7 @@ class PolicyFigures:
             return None
         answers = run.answers
         n_instances = len(answers)
-        # An audit represents all instances since the last audit, so the agreement is per instance.
+        # Offloads count as agreement, so the agreement is per instance.
         n_observed = run.worker_counts.get("audit_instances", 0.0)
         # The sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]

@@ -65,15 +65,16 @@ class WorkerCounts:
     """Counters of requests, runs (`batches`) and seconds, summed over the workers.
 
     `lost` requests were queued or running when their worker went down. `unsubscribed` requests
-    arrived while no worker was up. `audit_instances` counts audited and skipped instances, and
-    `audit_weighted` estimates on how many of them device and high-cost model disagree.
+    arrived while no worker was up. `audit_instances` counts offloads, and estimates the number of
+    the devices' own answers; `audit_weighted` estimates on how many of these the high-cost model
+    disagrees.
     """
 
     received: int = 0
     answered: int = 0
     audits: int = 0
     audits_disagreed: int = 0
-    audit_instances: int = 0
+    audit_instances: float = 0.0
     audit_weighted: float = 0.0
     busy: int = 0
     expired: int = 0
@@ -133,7 +134,7 @@ class VirtualWorker:
             n_parallel=settings.parallel,
         )
         self._fleet_audit = FleetAudit(
-            lambda _, test: self._worker_context.instances_at_alarms.append(test.n_instances)
+            lambda _, test: self._worker_context.instances_at_alarms.append(round(test.n_instances))
         )
         self._running_batches.clear()
 
@@ -203,7 +204,10 @@ class VirtualWorker:
             self._batcher.finish(ticket, self._worker_context.response_payload, now)
             counts.answered += 1
             ticket.requester.reply(None, int(1e6 * (now - ticket.arrived_at)))
-            if ticket.audit is not None:
+            if ticket.audit is None:
+                counts.audit_instances += 1
+                self._fleet_audit.offload(ticket.model, 1)
+            else:
                 self._observe_audit(ticket, ticket.audit)
         self._serve()
 
@@ -211,7 +215,7 @@ class VirtualWorker:
         """Count an audit, and pass it to the worker's test."""
         counts = self._worker_context.counts
         counts.audits += 1
-        counts.audit_instances += mark.n_skipped + 1
+        counts.audit_instances += 1.0 / mark.probability
         if mark.class_index != ticket.cloud_label:
             counts.audits_disagreed += 1
             counts.audit_weighted += 1.0 / mark.probability

@@ -17,52 +17,47 @@ from gatewise_edge.link.messages import AuditMark
 
 @given(
     bound=st.floats(0.001, 0.5),
-    probabilities=st.lists(st.floats(0.02, 1.0), min_size=1, max_size=6),
-    n_before=st.integers(0, 600),
+    probabilities=st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5),
 )
-def test_the_evidence_at_the_bound_is_a_martingale(bound, probabilities, n_before):
+def test_the_evidence_at_the_bound_is_a_martingale(bound, probabilities):
     """Average the evidence over all sequences of outcomes, weighted by their probabilities.
 
-    The bound is the probability that an instance disagrees.
+    The bound is the probability that an answer is wrong, and no answer is offloaded.
     """
-    mean_evidence = 0.0
-    for disagreements in itertools.product((True, False), repeat=len(probabilities)):
+
+    def begin():
         test = DisagreementTest(bound)
+        for _ in range(6):
+            test.audit(disagrees=False, probability=0.1)
+        return test
+
+    mean_evidence = 0.0
+    for outcomes in itertools.product((None, True, False), repeat=len(probabilities)):
+        test = begin()
         path_probability = 1.0
-        test.skip(n_before)
-        for disagrees, probability in zip(disagreements, probabilities, strict=True):
-            # The instance is audited with the one probability and disagrees with the other.
-            p_audited_disagreement = bound * probability
-            if disagrees:
-                test.audit(disagrees=True, probability=probability)
+        for disagrees, probability in zip(outcomes, probabilities, strict=True):
+            if disagrees is None:
+                path_probability *= 1.0 - probability  # an answer that is not audited
             else:
-                test.skip()  # an audit that agrees changes the evidence equally
-            path_probability *= (
-                p_audited_disagreement if disagrees else 1.0 - p_audited_disagreement
-            )
+                path_probability *= probability * (bound if disagrees else 1.0 - bound)
+                test.audit(disagrees=disagrees, probability=probability)
         mean_evidence += path_probability * test.evidence
-    test_before = DisagreementTest(bound)
-    test_before.skip(n_before)
-    assert mean_evidence == pytest.approx(test_before.evidence, rel=1e-9)
-
-
-def test_an_audit_that_agrees_changes_the_evidence_like_a_skipped_instance():
-    test_with_audit, test_with_skip = DisagreementTest(0.02), DisagreementTest(0.02)
-    test_with_audit.audit(disagrees=False, probability=0.1)
-    test_with_skip.skip()
-    assert test_with_audit.evidence == test_with_skip.evidence
-    assert (test_with_audit.n_audits, test_with_audit.n_instances) == (1, 1)
-    assert (test_with_skip.n_audits, test_with_skip.n_instances) == (0, 1)
+    assert mean_evidence == pytest.approx(begin().evidence, rel=1e-9)
 
 
 @given(st.lists(st.integers(0, 700), max_size=8))
-def test_the_evidence_does_not_depend_on_the_portions_of_instances(portions):
+def test_the_evidence_does_not_depend_on_the_portions_of_offloads(portions):
     test_in_one, test_in_portions = DisagreementTest(0.03), DisagreementTest(0.03)
-    test_in_one.skip(sum(portions))
+    for test in (test_in_one, test_in_portions):
+        for _ in range(10):
+            test.audit(disagrees=False, probability=0.1)
+    evidence_before = test_in_one.evidence
+    test_in_one.offload(sum(portions))
     for n_instances in portions:
-        test_in_portions.skip(n_instances)
+        test_in_portions.offload(n_instances)
     assert test_in_portions.n_instances == test_in_one.n_instances
     assert test_in_portions.evidence == pytest.approx(test_in_one.evidence, rel=1e-9)
+    assert (test_in_one.evidence < evidence_before) == any(portions)
 
 
 @dataclass(frozen=True)
@@ -90,26 +85,25 @@ class Stream:
         )
         draws = rng.random(n_instances)
         for i in range(n_instances):
-            probability = sampler.record_confidence(scores[i]) if is_local[i] else 0.0
+            if not is_local[i]:
+                test.offload(1)
+                continue
+            probability = sampler.record_confidence(scores[i])
             if draws[i] < probability:
                 test.audit(disagrees=bool(disagrees[i]), probability=probability)
                 if test.has_alarm:
                     return i + 1
-            else:
-                test.skip()
         return n_instances + 1
 
 
 @pytest.mark.slow
 def test_at_most_one_in_twenty_streams_at_the_bound_raises_an_alarm():
-    """500 streams of 20,000 instances with a rate equal to the bound; 2 % are audited."""
+    """500 streams of 400 audits with a rate equal to the bound; 2 % are audited."""
     rng = np.random.default_rng(7)
     n_alarms = 0
     for _ in range(500):
         test = DisagreementTest(0.02)
-        gaps = rng.geometric(0.02, size=400)  # 400 audits among 20,000 instances
-        for gap, disagrees in zip(gaps, rng.random(400) < 0.02, strict=True):
-            test.skip(int(gap) - 1)
+        for disagrees in rng.random(400) < 0.02:
             test.audit(disagrees=bool(disagrees), probability=0.02)
         n_alarms += test.has_alarm
     assert n_alarms <= 25  # 5 % of the streams
@@ -130,6 +124,18 @@ def test_a_loss_of_three_points_raises_an_alarm():
         Stream(disagreement_rate=0.04, audit_share=0.02).count_until_alarm(rng, test, 60_000)
         n_audits_until_alarm.append(test.n_audits if test.has_alarm else np.inf)
     assert max(n_audits_until_alarm) <= 400
+
+
+def test_the_first_audits_of_a_large_fleet_raise_no_alarm():
+    """2,000 devices answer 10 instances each, and most of them send no audit."""
+    rng = np.random.default_rng(2)
+    test = DisagreementTest(0.02)
+    audited_answers = rng.random(20_000) < 0.05
+    for disagrees in rng.random(audited_answers.sum()) < 0.015:
+        test.audit(disagrees=bool(disagrees), probability=0.05)
+    assert test.n_audits > 900
+    assert not test.has_alarm
+    assert test.estimate == pytest.approx(0.015, abs=0.005)
 
 
 def test_a_loss_that_begins_late_raises_an_alarm():
@@ -154,6 +160,8 @@ def test_audits_of_a_fleet_raise_one_alarm(device_class, has_alarm, caplog):
     fleet_audit = FleetAudit()
     for _ in range(300):
         fleet_audit.observe(("m", "1"), AuditMark(device_class, 0.1, 9), 1, 0.05)
+        fleet_audit.offload(("m", "1"), 2)
+        fleet_audit.offload(("without audits", "1"), 2)
     counts = fleet_audit.snapshot()["m 1"]
     assert (counts["audits"], counts["alarm"]) == (300, has_alarm)
     assert counts["by_class"] == {str(device_class): [300, 300 * has_alarm]}
