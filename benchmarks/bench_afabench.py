@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_afabench --checkout FOLDER --python FOLDER/.venv/bin/python
 
-FOLDER is a clone of https://github.com/Linusaronsson/AFA-Benchmark. The interpreter needs the
+FOLDER is a clone of https://github.com/Linusaronsson/AFA-Benchmark. FOLDER/.venv must have the
 requirements of AFABench and of this project. The Snakemake workflow of AFABench makes the data sets
 and splits, fits and evaluates the methods, and merges the metrics. It keeps finished steps in the
 clone. The results are afabench.json and afabench.md.
@@ -31,8 +31,9 @@ from gatewise.errors import InputError
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 SETS = ("cube", "ckd", "actg", "cube_nonuniform_costs", "cube_nm", "physionet")
-#: Method in AFABench by its name there: this project's methods, then AFABench's own.
+#: This project's methods by their names in AFABench.
 OURS = {"gatewise_staged": "staged", "gatewise_adapt_gbrt": "adapt-gbrt"}
+#: AFABench's own methods.
 PEERS = ("permutation", "cae", "covert2023", "gadgil2023", "ma2018_external", "aaco")
 TITLES = {
     "gatewise_staged": "`StagedCascade`",
@@ -45,14 +46,14 @@ TITLES = {
     "aaco": "AACO",
 }
 SOFT_BUDGETS = (0.03, 0.01, 0.003)
-"""Accuracy that a feature of price 1 must add, for this project's methods; fixed before any run."""
+"""Accuracy that a feature of price 1 must add in this project's methods, chosen before all runs."""
 
 #: Configuration files of AFABench's pipeline that a run needs.
 CONFIGURATION = (
     *("eval_hard_budgets", "methods", "method_sets", "method_options", "pretrain_mapping"),
     *("soft_budget_params", "unmaskers", "classifier_names", "datasets_main"),
 )
-#: Commit of AFABench whose pipeline the results are of.
+#: Commit of AFABench that the results were made with.
 COMMIT = "a07c8a3b6bf2527f66853e87b1929396e08e0501"
 PIPELINE = "extra/workflow/snakefiles/orchestration/pipeline.smk"
 #: Line that makes the adapter known to AFABench.
@@ -154,7 +155,7 @@ def _run_set(
 
 
 def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
-    """Configuration that overrides the one of AFABench."""
+    """Make the configuration that overrides AFABench's."""
     script = os.path.relpath(Path(__file__).parent / "afabench/method", checkout / "scripts/train")
     soft_budgets = [[None, budget] for budget in SOFT_BUDGETS]
     return {
@@ -248,7 +249,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Metric of each method by set and budget, with its rank; the highest metric is bold."""
+    """Tabulate metric and rank of each method by set and budget; the highest metric is bold."""
     names = [name for name in names if any(record["method"] == name for record in records)]
     cells: dict[tuple[str, float], dict[str, float]] = {}
     metric_names = {record["set"]: record["metric_name"] for record in records}
@@ -306,7 +307,7 @@ def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
 
 
 def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """CPU seconds of fits and of runs; fits include pretraining, which methods may share."""
+    """Tabulate CPU seconds of fits, with pretraining that methods may share, and of runs."""
     pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
     pretrained_models["aaco"] = "aaco"
     rows = []

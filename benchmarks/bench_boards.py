@@ -77,7 +77,7 @@ TARGETS: harness.Targets = {
 
 
 def _peer_python() -> Path:
-    """Interpreter of the peers' environment, installed once with this scikit-learn version."""
+    """Install the peers' environment with this scikit-learn; return its interpreter."""
     folder = CACHE / "boards-peers"
     python = folder / "bin/python"
     if not (folder / "installed").exists():

@@ -226,7 +226,7 @@ def _run_workers(
 
 
 def _measure_model_rate(model: CloudModel, X: Any, n_batches: int) -> float:
-    """Instances per second of onnxruntime without a worker, in batches of 16."""
+    """Measure the instances per second of onnxruntime in batches of 16, without a worker."""
     batches = [
         np.ascontiguousarray(X[np.arange(start, start + ROWS_PER_MESSAGE) % len(X)])
         for start in range(n_batches)
@@ -257,7 +257,7 @@ def _summarise_rates(rates: Sequence[float]) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     figures = results["figures"]
     lines = [
         "# A cloud worker",

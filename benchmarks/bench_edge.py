@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _make_calls(
     models: Mapping[str, PackedModel], folder: Path
 ) -> tuple[dict[str, Call], dict[str, str]]:
-    """Calls to time, by item, and the reason for each item that cannot run."""
+    """Make the calls to time, by item, and the reason for each item that cannot run."""
     call_by_item: dict[str, Call] = {NOOP: _noop_call()}
     skipped: dict[str, str] = {}
     for name, model in models.items():
@@ -177,7 +177,7 @@ def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
 def time_calls(
     call_by_item: Mapping[str, Call], n_rounds: int, n_calls: int
 ) -> dict[str, list[float]]:
-    """Mean microseconds per call of each item, one value per round."""
+    """Measure the mean microseconds per call of each item, one value per round."""
     microseconds_by_item: dict[str, list[float]] = {name: [] for name in call_by_item}
     clock = time.perf_counter_ns
     for round_number in range(n_rounds + 1):
@@ -193,7 +193,7 @@ def time_calls(
 def _measure_processes(
     models: Mapping[str, PackedModel], folder: Path, n_runs: int
 ) -> dict[str, dict[str, float]]:
-    """Start-up time and memory of new processes, with a broker if mosquitto is installed."""
+    """Measure start-up time and memory of new processes, with a broker if there is mosquitto."""
     from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
 
     model = models["letters"]
@@ -243,7 +243,7 @@ def document(
     *,
     n_calls: int,
 ) -> dict[str, Any]:
-    """Medians, ratios to the no-op graph, settings and targets."""
+    """Collect medians, ratios to the no-op graph, settings and targets."""
     n_rounds = len(runs[NOOP])
     items = {
         name: {
@@ -314,7 +314,7 @@ _PROCESS_TITLES = {
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page, from the content of edge.json."""
+    """Write the page from the content of edge.json."""
     settings = results["settings"]
     return [
         "# What a decision on the device costs",

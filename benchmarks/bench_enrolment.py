@@ -115,7 +115,7 @@ def _wait_for_broker(port: int) -> None:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page ``enrolment.md``."""
+    """Write the page ``enrolment.md``."""
     figures = results["figures"]
     return [
         "# Enrolment with one-time tokens",

@@ -179,7 +179,7 @@ def document(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, 
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     runs = (
         (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
         for name, run in results["runs"].items()

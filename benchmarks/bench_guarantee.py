@@ -37,17 +37,18 @@ from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
 
-#: Rows to fit a cascade, to choose its candidate points, and to certify one of them.
+#: Numbers of rows that fit a cascade, choose its candidate points, and certify one of them.
 N_TRAINING_ROWS = 8000
 N_TUNING_ROWS = 4000
 N_CALIBRATION_ROWS = 4000
-#: Calibration sets per case; their share of violations has a standard error of 1 %, or 3 %.
+#: Number of calibration sets per case; the standard error of their share of violations is 1 %, and
+#: 3 % in a quick run.
 N_RESAMPLINGS = 500
 N_QUICK_RESAMPLINGS = 50
-#: Confidence of the guarantees, of which at most 5 % may be violated.
+#: Confidence of the guarantees. At most 5 % of them may be violated.
 CONFIDENCE = 0.95
 SEED = 0
-#: Differences up to this size come from the rounding of means.
+#: Largest difference that the rounding of means can cause.
 ROUNDING_TOLERANCE = 1e-12
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 MAX_CLASS_LOSS = {2: 0.02, 26: 0.1}
@@ -203,7 +204,7 @@ def _certify_case(
 def _class_figures(
     losses: NDArray[np.float64], bound: float, n_resamplings: int
 ) -> dict[str, float | None]:
-    """Violations and unused part of the class bound, over all certified points."""
+    """Compute violations and unused part of the class bound over all certified points."""
     return {
         "bound": bound,
         "violated": int((losses > bound + ROUNDING_TOLERANCE).sum()) / n_resamplings,
@@ -212,7 +213,7 @@ def _class_figures(
 
 
 def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
-    """Largest loss of accuracy in any class, compared with the high-cost model."""
+    """Compute the largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
     correctness = record.correctness[exits, np.arange(len(exits))]
     losses = record.correctness[-1] - correctness
@@ -231,13 +232,13 @@ def _risk(point: Any, kind: str, reference_accuracy: float) -> float:
 
 
 def _max_violation_share(n_resamplings: int) -> float:
-    """Largest share of violations that chance explains: 1 - confidence + 2 standard errors."""
+    """Compute the largest share of violations by chance: 1 - confidence + 2 standard errors."""
     level = 1 - CONFIDENCE
     return level + 2 * math.sqrt(level * CONFIDENCE / n_resamplings)
 
 
 def _binomial_unused_share(kind: str, bound: float) -> float | None:
-    """Smallest part of a rate bound that the exact binomial test can leave unused.
+    """Compute the smallest part of a rate bound that the exact binomial test leaves unused.
 
     None for a budget, because a cost is not a rate.
     """
@@ -248,7 +249,7 @@ def _binomial_unused_share(kind: str, bound: float) -> float | None:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     settings = results["settings"]
     lines = [
         "# Guarantees",

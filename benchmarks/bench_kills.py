@@ -72,7 +72,7 @@ class Fleet:
         self.faults: list[str] = []
 
     def target_version(self) -> str:
-        """Version that the device must reach."""
+        """Return the version that the device must reach."""
         offer = Repository(self.repository).preferred_release("iris")
         return FIRST_VERSION if offer is None else offer.version
 
@@ -322,7 +322,7 @@ def _total(groups: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     parts = results["parts"]
     rows = [
         ["a device that updates, kill -9", str(parts["devices"].get("kills", 0))],

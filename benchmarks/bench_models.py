@@ -87,7 +87,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     lines = ["# High-cost models", ""]
     lines += _models_page(results["models"]) if "models" in results else []
     return lines + (_leak_page(results["leak"]) if "leak" in results else [])
@@ -195,7 +195,7 @@ def _measure_model(
 
 
 def _live_labels(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
-    """Labels that a device receives from a worker; None for a row that the device answers."""
+    """Ask a worker as a device and return the labels; None for a row that the device answers."""
     make_backend = None if backend is None else backend_factory(backend)
     with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=make_backend):
         link = gw.MqttLink(broker.url)

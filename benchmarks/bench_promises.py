@@ -92,7 +92,7 @@ class Mean(NamedTuple):
 
     @classmethod
     def of_rows(cls, values: NDArray[np.float64]) -> Mean:
-        """Mean and standard error of independent values."""
+        """Compute mean and standard error of independent values."""
         return cls(float(values.mean()), float(values.std() / np.sqrt(len(values))))
 
     def text(self) -> str:
@@ -206,7 +206,7 @@ def _promise_check(system: gw.StagedCascade, split: Split) -> PromiseCheck:
 def _system_answers(
     system: gw.StagedCascade, split: Split, budget: float
 ) -> tuple[NDArray[Any], float]:
-    """Labels and mean cost at a budget, or the most frequent class at no cost if none fits."""
+    """Return labels and mean cost at a budget; if none fits, use the most frequent class."""
     try:
         affordable_system = system.at(budget=budget)
     except InputError:
@@ -217,7 +217,7 @@ def _system_answers(
 
 
 def _plain_model_answers(split: Split) -> dict[str, NDArray[Any]]:
-    """Labels of three plain models on all features."""
+    """Predict with three plain models on all features."""
     models: dict[str, ClassifierMixin] = {
         "LightGBM": make_booster(),
         "extra-trees": ExtraTreesClassifier(300, random_state=split.seed),
@@ -252,7 +252,7 @@ def _measure_table(name: str) -> dict[str, Any]:
 
 
 def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of a table over the test rows of all its splits."""
+    """Compute the figures of a table over the test rows of all its splits."""
     promises = []
     for result in results:
         loss = Mean.of_rows(np.array(result["loss"]))
@@ -294,7 +294,7 @@ def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def page(figures: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     tables = figures["tables"]
     return [
         "# Promises on real tables",

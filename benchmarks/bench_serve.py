@@ -132,7 +132,7 @@ def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> byt
 
 
 def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
-    """Latencies of both servers for rows that the first stage answers, sent alternately."""
+    """Measure latencies of both servers, called in turn, for rows that the first stage answers."""
     from gatewise_export.packing.verification import graph_decisions
 
     manifest = bundle.manifest

@@ -10,9 +10,9 @@ point.
 
 The page compares the cascade with the high-cost model, a boosted model on the cheapest block, a
 small network on the raw window, CEGB and Adapt-GBRT. The results are signals.json and signals.md in
-benchmarks/results. Finished splits are cached in .bench-cache/signals, so that an interrupted run
-continues. ``--finished`` writes the page from the cached splits; sets without them keep their
-committed figures with a mark.
+benchmarks/results. Finished splits are cached in .bench-cache/signals, and an interrupted run
+continues with the others. ``--finished`` writes the page from the cached splits. Sets without
+cached splits keep their committed figures, which the page marks.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from gatewise.console import note
 from gatewise.errors import GatewiseError
 from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
 
-#: Splits of each set, and splits on which the peers are fitted as well.
+#: Number of splits of each set, and number of splits on which the peers are fitted as well.
 N_SPLITS = 10
 N_PEER_SPLITS = 1
 #: Settings of CEGB and Adapt-GBRT: few rounds at a high rate, to save time.
 ROUNDS: dict[str, Any] = {"n_rounds": 40, "learning_rate": 0.2}
-#: Loss of accuracy that every system promises against its high-cost model or all features.
+#: Largest loss of accuracy that a system promises, compared with its high-cost model or with a
+#: model on all features.
 MAX_LOSS = 0.01
-#: Windows on which prices are measured, and windows on which a device's time is measured.
+#: Number of windows that prices are measured on, and that a device's time is measured on.
 N_PRICED_WINDOWS = 60
 N_TIMED_WINDOWS = 150
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
@@ -118,7 +119,7 @@ def _run_cell(
 
 
 def _set_figures(priced_set: _PricedSet, n_splits: int) -> dict[str, Any]:
-    """Figures of the cached splits, or the committed figures with a mark if there are no splits."""
+    """Read the figures of the cached splits; without them, mark the committed figures."""
     signal_set, graph = priced_set.signal_set, priced_set.graph
     cells = []
     for number in range(n_splits):
@@ -158,7 +159,7 @@ def _cell_file(name: str, prefix: str, number: int) -> Path:
 
 
 def _price_blocks(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
-    """Blocks of a set with measured prices, which are cached for all splits."""
+    """Return the blocks of a set with measured prices, which are cached for all splits."""
     path = FOLDER / f"{signal_set.name}.prices.json"
     steps = sig.SignalGraph(signal_set.blocks).steps
     price_by_step = json.loads(path.read_text()) if path.is_file() else {}
@@ -194,12 +195,12 @@ class _Split:
         return None if self.signal_set.groups is None else self.signal_set.groups[self.train]
 
     def is_correct(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether a model classifies each test row correctly; `x` has all rows."""
+        """Find the test rows that a model classifies correctly; `x` has all rows."""
         is_equal: NDArray[np.bool_] = model.predict(x[self.test]) == self.signal_set.y[self.test]
         return is_equal
 
     def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
-        """Mean over the test rows, and its standard error with correlated rows within groups."""
+        """Compute the mean over the test rows, and its error if rows of a group are correlated."""
         y, groups = self.signal_set.y[self.test], self.signal_set.groups
         clusters = np.arange(len(y)) if groups is None else groups[self.test]
         weights = 1.0 / np.bincount(y)[y] if self.signal_set.has_rare_classes else np.ones(len(y))
@@ -293,7 +294,7 @@ def _fit_peers(split: _Split) -> dict[str, Any]:
 
 
 def _make_booster(split: _Split, class_weight: str | None) -> LGBMClassifier:
-    """Boosted model without class weights if the caller passes weighted rows.
+    """Make a boosted model, without class weights if the caller passes weighted rows.
 
     Sets with groups use fewer bins because they are then more accurate on unseen groups. Pictures
     use fewer bins to save time.
@@ -311,7 +312,7 @@ def _make_booster(split: _Split, class_weight: str | None) -> LGBMClassifier:
 
 
 def _device_time(split: _Split, system: Any) -> float:
-    """Ratio of feature time on a device to the charged price, as the median over windows."""
+    """Compute the median over windows of the feature time on a device by the charged price."""
     graph = split.graph
     rows = split.test[:: max(1, len(split.test) // N_TIMED_WINDOWS)]
     windows, x = split.signal_set.windows[rows], split.x[rows]
@@ -336,7 +337,7 @@ def _device_time(split: _Split, system: Any) -> float:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     lines = [
         "# Signals",
         "",
@@ -386,7 +387,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 
 def _peers_table(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the table that compares all methods on the splits of the peers."""
+    """Write the table that compares all methods on the splits of the peers."""
     methods = [
         "all features",
         "gatewise",

@@ -116,14 +116,14 @@ class _Output:
         self.has_ended.set()
 
     def summary(self) -> dict[str, Any]:
-        """Summary that the device prints in its last line."""
+        """Read the summary that the device prints in its last line."""
         self.has_ended.wait()
         summary: dict[str, Any] = json.loads(self._last_line)["summary"]
         return summary
 
 
 def _broker_pid() -> int:
-    """Process id of the last mosquitto that is a descendant of this process."""
+    """Find the process id of the last mosquitto that descends from this process."""
     brokers = [
         process for process in psutil.Process().children(True) if process.name() == "mosquitto"
     ]
@@ -133,7 +133,7 @@ def _broker_pid() -> int:
 
 
 def _sample_process(pid: int) -> dict[str, float]:
-    """Memory, threads and open files of a process; NaN if it does not exist."""
+    """Read memory, threads and open files of a process; NaN if it does not exist."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -148,7 +148,7 @@ def _sample_process(pid: int) -> dict[str, float]:
 
 
 def _growth(samples: Sequence[dict[str, Any]], name: str, n_messages: int) -> float:
-    """Growth of memory in MB from a tenth of the messages to the last message."""
+    """Compute the growth of memory in MB from a tenth of the messages to the last message."""
     sizes = [
         sample[name]["memory_mb"] for sample in samples if sample["answers"] >= n_messages / 10
     ]
@@ -157,7 +157,7 @@ def _growth(samples: Sequence[dict[str, Any]], name: str, n_messages: int) -> fl
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page of results, soak.md."""
+    """Write the page ``soak.md``."""
     n_messages, samples = results["messages"], results["samples"]
     lines = [
         "# A day's messages through one device and one worker",

@@ -34,7 +34,7 @@ QUICK_ROWS = 600
 """Rows of each part of a fold with ``--quick``."""
 
 SEEDS = (0, 1, 2)
-"""Seeds of the forests, of which sets that take hours have the first."""
+"""Seeds of the forests; sets that take hours have only the first."""
 
 FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
 """Number of seeds per problem for BudgetRF's figure 3; each run has ten thresholds."""
@@ -207,13 +207,13 @@ def _fold(name: str, quick: bool) -> Fold:
 
 
 def _figure_fold(name: str, quick: bool) -> Fold:
-    """First fold of a problem, with fewer rows for CIFAR-10."""
+    """Return the first fold of a problem, with fewer rows for CIFAR-10."""
     fold = _fold(name, quick)
     return fold.sample(SUBSET_ROWS) if name == "cifar10" else fold
 
 
 def _ranked_folds(quick: bool) -> list[Fold] | None:
-    """One small fold of MQ2008 for a quick run; None selects all folds."""
+    """Return a small fold of MQ2008 for a quick run; None selects all folds."""
     return [problems.get("mq2008").make_folds(0)[0].sample(QUICK_ROWS)] if quick else None
 
 

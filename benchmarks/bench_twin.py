@@ -141,7 +141,7 @@ def _run_live(bundle: FleetBundle, scenario: Scenario, table: RowTable) -> LiveR
 
 
 def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
-    """Figures of a run, with the keys of :data:`MEASURES`."""
+    """Read the figures of a run by the keys of :data:`MEASURES`."""
     is_offloaded = answers.is_offloaded
     latencies = {"": answers.latency_ms, "offloaded_": answers.latency_ms[is_offloaded]}
     quantiles = {
@@ -184,7 +184,7 @@ def compare(live: Answers, virtual: Answers, truth: NDArray[np.int64]) -> list[d
 
 
 def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
-    """Whether both runs have equal columns of answers, instance by instance."""
+    """Return whether both runs have equal columns of answers, instance by instance."""
     if len(live) != len(virtual):
         return {"instances": False}
     return {
@@ -194,7 +194,7 @@ def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
 
 
 def page(document: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Write the page."""
     settings = document["settings"]
     rows = [
         (
@@ -246,7 +246,7 @@ def page(document: Mapping[str, Any]) -> list[str]:
 
 
 def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
-    """Table row of a cell: instances, differing decisions and service times."""
+    """Write the table row of a cell: instances, differing decisions and service times."""
     differing_columns = [name for name, is_same in cell["same_decisions"].items() if not is_same]
     timings = cell["timings"]
     delay = cell["behind_ms"]

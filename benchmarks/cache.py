@@ -65,7 +65,7 @@ def code_version(module: str) -> str:
 
 
 def _source_file(name: str) -> Path | None:
-    """File of a module of this project, or of the module that defines a public name."""
+    """Find the file of a module of this project, or of the module that defines a public name."""
     if name.split(".")[0] not in PROJECT_PACKAGES:
         return None
     module = sys.modules.get(name)
@@ -85,7 +85,7 @@ def _source_file(name: str) -> Path | None:
 
 
 def _module_file(path: str | None) -> Path | None:
-    """Path of a module, or None for a package, which only exports names of its modules."""
+    """Find the file of a module; None for a package, which only exports names of its modules."""
     return None if path is None or Path(path).name == "__init__.py" else Path(path)
 
 

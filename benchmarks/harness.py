@@ -106,7 +106,7 @@ def parser(
 
 
 def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
-    """Parts that --only selects; raise InputError if one is unknown."""
+    """List the parts that --only selects; raise InputError if one is unknown."""
     valid_parts = tuple(parts)
     names: list[str] = options.only.split(",")
     for name in names:
@@ -116,7 +116,7 @@ def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]
 
 
 def out_folder(options: argparse.Namespace, *, is_partial: bool = False) -> Path:
-    """Folder of the results; a quick or partial run never replaces the committed files."""
+    """Choose the folder of the results; a quick or partial run never replaces committed files."""
     folder: Path | None = options.out
     if folder is None:
         folder = CACHE / "quick" if is_partial or options.quick else RESULTS
@@ -138,7 +138,7 @@ def run_command(
 
 
 def environment(packages: Sequence[str]) -> dict[str, Any]:
-    """Versions of packages and description of the machine, for the JSON of a result."""
+    """Describe versions of packages and the machine, for the JSON of a result."""
     versions = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -150,7 +150,7 @@ def environment(packages: Sequence[str]) -> dict[str, Any]:
 
 
 def memory(*, peak: bool) -> int:
-    """Resident bytes of this process now, or their peak since :func:`reset_memory_peak`.
+    """Read the resident bytes of this process, or their peak since :func:`reset_memory_peak`.
 
     Systems other than Linux report only the peak since the process started.
     """
@@ -208,12 +208,12 @@ def python_process(
 
 
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Write the lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
 def targets_met(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:
-    """Whether each figure is within its bound."""
+    """Check whether each figure is within its bound."""
     return {
         name: figures[name] <= bound if relation == "at most" else figures[name] >= bound
         for name, (_, relation, bound) in targets.items()
@@ -221,7 +221,7 @@ def targets_met(targets: Targets, figures: Mapping[str, float]) -> dict[str, boo
 
 
 def targets_table(targets: Targets, results: Mapping[str, Any]) -> list[str]:
-    """Lines of the table of targets; `results` has the keys ``figures`` and ``holds``."""
+    """Write the table of targets; `results` has the keys ``figures`` and ``holds``."""
     lines = ["| target | bound | measured | |", "| --- | --- | --- | --- |"]
     for name, (title, relation, bound) in targets.items():
         verdict = "holds" if results["holds"][name] else "missed"

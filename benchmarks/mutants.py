@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: A mutant counts as killed after this time, because a change can make a loop endless. The command
-#: fails if the tests of an unchanged module take longer.
+#: A mutant that runs longer counts as killed, because a change can make a loop endless. The command
+#: fails if the tests of an unchanged module run longer.
 TIMEOUT_S = 120
 
 #: Maps a module to its mirrored tests; paths are relative to the repository.
@@ -175,7 +175,7 @@ def mutants_of(module: str) -> list[Mutant]:
 
 
 def _compare(module: str, operator: str, source: str, mutated_source: str) -> Mutant | None:
-    """Mutant with its changed line, or None if the change has no effect.
+    """Make a mutant with its changed line, or None if the change has no effect.
 
     A bare ``*`` in a signature is not a product, and settings of numba do not change results.
     """
@@ -191,7 +191,7 @@ def _compare(module: str, operator: str, source: str, mutated_source: str) -> Mu
 
 
 def survives(mutant: Mutant, tests: str) -> bool:
-    """Whether the tests pass with the mutant; a mutant that hangs does not survive."""
+    """Return whether the tests pass with the mutant; a mutant that hangs does not survive."""
     child_pid = os.fork()
     if child_pid == 0:
         os._exit(_run_tests(mutant, tests))
@@ -200,7 +200,7 @@ def survives(mutant: Mutant, tests: str) -> bool:
         pid, status = os.waitpid(child_pid, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(0.02)  # short beside the second that pytest takes to start
+        time.sleep(0.02)  # much shorter than the start of pytest, a second
     os.killpg(child_pid, signal.SIGKILL)
     os.waitpid(child_pid, 0)
     return False

@@ -179,7 +179,7 @@ def labels(margins: Margins) -> NDArray[np.int64]:
 
 
 def is_value(margins: Margins, link: Link) -> bool:
-    """Whether margins are values or ranking scores instead of margins of classes."""
+    """Return whether margins are values or ranking scores instead of margins of classes."""
     return link == "identity" and margins.shape[1] == 1
 
 

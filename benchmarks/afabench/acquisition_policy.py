@@ -43,7 +43,7 @@ class AcquisitionPolicy:
     def choose_actions(
         self, rows: NDArray[np.float32], is_observed: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Next action of each row, and class probabilities of the last model that could run.
+        """Choose the next action of each row; also return probabilities of the last possible model.
 
         Parameters
         ----------

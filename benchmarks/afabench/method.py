@@ -44,12 +44,12 @@ class GatewiseMethod:
     def act(
         self, masked_features: Any, feature_mask: Any, selection_mask: Any = None, **_: Any
     ) -> Any:
-        """Actions of shape (n, 1): 0 stops, k acquires selection k - 1."""
+        """Choose actions, shape (n, 1): 0 stops, k acquires selection k - 1."""
         actions = self._act_and_predict(masked_features, feature_mask)[0]
         return torch.from_numpy(actions)[:, None]
 
     def predict(self, masked_features: Any, feature_mask: Any, **_: Any) -> Any:
-        """Class probabilities of shape (n, n_classes)."""
+        """Compute class probabilities, shape (n, n_classes)."""
         return torch.from_numpy(self._act_and_predict(masked_features, feature_mask)[1])
 
     def _act_and_predict(
@@ -67,7 +67,7 @@ class GatewiseMethod:
         self.policy.system = system.at(budget=point.cost)
 
     def set_seed(self, seed: int | None) -> None:
-        """Do nothing: answers are not random."""
+        """Do nothing, because answers are not random."""
 
     def to(self, device: Any) -> Self:
         """Return the method, which runs only on the CPU."""

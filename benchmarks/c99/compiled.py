@@ -174,7 +174,7 @@ class CompiledModel:
 
 
 def compiler_command() -> list[str] | None:
-    """Command of the C compiler: the variable CC if set, otherwise cc, gcc or clang."""
+    """Find the C compiler: the command in CC if set, otherwise cc, gcc or clang."""
     cc_command = shlex.split(os.environ.get("CC", ""))
     for command in [cc_command] if cc_command else [["cc"], ["gcc"], ["clang"]]:
         program = shutil.which(command[0])
@@ -197,7 +197,7 @@ def run_tool(folder: Path, *command: str) -> str:
 
 
 def section_sizes(compiler: str, file: Path) -> tuple[int, int, int]:
-    """Bytes of text, data and bss of a compiled file, by the compiler's ``size``."""
+    """Read the bytes of text, data and bss of a compiled file from the compiler's ``size``."""
     size_program = compiler.replace("gcc", "size") if "-gcc" in compiler else "size"
     # the first line is the header of the table
     text, data, bss = run_tool(file.parent, size_program, file.name).splitlines()[1].split()[:3]
@@ -205,7 +205,7 @@ def section_sizes(compiler: str, file: Path) -> tuple[int, int, int]:
 
 
 def max_stack_bytes(call_graph: str) -> int:
-    """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``.
+    """Sum the stack of the deepest call chain in the output of ``gcc -fcallgraph-info=su``.
 
     The generated code must not be recursive. Functions of other files, such as those of the C
     library, count 0 because the graph does not state their stack.

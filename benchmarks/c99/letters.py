@@ -75,7 +75,7 @@ class Target:
     has_system: bool = True  # whether an operating system can run programs
 
     def missing_tool(self) -> str | None:
-        """Message about a missing tool, or None."""
+        """Return a message about a missing tool, or None."""
         if shutil.which(self.compiler) is None:
             return f"{self.compiler} is not installed (apt install {self.package})"
         if self.emulator and shutil.which(self.emulator[0]) is None:
@@ -173,7 +173,7 @@ def _measure_cascade(problem_name: str, method: str, quick: bool) -> list[dict[s
 
 
 def _within_bytes(system: Any, max_bytes: int) -> Any:
-    """System at its best operating point within `max_bytes`, or None if no point fits."""
+    """Select the best operating point within `max_bytes`; return None if no point fits."""
     small_points = [
         point for point in system.frontier_.points if 0 < (point.bytes or point.nbytes) <= max_bytes
     ]

@@ -36,9 +36,9 @@ class FaultyLink:
     therefore answers either the first or the second publication.
     """
 
-    def __init__(self, port: int, *, seed: int = 0) -> None:
+    def __init__(self, port: int) -> None:
         self._port = port
-        self._random = random.Random(seed)
+        self._random = random.Random(0)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.n_cuts = 0
@@ -65,7 +65,7 @@ class FaultyLink:
             broker = socket.create_connection(("127.0.0.1", self._port))
             self._sockets += [client, broker]
             for source, sink in ((client, broker), (broker, client)):
-                # without it, the relay itself would delay small packets
+                # without this option, the relay itself would delay small packets
                 sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
 
@@ -79,7 +79,7 @@ class FaultyLink:
     def _cut(self) -> None:
         while self._is_open:
             time.sleep(self._random.uniform(0.2, 1.2))
-            # swap before the loop, because a new connection must survive until the next cut
+            # replace the list first, because new connections must survive until the next cut
             cut_sockets, self._sockets = self._sockets, []
             self.n_cuts += bool(cut_sockets)
             for connection in cut_sockets:

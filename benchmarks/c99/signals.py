@@ -246,7 +246,7 @@ def _compare(
 def _relative_errors(
     features: NDArray[np.float32], expected_features: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Errors relative to the largest absolute value that Python computes for the feature.
+    """Compute errors relative to the largest absolute value that Python has for the feature.
 
     They are 0 for equal or equally missing values, and infinite if only one value is missing.
     """

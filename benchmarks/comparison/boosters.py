@@ -56,18 +56,18 @@ class Booster:
     rounds: int
 
     def proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, n_classes)."""
+        """Compute class probabilities, shape (n, n_classes)."""
         outputs = np.asarray(self.model.predict(rows[:, self.columns], num_iteration=self.rounds))
         # with two classes, LightGBM returns only the probability of class 1
         return np.column_stack([1 - outputs, outputs]) if self.n_classes == 2 else outputs
 
     def used_features(self) -> NDArray[np.intp]:
-        """Columns that at least one tree splits on."""
+        """List the columns that at least one tree splits on."""
         splits = self.model.feature_importance("split", iteration=self.rounds)
         return self.columns[splits > 0]
 
     def gains(self) -> NDArray[np.float64]:
-        """Total gain of each column in `columns`."""
+        """Read the total gain of each column in `columns`."""
         return np.asarray(self.model.feature_importance("gain", iteration=self.rounds))
 
     @property
@@ -80,7 +80,7 @@ class Booster:
 def capacities(
     plan: ValidationSplit, n_classes: int, *, seed: int, has_noisy_labels: bool = False
 ) -> list[dict[str, Any]]:
-    """Settings among which every peer chooses on validation rows.
+    """List the settings among which every peer chooses on validation rows.
 
     Small sets have small and medium trees, because large trees overfit them. Large sets have the
     size that is best on all features. Large sets with noisy labels have all three sizes.
@@ -159,7 +159,7 @@ def booster_fit(
 
 
 def prices_with_group_part(costs: FeatureCosts) -> NDArray[np.float64]:
-    """Own price of each feature plus an equal part of the shared price of its group."""
+    """Add to the own price of each feature an equal part of the shared price of its group."""
     group_sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
     # the appended 0 is that of group -1, which has the features without a group
     shared_parts = np.append(costs.shared / np.maximum(group_sizes, 1), 0.0)[costs.group]

@@ -41,7 +41,7 @@ class Settings:
         return min(self.max_fits, 5) if self.quick else self.max_fits
 
     def folds(self, problem: Problem, seed: int) -> list[Fold]:
-        """Folds of a problem; a quick run draws rows from the first two."""
+        """Make the folds of a problem; a quick run draws rows from the first two."""
         problem_folds = problem.make_folds(seed)
         return [fold.sample(2000) for fold in problem_folds[:2]] if self.quick else problem_folds
 
@@ -58,7 +58,7 @@ class Cell:
         return f"{self.problem} {self.method} seed {self.seed}"
 
     def key(self, settings: Settings) -> str:
-        """File name of the cell: problem, method, seed, and a hash of all inputs."""
+        """Make the file name of the cell: problem, method, seed, and a hash of all inputs."""
         problem = problems.get(self.problem)
         seed = 0 if peers.ignores_seed(self.method, problem) else self.seed
         inputs = [

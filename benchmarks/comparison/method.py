@@ -69,7 +69,7 @@ class Method(Protocol):
 
 
 def is_user_method(name: str) -> bool:
-    """Whether a method's name is ``FILE.py:CLASS``."""
+    """Return whether a method's name is ``FILE.py:CLASS``."""
     return ".py:" in name
 
 

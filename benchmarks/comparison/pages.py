@@ -124,15 +124,15 @@ def _section(name: str, problem_figures: Mapping[str, Any]) -> list[str]:
     rows = []
     for method, method_figures in problem_figures["methods"].items():
         rule_figures = method_figures["within_1"]
-        cut = _mean_and_error(rule_figures["cut"], 100, 1)
-        loss = _mean_and_error(rule_figures["loss"], 100, 2)
+        cut = _mean_and_error(rule_figures["cut"], 1)
+        loss = _mean_and_error(rule_figures["loss"], 2)
         note = "" if rule_figures["reached"]["mean"] > 0 else " (not reached)"
         rows.append(
             [
                 method,
-                _mean_and_error(method_figures["best_accuracy"], 100, 2),
+                _mean_and_error(method_figures["best_accuracy"], 2),
                 f"{cut} / {loss}{note}",
-                _mean_and_error(rule_figures["cut_paper"], 100, 1),
+                _mean_and_error(rule_figures["cut_paper"], 1),
                 _cut_and_loss(method_figures["within_1_slack"]),
                 *(
                     _cut_and_loss(method_figures[rule_name]) if rule_name in method_figures else ""
@@ -206,15 +206,15 @@ def _against_key(rule_name: str) -> str:
 
 
 def _metric(problem_figures: Mapping[str, Any]) -> str:
-    """Name of the metric; figures of older runs have only accuracy."""
+    """Name the metric; older figures do not name theirs, which is accuracy."""
     return str(problem_figures.get("metric", "accuracy"))
 
 
-def _mean_and_error(mean_and_error: Mapping[str, float | None], scale: float, digits: int) -> str:
+def _mean_and_error(mean_and_error: Mapping[str, float | None], digits: int) -> str:
     mean, error = mean_and_error["mean"], mean_and_error["error"]
     assert mean is not None
-    mean_text = f"{scale * mean:.{digits}f}"
-    return mean_text if error is None else f"{mean_text} ± {scale * error:.{digits}f}"
+    mean_text = f"{100 * mean:.{digits}f}"
+    return mean_text if error is None else f"{mean_text} ± {100 * error:.{digits}f}"
 
 
 def _cut_and_loss(rule_figures: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ def catboost_points(
 
 
 def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
-    """Settings to try, which follow the rule of :func:`.boosters.capacities`.
+    """List the settings to try by the rule of :func:`.boosters.capacities`.
 
     The iterations are an upper bound, because fits stop early.
     """
@@ -118,7 +118,7 @@ def _make_fit(
 
 
 def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
-    """Features that trees split on, and the size of the trees in bytes.
+    """Read the features that trees split on, and compute the size of the trees in bytes.
 
     All nodes in a level of an oblivious tree have the same test. A level therefore takes 8 bytes,
     for its feature (int32) and its border (float32), and a leaf takes 4 bytes.

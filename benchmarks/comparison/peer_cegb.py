@@ -103,7 +103,7 @@ def lazy_points(
 def path_costs(
     model: Booster, rows: NDArray[np.float32], costs: FeatureCosts
 ) -> NDArray[np.float64]:
-    """Cost of each instance, which pays for the features on its paths through all trees."""
+    """Price the features on each instance's paths through all trees."""
     leaves = np.asarray(
         model.model.predict(rows[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
     ).reshape(len(rows), -1)
@@ -132,7 +132,7 @@ def _note_features(
 
 
 def _penalty_range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
-    """Ends of :data:`STRENGTH_RANGE` in the unit of LightGBM's gain, which is a sum over rows."""
+    """Convert :data:`STRENGTH_RANGE` to the unit of LightGBM's gain, which is a sum over rows."""
     unit = len(plan.fit_rows) * costs.n_features / costs.total
     return STRENGTH_RANGE[0] * unit, STRENGTH_RANGE[1] * unit
 

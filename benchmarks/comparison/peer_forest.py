@@ -37,7 +37,7 @@ class EntropyForest:
     rounds: int = 0
 
     def cost_and_proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Cost and class probabilities of each row, shape (n, len(N_TREES), 1 + n_classes)."""
+        """Compute cost and class probabilities of rows, shape (n, len(N_TREES), 1 + n_classes)."""
         columns = [
             np.column_stack([forest.cost(rows, self.costs), forest.proba(rows)])
             for forest in self.forests

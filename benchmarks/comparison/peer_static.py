@@ -76,7 +76,7 @@ def fit_subsets(
 
 
 def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray[np.intp]:
-    """Remove features until the price falls and is at most `max_price`."""
+    """Remove features until the price is lower than before and at most `max_price`."""
     gains = np.zeros(costs.n_features)
     gains[model.columns] = model.gains()
     is_in_subset = costs.mask(model.used_features())
@@ -89,7 +89,7 @@ def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray
     while is_in_subset.any() and (
         costs.price(is_in_subset) > max_price or costs.price(is_in_subset) >= initial_price
     ):
-        # lost gain / saved price; the maximum avoids a division by 0 if the group has other members
+        # the saved price is 0 if other members of the group stay, and 1e-12 avoids a division by it
         gain_per_price = {}
         for feature in np.flatnonzero(is_in_subset).tolist():
             removed = removable_sets[feature]
@@ -115,7 +115,7 @@ def fit_cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) ->
 def single_model_points(
     subsets: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
 ) -> list[Point]:
-    """Points of the models without a cloud."""
+    """List the points of the models without a cloud."""
     return [
         Point.of_probabilities(
             fold,
@@ -132,7 +132,7 @@ def single_model_points(
 def cloud_only_points(
     cloud_answers: CloudAnswers, plan: ValidationSplit, fold: Fold, costs: FeatureCosts
 ) -> list[Point]:
-    """Point of the high-cost model for every instance."""
+    """Measure the high-cost model on every instance."""
     answers_and_truths = (
         (cloud_answers.validation_answers, fold.truth_of_plan(plan)),
         (cloud_answers.test_answers, fold.test_truth),
@@ -141,13 +141,13 @@ def cloud_only_points(
 
 
 def _margin(class_probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-    # the largest value last, the second largest before it
+    # np.partition puts the largest value last and the second largest before it
     partitioned = np.partition(class_probabilities, -2, axis=1)
     return partitioned[:, -1] - partitioned[:, -2]
 
 
 def _cross_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    # 1 + sum p log p / log M for M classes; xlogy(0, 0) is 0, where the code of Sedna fails
+    # 1 + sum p log p / log M for M classes; xlogy(0, 0) is 0, but the code of Sedna fails
     return np.asarray(1 + xlogy(p, p).sum(axis=1) / np.log(p.shape[1]), np.float64)
 
 
@@ -159,6 +159,10 @@ SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 """Stop scores; the device answers if the score is at least a threshold."""
 
 
+#: Number of thresholds of a stop score; the offload rates of neighbours differ by less than 2 %.
+N_THRESHOLDS = 60
+
+
 def two_stage_points(
     subsets: list[Subset],
     cloud_answers: CloudAnswers,
@@ -166,12 +170,8 @@ def two_stage_points(
     plan: ValidationSplit,
     fold: Fold,
     costs: FeatureCosts,
-    n_thresholds: int = 60,
 ) -> list[Point]:
-    """Points of each subset's model before the cloud, for a range of thresholds.
-
-    With 60 thresholds, neighbouring points differ by less than 2 % of offloads.
-    """
+    """Measure each subset's model before the cloud at N_THRESHOLDS thresholds."""
     score, points = SCORES[rule], single_model_points(subsets, plan, fold, costs)
     validation_truth, test_truth = fold.truth_of_plan(plan), fold.test_truth
     for subset in subsets:
@@ -181,7 +181,7 @@ def two_stage_points(
             test=(test_truth.to_answers(subset.test_proba), test_scores),
             cloud=(cloud_answers.validation_answers, cloud_answers.test_answers),
             truth=(validation_truth, test_truth),
-            thresholds=threshold_quantiles(validation_scores, n_thresholds),
+            thresholds=threshold_quantiles(validation_scores, N_THRESHOLDS),
             costs=costs,
             features=subset.features,
             nbytes=subset.nbytes,

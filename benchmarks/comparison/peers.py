@@ -93,7 +93,7 @@ its paper. By default, Adapt chooses between the gate and the margin of f1 on va
 
 
 def methods() -> tuple[str, ...]:
-    """Names of the library's methods, their variants and the peers, in this order."""
+    """List the names of the library's methods, their variants and the peers, in this order."""
     return (*library.names(), *VARIANTS, *PEERS)
 
 
@@ -106,7 +106,7 @@ def code_hash(name: str) -> str:
 
 
 def ignores_seed(method: str, problem: Problem) -> bool:
-    """Whether the seed has no effect: LightGBM without sampling on a fixed split."""
+    """Return whether the seed has no effect, as for LightGBM without sampling on a fixed split."""
     return method in ("static", "cegb-coupled", "cegb-lazy") and not problem.split_depends_on_seed
 
 

@@ -1,8 +1,8 @@
 """Short recipes for classification within a budget on feature costs.
 
 A recipe takes a split and a budget. It returns the labels of the test rows and their mean cost.
-``bench_promises`` compares the recipes with the cascades of this project. The recipes are what an
-engineer would write in an afternoon, with default settings.
+``bench_promises`` compares the recipes with the cascades of this project. An engineer could
+write each recipe in an afternoon; the models have their default settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Split(NamedTuple):
     seed: int  # of the system that is compared; recipes always use seed 0
 
     def hits(self, answers: NDArray[Any]) -> NDArray[np.float64]:
-        """1 for each correct answer and 0 for each other one, shape (n_test,)."""
+        """Return 1 for each correct answer and 0 for each other one, shape (n_test,)."""
         return np.equal(answers, self.y_test).astype(np.float64)
 
 
@@ -59,9 +59,9 @@ def select_important_features(split: Split, budget: float) -> list[int]:
 
 
 def few_features(split: Split, budget: float) -> tuple[NDArray[Any], float]:
-    """LightGBM on the most important features that the budget pays for."""
+    """Fit LightGBM on the most important features that the budget pays for."""
     features = select_important_features(split, budget)
-    if not features:  # the most frequent class
+    if not features:  # answer with the most frequent class
         return np.full(len(split.y_test), np.bincount(split.y).argmax()), 0.0
     model = make_booster().fit(split.x[:, features], split.y)
     answers = np.asarray(model.predict(split.x_test[:, features]))
@@ -69,7 +69,7 @@ def few_features(split: Split, budget: float) -> tuple[NDArray[Any], float]:
 
 
 def small_and_big(split: Split, budget: float) -> tuple[NDArray[Any], float]:
-    """LightGBM on few features, and LightGBM on all features for rows of low probability.
+    """Fit LightGBM on few features, and on all features for rows of low probability.
 
     The budget must be less than the cost of all features. The small model may cost half of it. The
     rest pays for offloads:
@@ -77,8 +77,8 @@ def small_and_big(split: Split, budget: float) -> tuple[NDArray[Any], float]:
         offload share = (budget - price) / (cost of all features - price)
 
     The threshold is that quantile of the small model's confidence on a quarter of the training
-    rows. A model that is not fitted on these rows computes the confidence, because a model is too
-    sure of rows that it was fitted on.
+    rows. Another model, fitted on the other three quarters, computes this confidence, because a
+    model is too confident on rows that it was fitted on.
     """
     features = select_important_features(split, budget / 2)
     if not features:

@@ -44,7 +44,7 @@ class Point:
         cost: float | tuple[float, float],
         nbytes: int = 0,
     ) -> Point:
-        """Point of a single model.
+        """Make the point of a single model.
 
         `validation` and `test` are (answers, truth) on validation and test rows. Answers are labels
         or, for a ranking, probabilities of relevance.
@@ -70,7 +70,7 @@ class Point:
         cost: float | tuple[float, float],
         nbytes: int = 0,
     ) -> Point:
-        """Point of a single model, from class probabilities of shape (n, n_classes)."""
+        """Make the point of a single model from class probabilities, shape (n, n_classes)."""
         validation_truth = fold.truth_of_plan(plan)
         answers_and_truths = (
             (validation_truth.to_answers(validation_proba), validation_truth),
@@ -80,7 +80,7 @@ class Point:
 
 
 def threshold_quantiles(scores: NDArray[Any], n_thresholds: int) -> list[float]:
-    """Thresholds midway between quantiles of a score, from +inf (never stop) to -inf (always)."""
+    """Compute thresholds between quantiles of a score, from +inf (never stop) to -inf (always)."""
     distinct_scores = np.unique(scores)
     midpoints = (distinct_scores[1:] + distinct_scores[:-1]) / 2
     positions = np.linspace(0, len(midpoints) - 1, n_thresholds if len(midpoints) else 0).astype(
@@ -99,7 +99,7 @@ def cascade_points(
     features: NDArray[np.intp],
     nbytes: int,
 ) -> list[Point]:
-    """Points of a low-cost model and a cloud that needs all features, one per threshold.
+    """Measure a low-cost model before a cloud that needs all features, at each threshold.
 
     `validation` and `test` are the answers and stop scores of the low-cost model on validation and
     test rows. The low-cost model answers if its score is at least the threshold. `cloud` and
@@ -111,7 +111,7 @@ def cascade_points(
         scores_and_costs: list[float] = []
         offload_rate = 0.0
         for row_set, (answers, score) in enumerate((validation, test)):
-            # not "<", because a score may be NaN, and such a row is offloaded
+            # a row with the score NaN is offloaded, so the condition is not "score < threshold"
             is_offloaded = ~(score >= threshold)
             final_answers = np.where(is_offloaded, cloud[row_set], answers)
             offload_rate = float(is_offloaded.mean())
@@ -137,8 +137,8 @@ def cascade_points(
 def pareto_points(points: Sequence[Point], fold: Fold) -> list[Point]:
     """Keep the points on the Pareto front of validation cost and accuracy, sorted by cost.
 
-    The front includes the most frequent class at no cost. Points on the front of each bound of
-    :data:`BYTE_BOUNDS` are kept also.
+    The most frequent class, which costs nothing, is a point too. Each bound of :data:`BYTE_BOUNDS`
+    has its own front, and all its points are kept.
     """
     frequent_class = np.array(np.bincount(fold.train[1]).argmax())
     candidates = [

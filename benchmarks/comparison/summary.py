@@ -1,6 +1,6 @@
 """Figures of the comparison: cuts within 1 % of the top accuracy, accuracy at budgets, and wins.
 
-The same rule chooses the points of every method on validation rows; test rows are only reported. A
+One rule chooses the points of all methods on validation rows; test rows are only reported. A
 method without a sufficiently accurate point falls back to the top method for every instance at the
 full price. Its cut and loss are then 0.
 """
@@ -22,29 +22,29 @@ MAX_LOSS = 0.01
 """Accepted loss of accuracy, 1 % absolute."""
 
 SLACK = 0.002
-"""Reserve of validation accuracy in the rule "with slack", because a point that is chosen on
-validation rows is somewhat less accurate on others."""
+"""Validation accuracy that the rule "with slack" requires in addition, because a point that is
+chosen on validation rows is less accurate on other rows."""
 
 MIN_DIFFERENCE = 0.001
 """Mean accuracies with at most this difference count as equal."""
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Cells of a problem by method, one per seed, sorted by seed."""
+"""Results of a problem by method: the records of its cells, sorted by seed."""
 
 
 @dataclass(frozen=True)
 class _Fold:
     n_test: int
     points: tuple[Point, ...]
-    own: Point | None
+    own: Point | None  # the point that the method itself chooses
 
     @classmethod
-    def of(cls, fold: Mapping[str, Any]) -> _Fold:
-        points = tuple(Point(*row) for row in fold["points"])
-        return cls(fold["n_test"], points, Point(*fold["own"]) if fold["own"] else None)
+    def from_record(cls, record: Mapping[str, Any]) -> _Fold:
+        points = tuple(Point(*row) for row in record["points"])
+        return cls(record["n_test"], points, Point(*record["own"]) if record["own"] else None)
 
     def within(self, nbytes: int) -> _Fold:
-        """Fold with only the points that take at most `nbytes`."""
+        """Return the fold with only the points that take at most `nbytes`."""
         return replace(self, points=tuple(point for point in self.points if point.nbytes <= nbytes))
 
     @property
@@ -58,14 +58,14 @@ Rule = Callable[[_Fold, _Fold], Point | None]
 
 
 def pick_budget(points: Iterable[Point], budget: float) -> Point:
-    """Point with the highest validation accuracy whose validation cost is within the budget."""
-    # 1e-9 for sums of prices in another order
+    """Pick the point with the highest validation accuracy and a validation cost in the budget."""
+    # 1e-9, because sums of the same prices in another order differ by rounding
     affordable_points = [point for point in points if point.val_cost <= budget + 1e-9]
     return max(affordable_points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
 def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
-    """Cheapest point on validation rows whose accuracy on them is at least `min_accuracy`."""
+    """Pick the cheapest point on validation rows that reaches `min_accuracy` there."""
     accurate_points = [point for point in points if point.val_accuracy >= min_accuracy - 1e-12]
     return (
         min(accurate_points, key=lambda point: (point.val_cost, -point.val_accuracy))
@@ -75,9 +75,9 @@ def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
 
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
-    """Means and standard errors over seeds for all methods of a problem, with pooled folds."""
+    """Compute means and standard errors over seeds for all methods, with pooled folds."""
     folds = {
-        method: [[_Fold.of(fold) for fold in cell["folds"]] for cell in cells]
+        method: [[_Fold.from_record(fold) for fold in cell["folds"]] for cell in cells]
         for method, cells in results.items()
     }
     bounded = {f"{method}-{bound}" for method in folds for bound in BYTE_BOUNDS}
@@ -117,7 +117,7 @@ def _method_figures(
     top_folds: Sequence[Sequence[_Fold]],
     top_accuracy: float,
 ) -> dict[str, Any]:
-    """Figures of one method; within a bound of bytes, those of its fit for this bound."""
+    """Compute the figures of a method; within a bound of bytes, of its fit for this bound."""
     seeds = folds[method]
     rules: dict[str, Rule] = {"within_1": _within(), "within_1_slack": _within(slack=SLACK)}
     if all(fold.own for seed in seeds for fold in seed):
@@ -258,7 +258,7 @@ def paired_accuracies(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values by Holm's step-down rule.
 
-    Of n sorted p-values, the i-th is adjusted to max over j <= i of min(1, (n - j + 1) p_j).
+    The i-th smallest of n p-values becomes the maximum of min(1, (n - j + 1) p_j) over j <= i.
     """
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
@@ -281,7 +281,7 @@ def _counts(signs: Sequence[int]) -> dict[str, int]:
 
 
 def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
-    """Method whose best points have the highest mean validation accuracy."""
+    """Find the method whose best points have the highest mean validation accuracy."""
     means = {
         method: np.mean([_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds])
         for method, seeds in folds.items()
@@ -305,6 +305,6 @@ def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _mean(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean and standard error over seeds; the error is None for one seed."""
+    """Compute mean and standard error over seeds; the error is None for one seed."""
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "error": error}

@@ -30,7 +30,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
     points: list[Point] = []
     for chain_number, stages in enumerate(system.chains_):
         runs = [
-            _Run.of(system, stages, rows, truth, answers)
+            _Run.on_rows(system, stages, rows, truth, answers)
             for (rows, truth), answers in zip(row_sets, cloud_answers, strict=True)
         ]
         union_costs, paper_costs = _exit_costs(system, stages, fold.test[0])
@@ -101,7 +101,7 @@ class _Run:
     has_cloud: bool  # False: the last row repeats the last stage
 
     @classmethod
-    def of(
+    def on_rows(
         cls,
         system: Any,
         stages: Any,
@@ -121,18 +121,18 @@ class _Run:
         return cls(scores, np.stack([*answers, final_answers]), truth, cloud_answers is not None)
 
     def exits(self, thresholds: Any) -> NDArray[np.int64]:
-        """Stage that answers each row, or the number of stages for offloaded rows."""
+        """Find the stage that answers each row, or the number of stages for offloaded rows."""
         exits = exit_stages(self.scores, thresholds)
         return exits if self.has_cloud else np.minimum(exits, len(self.scores) - 1)
 
     def score(self, thresholds: Any) -> float:
-        """Accuracy or AP@5 at an operating point."""
+        """Compute the accuracy or AP@5 at an operating point."""
         exits = self.exits(thresholds)
         return self.truth.score(self.answers[exits, np.arange(len(exits))])
 
 
 def _answer_in_cloud(system: Any, rows: NDArray[np.float32], truth: Truth) -> NDArray[Any] | None:
-    """Answers of the high-cost model, or None if the system has none."""
+    """Answer rows with the high-cost model; return None if the system has none."""
     model = system.high_cost_model_
     if model is None:
         return None
@@ -144,7 +144,7 @@ def _answer_in_cloud(system: Any, rows: NDArray[np.float32], truth: Truth) -> ND
 def _exit_costs(
     system: Any, stages: Any, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Costs of exits at each stage and of offloads, by the union of features and as in the paper.
+    """Compute the costs of all exits, by the union of features and as in the paper.
 
     The costs are per row if a stage acquires features node by node.
     """

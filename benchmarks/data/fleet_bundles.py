@@ -35,7 +35,7 @@ class FleetBundle:
 
 
 def fleet_bundle(name: str) -> FleetBundle:
-    """Bundle from the cache, or fitted and packed; raises InputError without its data file."""
+    """Read a bundle from the cache, or fit it; raise InputError without its data file."""
     X, y, n_train, first_row = _read_rows(name)
     folder = CACHE / "fleet" / f"{name}.{code_version('gatewise_training.cascades.staged')}"
     if not (folder / "manifest.json").is_file():
@@ -51,7 +51,7 @@ def fleet_bundle(name: str) -> FleetBundle:
 
 
 def _read_rows(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], int, int]:
-    """Rows, class indices, number of training rows, and index of the first row for the fleet.
+    """Read rows, class indices, the number of training rows, and the first row of the fleet.
 
     The fleet of Letters has the test rows of the authors, that of digits a third of all rows.
     """

@@ -82,7 +82,7 @@ class Fold:
         return Truth(y, None if self.queries is None else self.queries[0])
 
     def truth_of_plan(self, plan: ValidationSplit) -> Truth:
-        """True classes of the validation rows, in the order of :func:`cross_fit`."""
+        """Return the true classes of the validation rows, in the order of :func:`cross_fit`."""
         return Truth(plan.y[plan.validation_rows], self.validation_truth.qid)
 
     def sample(self, max_rows: int) -> Fold:

@@ -118,12 +118,12 @@ REFUSED: dict[str, Callable[[], Any]] = {
 
 
 def pandas_frame(X: NDArray[np.float32]) -> pd.DataFrame:
-    """Rows as a pandas frame with column names."""
+    """Make a pandas frame of rows, with column names."""
     return pd.DataFrame(X, columns=PIXEL_NAMES)
 
 
 def polars_frame(X: NDArray[np.float32]) -> Any:
-    """Rows as a polars frame."""
+    """Make a polars frame of rows."""
     import polars
 
     return polars.DataFrame(X, schema=PIXEL_NAMES)
@@ -183,7 +183,7 @@ def make_network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, imag
 
 
 def _write_external_data_file(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
-    """Path of an ONNX file that stores its tensors in a second file."""
+    """Write an ONNX file that stores its tensors in a second file; return its path."""
     model = onnx.load_model_from_string(make_network(X, y, softmax=False, image=False))
     path = Path(tempfile.mkdtemp(), "network.onnx")
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="weights.bin")
@@ -191,7 +191,7 @@ def _write_external_data_file(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
 
 
 def _make_single_row_graph(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
-    """ONNX graph for one row at a time, because it has a reshape to a fixed size."""
+    """Make an ONNX graph that takes one row, because it reshapes to a fixed size."""
     model = onnx.load_model_from_string(make_network(X, y, softmax=False, image=False))
     graph = model.graph
     graph.initializer.append(numpy_helper.from_array(np.array([1, 64]), "one_row"))
@@ -326,7 +326,7 @@ WITH_MISSING_VALUES = {
 
 
 def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Class probabilities from distances to mean digits, which the first call computes."""
+    """Compute class probabilities from distances to mean digits, which the first call computes."""
     from sklearn.datasets import load_digits
 
     if not _DIGIT_MEANS:
@@ -376,7 +376,7 @@ def service() -> Iterator[None]:
 
 
 def ask_service(X: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Class probabilities from the service of :func:`service` over HTTP."""
+    """Ask the service of :func:`service` for class probabilities over HTTP."""
     with urlopen(Request(_SERVICE_URLS[0], json.dumps(X.tolist()).encode()), timeout=5) as response:
         return np.array(json.load(response), np.float64)
 

@@ -51,7 +51,7 @@ class Problem:
     has_noisy_labels: bool = False  # large trees overfit, so peers also try small ones
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
-        """Budgets from the cheapest useful one to the full price, geometric."""
+        """Space `n` budgets geometrically from the smallest useful one to the full price."""
         return np.geomspace(self.min_budget, self.costs.total, n)
 
 

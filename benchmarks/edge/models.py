@@ -119,7 +119,7 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
 
 
 def _within_small_bytes(system: BudgetedClassifier) -> BudgetedClassifier:
-    """System at its most accurate operating point, by validation, within SMALL_BYTES."""
+    """Select the operating point within SMALL_BYTES that is most accurate on validation rows."""
     points = [point for point in system.frontier_.points if point.nbytes <= SMALL_BYTES]
     best_point = max(points, key=lambda point: (point.accuracy, -point.cost))
     return system.at(budget=best_point.cost)

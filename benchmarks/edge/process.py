@@ -64,7 +64,7 @@ def _main(mode: str, start_time: float, arguments: list[str]) -> None:
 
 
 def _memory(field_name: str) -> int:
-    """Bytes in a field of /proc/self/status, or 0 on other systems."""
+    """Read the bytes of a field of /proc/self/status; return 0 on other systems."""
     status = Path("/proc/self/status")
     if not status.is_file():
         return 0

@@ -56,9 +56,9 @@ def measure_usage(
         forest = best_subset_forest(seed_fold, n_trees, seed)
         prune_problem = build_problem(forest, seed_fold.validation[0], problem.costs)
         sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
-        curve = Curve.of(forest, sequence, seed_fold, problem.costs, 2 * N_POINTS)
+        curve = Curve.from_sequence(forest, sequence, seed_fold, problem.costs, 2 * N_POINTS)
         unpruned = PrunedForest(lambda forest=forest: forest, seed_fold, problem.costs)
-        pruned = curve.within(unpruned.validation[1] + 0.001) or unpruned
+        pruned = curve.choose_within_error(unpruned.validation[1] + 0.001) or unpruned
         unpruned_shares, pruned_shares = (
             _share_of_uses(pruned_forest.make(), seed_fold.test[0])
             for pruned_forest in (unpruned, pruned)
@@ -109,13 +109,13 @@ def feature_uses(forest: Forest, rows: NDArray[np.float32]) -> NDArray[np.int64]
 
 
 def _share_of_uses(forest: Forest, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Shares of rows with no use, 1 to 7 uses, and more; shape (3, n_features)."""
+    """Compute the shares of rows with no use, 1 to 7 uses, and more; shape (3, n_features)."""
     uses = feature_uses(forest, rows)
     return np.stack([(uses == 0).mean(0), ((uses > 0) & (uses <= 7)).mean(0), (uses > 7).mean(0)])
 
 
 def svm_costs(fold: Fold) -> FeatureCosts:
-    """Prices from the weights of a linear support vector machine (figure 5), with mean 1."""
+    """Derive prices of mean 1 from the weights of a linear support vector machine (figure 5)."""
     rows, classes = fold.train
     # each column with a mean square of 1, so that weights are comparable
     scaled_rows = rows / np.maximum(np.linalg.norm(rows, axis=0), 1e-12) * np.sqrt(len(rows))
@@ -181,7 +181,7 @@ def _measure_curves(
             unpruned_figures.append(PrunedForest(lambda forest=forest: forest, fold, costs).test)
             for method, curve_list in method_curves.items():
                 sequence = _prune(method, prune_problem, forest, costs)
-                curve_list.append(Curve.of(forest, sequence, fold, costs, N_POINTS))
+                curve_list.append(Curve.from_sequence(forest, sequence, fold, costs, N_POINTS))
             note(f"budgetprune: {name}, {case}, seed {seed}")
         mean_unpruned[case] = [
             round(float(value), 5) for value in np.mean(unpruned_figures, axis=0)

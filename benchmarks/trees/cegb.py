@@ -96,7 +96,7 @@ def _make_systems(costs: FeatureCosts, n_rounds: int, n_penalties: int) -> dict[
 
 
 def miser_penalties(n_penalties: int) -> list[float]:
-    """Penalties of GreedyMiser on a log scale.
+    """Space the penalties of GreedyMiser on a log scale.
 
     At the highest one it acquires few features, and the lowest one has no effect.
     """
@@ -107,7 +107,7 @@ def miser_penalties(n_penalties: int) -> list[float]:
 
 
 def _result_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
-    """Costs and errors of the point that is most accurate on validation rows within a budget.
+    """Find costs and errors of the most accurate point on validation rows within a budget.
 
     None if no point is within the budget.
     """

@@ -28,7 +28,7 @@ CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
 
 
 def cost_and_error(forest: Forest, costs: FeatureCosts, rows: LabelledRows) -> tuple[float, float]:
-    """Mean cost, and error of averaged leaf distributions, on some rows."""
+    """Compute mean cost, and error of averaged leaf distributions, on some rows."""
     answers = forest.proba(rows[0]).argmax(axis=1)
     return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
 
@@ -60,10 +60,10 @@ class Curve:
     points: list[PrunedForest] = field(default_factory=list)
 
     @classmethod
-    def of(
+    def from_sequence(
         cls, forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
     ) -> Curve:
-        """Curve of `n_points` prunings of a sequence, about evenly spaced in cost."""
+        """Measure `n_points` prunings of a sequence, about evenly spaced in cost."""
         masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
         return cls(
             [PrunedForest(lambda kept=mask: forest.pruned(kept), fold, costs) for mask in masks]
@@ -72,8 +72,11 @@ class Curve:
     def __add__(self, other: Curve) -> Curve:
         return Curve(self.points + other.points)
 
-    def at(self, budget: float) -> PrunedForest | None:
-        """Most accurate forest within a budget on validation rows; the cheaper one of equals."""
+    def choose_within_budget(self, budget: float) -> PrunedForest | None:
+        """Choose the forest with the smallest error on validation rows, and of equals the cheapest.
+
+        Only forests within the `budget` on validation rows are considered.
+        """
         affordable_forests = [
             pruned_forest
             for pruned_forest in self.points
@@ -85,8 +88,8 @@ class Curve:
             default=None,
         )
 
-    def within(self, max_error: float) -> PrunedForest | None:
-        """Cheapest forest with at most this error on validation rows."""
+    def choose_within_error(self, max_error: float) -> PrunedForest | None:
+        """Choose the cheapest forest with at most this error on validation rows."""
         accurate_forests = [
             pruned_forest
             for pruned_forest in self.points
@@ -98,21 +101,23 @@ class Curve:
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
-    """Figures of the choice at each budget as means over folds; None without a choice."""
+    """Average the figures of the choice at each budget over folds; None without a choice."""
     rows: list[dict[str, float] | None] = []
     for budget in budgets:
-        forests = [curve.at(budget) for curve in curves]
+        forests = [curve.choose_within_budget(budget) for curve in curves]
         rows.append(_pooled(forests))
     return rows
 
 
 def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
-    """Figures of the cheapest forests within validation errors, one error per fold."""
-    return _pooled([curve.within(error) for curve, error in zip(curves, errors, strict=True)])
+    """Average the figures of the cheapest forests within validation errors, one per fold."""
+    return _pooled(
+        [curve.choose_within_error(error) for curve, error in zip(curves, errors, strict=True)]
+    )
 
 
 def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] | None:
-    """Figures of the cheapest forests that lose at most `loss` on test rows.
+    """Average the figures of the cheapest forests that lose at most `loss` on test rows.
 
     The test rows of each fold choose the forest, which a deployed system cannot do.
     """

@@ -46,7 +46,7 @@ BUDGET_PRUNE_FIGURES = {
 
 
 def budget_prune(section: Section, _parts: Section) -> list[str]:
-    """Sections of BudgetPrune's table 1 and figures 5 to 7."""
+    """Write the sections of BudgetPrune's table 1 and figures 5 to 7."""
     usage = section["usage"]
     rows = []
     for name, row in usage["rows"].items():
@@ -107,7 +107,7 @@ def budget_prune(section: Section, _parts: Section) -> list[str]:
 
 
 def budget_rf(section: Section) -> list[str]:
-    """Section of BudgetRF's figure 3."""
+    """Write the section of BudgetRF's figure 3."""
     lines = [
         "",
         "### Figure 3: error at budgets",
@@ -152,7 +152,7 @@ def budget_rf(section: Section) -> list[str]:
 
 
 def cegb(section: Section) -> list[str]:
-    """Sections of CEGB's figures 3a and 4."""
+    """Write the sections of CEGB's figures 3a and 4."""
     tradeoffs, frames = section["tradeoffs"], section["multiscale"]
     rows = [
         [
@@ -216,7 +216,7 @@ def cegb(section: Section) -> list[str]:
 
 
 def adapt(runs: Sequence[Section]) -> list[str]:
-    """Section of Adapt's figure 2."""
+    """Write the section of Adapt's figure 2."""
     titles = {"adapt-lin": "Adapt-LIN", "adapt-gbrt": "Adapt-GBRT, 10 trees of depth 2"}
     rows = [
         [

@@ -139,7 +139,7 @@ def measure_ranking(
 
 
 def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
-    """Median CPU seconds of fits with one thread, measured alternately.
+    """Measure the median CPU seconds of fits with one thread, alternately.
 
     The times of BudgetForest include the evaluation of every operating point on validation rows.
     """
@@ -188,7 +188,7 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
 def _measure_first_trees(
     forest: Forest, fold: Fold, tree_counts: Sequence[int]
 ) -> list[list[float]]:
-    """Cost share, vote error and mean error on test rows, for each number of trees."""
+    """Measure cost share, vote error and mean error on test rows for each number of trees."""
     test_rows, test_classes = fold.test
     costs = FeatureCosts.uniform(test_rows.shape[1])
     rows = []

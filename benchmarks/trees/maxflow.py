@@ -21,7 +21,7 @@ N_UNITS = 2**40
 
 
 def available() -> bool:
-    """Whether OR-tools can be imported."""
+    """Return whether OR-tools can be imported."""
     try:
         from ortools.graph.python import max_flow as _  # noqa: F401
     except ImportError:

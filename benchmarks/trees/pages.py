@@ -113,7 +113,7 @@ def _timing(section: Section, _parts: Section) -> list[str]:
 
 
 def _cut_row(cut: Section) -> str:
-    """Table row of one price with the times of this project's cut and of OR-tools."""
+    """Write the table row of one price with the times of this project's cut and of OR-tools."""
     start = f"| {cut['share']:.0%} | {cut['cpu']:.3f} |"
     if "ortools_cpu" not in cut:
         return f"{start} {maxflow.MISSING} | | |"
@@ -122,7 +122,7 @@ def _cut_row(cut: Section) -> str:
 
 
 def _solver_row(row: Section) -> str:
-    """Table row of one price with the times of all solvers."""
+    """Write the table row of one price with the times of all solvers."""
     solvers = [_solver_cell(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
     dual = row["primal_dual"]
     cells = [
@@ -257,7 +257,7 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
 
 
 def _pruning_figure(name: str, figure: Section) -> list[str]:
-    """Section of one data set with its plot, table and comparison of curves."""
+    """Write the section of one data set with its plot, table and comparison of curves."""
     unpruned = figure["unpruned"]
     curves = figure["curves"]
     aware_sentence = compare(

@@ -126,7 +126,7 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
         "ccp": cost_complexity(prune_problem),
     }
     curves = {
-        key: Curve.of(forest, sequence, fold, costs, n_points)
+        key: Curve.from_sequence(forest, sequence, fold, costs, n_points)
         for key, sequence in sequences.items()
     }
     note(f"pruning: {name}, the entropy forest is pruned")
@@ -136,7 +136,9 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
         priced_forest = grow_forest(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
         priced_problem = build_problem(priced_forest, fold.validation[0], costs)
         priced_sequence = PruneSequence(priced_problem, breakpoints(priced_problem))
-        cost_aware_curve += Curve.of(priced_forest, priced_sequence, fold, costs, n_points)
+        cost_aware_curve += Curve.from_sequence(
+            priced_forest, priced_sequence, fold, costs, n_points
+        )
         note(f"pruning: {name}, mu {mu} is grown and pruned")
     curves["aware"] = cost_aware_curve + curves["ensemble"]  # mu = 0
     budgets = BUDGETS[name]
@@ -197,7 +199,8 @@ def measure_table(
                 ("per-tree", prune_each_tree(prune_problem)),
             ):
                 curves[key].append(
-                    unpruned_curves[-1] + Curve.of(forest, sequence, fold, costs, N_TABLE_POINTS)
+                    unpruned_curves[-1]
+                    + Curve.from_sequence(forest, sequence, fold, costs, N_TABLE_POINTS)
                 )
         # validation errors of the unpruned forests
         unpruned_errors = [curve.points[0].validation[1] for curve in unpruned_curves]

@@ -45,7 +45,7 @@ _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 
 
 def is_missing(cell: object, missing_words: Set[str] = frozenset()) -> bool:
-    """Whether a cell is missing: None, NaN, NaT, or a text of two sets of words.
+    """Return whether a cell is None, NaN, NaT or a text that stands for a missing value.
 
     The sets are :data:`MISSING_WORDS` and `missing_words`, both in lower case.
 

@@ -67,7 +67,7 @@ class RowEncoder(Record, frozen=True, dict=True):
         )
 
     def members(self, column: int) -> range:
-        """Indices of the features of one column."""
+        """List the indices of the features of one column."""
         return range(self.first_features[column], self.first_features[column + 1])
 
     def cell(self, column: int, cell: object) -> tuple[float, ...]:

@@ -121,7 +121,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
             raise InputError(f"column {self.name!r}: {error}") from None
 
     def encodes_unknown(self, values: Sequence[float]) -> bool:
-        """Whether `values`, the features of a cell, encode an unknown category."""
+        """Return whether `values`, the features of a cell, encode an unknown category."""
         return False
 
     @cached_property

@@ -231,7 +231,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         return msgspec.structs.replace(self, **changes)
 
     def command_options(self) -> list[str]:
-        """Command-line options of the settings that differ from the defaults.
+        """List the command-line options of the settings that differ from the defaults.
 
         The seed is always among them, because it makes the run repeatable, and passwords never are.
         """
@@ -241,7 +241,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         return option_words(self, always_written=("seed",), replacement_texts=replacement_texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Settings for a report, without passwords and without values of None."""
+        """List the settings for a report, without passwords and values of None."""
         settings = {
             name: getattr(self, name)
             for name in self.__struct_fields__
@@ -252,7 +252,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         return settings | {"time": self._time_text}
 
     def rare_settings(self) -> dict[str, Any]:
-        """Settings that only a file can have, if they differ from the defaults, except timings."""
+        """List the settings that only a file can have, if not the defaults, except timings."""
         default_scenario = Scenario()
         return {
             name: getattr(self, name)

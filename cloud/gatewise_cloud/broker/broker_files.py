@@ -147,7 +147,7 @@ use_identity_as_username true
 
 
 def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
-    """Whether clients can be added and revoked while the broker runs.
+    """Return whether clients can be added and revoked while the broker runs.
 
     The plugin of mosquitto 2.0 frees memory that mosquitto has not counted. The count then wraps
     around and exceeds any `memory_limit`, and the broker ends all connections. The limit is needed

@@ -428,6 +428,6 @@ def _largest_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
 
 
 def _expires_soon(files: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:
-    """Whether a certificate expires soon and a new certificate would last longer."""
+    """Return whether a certificate expires soon and a new certificate would last longer."""
     expiry = read_certificate(files.certificate).not_valid_after_utc
     return expiry - now < _RENEWAL_PERIOD and expiry < authority.certificate.not_valid_after_utc

@@ -55,7 +55,7 @@ class _UnusedToken(Record, frozen=True):
     expires: float
 
     def admits(self, secret: str, now: float) -> bool:
-        """Whether `secret` belongs to this token and the token has not expired."""
+        """Return whether `secret` belongs to this token and the token has not expired."""
         return hmac.compare_digest(self.sha256, _hash_secret(secret)) and now <= self.expires
 
 

@@ -391,7 +391,7 @@ class _StepWatcher:
 
 
 def _may_become_decided(fractions: Sequence[float], min_reports: int) -> bool:
-    """Whether a comparison may still end, given its share of the needed information in each report.
+    """Return whether a comparison may still end, from its information share at each report.
 
     If devices differ, the information stops growing although they give more answers.
     """

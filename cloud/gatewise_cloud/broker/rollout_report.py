@@ -99,7 +99,7 @@ offered_devices : set of str
         )
 
     def has_evidence(self, earlier_devices: Set[str]) -> bool:
-        """Whether enough of the devices with the offer run the release.
+        """Return whether enough of the devices with the offer run the release.
 
         `earlier_devices` were online before the offer. Those with the offer count even if they are
         offline now.

@@ -204,7 +204,7 @@ class Batcher:
         return Admission(is_queued=True)
 
     def _fits_queue(self, ticket: Ticket) -> bool:
-        """Whether the queue and the device's share of it have space for a request."""
+        """Return whether the queue and the device's share of it have space for a request."""
         n_free = self.capacity - self._n_queued
         free_bytes = self.queue_bytes - self._queued_bytes - ticket.rows.nbytes
         if n_free <= 0 or (free_bytes < 0 and self._n_queued):

@@ -209,7 +209,7 @@ class BatchServer:
         return admission
 
     def _can_run_inline(self, ticket: Ticket) -> bool:
-        """Whether the reading thread should run a queued request; needs the lock."""
+        """Return whether the reading thread should run a queued request; needs the lock."""
         batcher = self._batcher
         is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.has_unread
         seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))

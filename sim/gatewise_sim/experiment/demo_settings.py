@@ -69,7 +69,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo-out")
 
     def command(self) -> str:
-        """Command line that repeats the run, without the broker's password."""
+        """Make the command line that repeats the run, without the broker's password."""
         broker_text = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
         options = option_words(
             self, always_written=("dataset", "method", "seed"), replacement_texts=broker_text

@@ -97,7 +97,7 @@ def _lower_agreement(table: RowTable) -> str | None:
 
 
 def _exceeds(values: NDArray[np.float64], bound: float, *, bound_error: float = 0.0) -> bool:
-    """Whether the mean of the values is significantly above a bound.
+    """Return whether the mean of the values is significantly above a bound.
 
     For n values of mean m and variance s^2, and a bound with the standard error `bound_error`::
 

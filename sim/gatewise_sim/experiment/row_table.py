@@ -266,7 +266,7 @@ def _acquired_columns(
 
 
 def _is_accepted_by_cloud(installation: Installation, rows: NDArray[np.float32]) -> BoolArray:
-    """Whether the cloud accepts all values of each row, shape (n,)."""
+    """Find the rows of which the cloud accepts all values, shape (n,)."""
     request_rows = rows[:, installation.request_inputs]
     is_refused = (
         np.isinf(request_rows) if installation.cloud_takes_nan else ~np.isfinite(request_rows)

@@ -146,7 +146,7 @@ class Rows:
 
 
 def _raw_rows(X: Any, manifest: Manifest) -> list[list[Any]] | None:
-    """Raw columns of a DataFrame as rows in the bundle's order; None if a column is absent."""
+    """Take the raw columns of a DataFrame in the bundle's order; None if a column is absent."""
     if not set(manifest.column_names) <= set(X.columns):
         return None
     return [list(row) for row in X[list(manifest.column_names)].itertuples(index=False)]

@@ -53,7 +53,7 @@ class Job:
         return prepare_experiment(bundle, rows, self.scenario)
 
     def command(self, folder: str | Path | None = None) -> str:
-        """Command line that repeats the simulation.
+        """Make the command line that repeats the simulation.
 
         A `folder` contains the settings file with the timings and the settings without options.
         """

@@ -263,7 +263,7 @@ class VirtualDevice:
     # -- audits ---------------------------------------------------------------------------------
 
     def _may_audit(self) -> bool:
-        """Whether an audit could be sent now; instances are sampled only while this holds."""
+        """Return whether an audit could be sent now; instances are sampled only if so."""
         if self._sampler is None or not self.is_connected:
             return False
         is_closed = self._breaker is None or self._breaker.state == "closed"

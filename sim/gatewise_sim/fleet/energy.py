@@ -82,7 +82,7 @@ class Radio(Record, frozen=True, kw_only=True):
     idle_w: Amount = 0.0
 
     def payload_joules(self, bytes_up: Any, bytes_down: Any) -> Any:
-        """Energy (J) of bytes of TCP payload in each direction and of their packets."""
+        """Compute the energy (J) of bytes of TCP payload in each direction and of their packets."""
         n_packets_up = n_packets(bytes_up)
         n_packets_down = n_packets(bytes_down)
         return 1e-6 * (
@@ -125,7 +125,7 @@ def radio_joules(
     bytes_up: IntArray,
     bytes_down: IntArray,
 ) -> FloatArray:
-    """Energy (J) that each exchange of a fleet adds to its device's radio, shape (n,).
+    """Compute the energy (J) that each exchange adds to its device's radio, shape (n,).
 
     The arrays have shape (n,) and any order: device, begin and end of the exchange (s), and bytes
     of TCP payload. For an exchange from b to e, and p the latest earlier end on its device::
@@ -153,7 +153,7 @@ def radio_joules(
 
 
 def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
-    """Running maximum within each group of values; `is_first` marks the start of a group."""
+    """Compute the running maximum within groups of values; `is_first` marks their starts."""
     # Use ranks, because integers can be offset per group without rounding.
     order = np.argsort(values, kind="stable")
     rank = np.empty(len(values), np.int64)
@@ -204,7 +204,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
     def feature_joules(
         self, is_acquired: NDArray[np.bool_], feature_names: Sequence[str]
     ) -> FloatArray:
-        """Energy (J) of acquiring sets of the features `feature_names`, shape (n,).
+        """Compute the energy (J) of acquiring sets of the features `feature_names`, shape (n,).
 
         `is_acquired`, shape (n, n_features), marks the features of each set.
         """
@@ -214,12 +214,12 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return np.asarray(is_acquired @ joules, np.float64)
 
     def stage_joules(self, n_stages: int) -> FloatArray:
-        """Energy (J) of running the first 0, 1, ..., `n_stages` stages."""
+        """Compute the energy (J) of running the first 0, 1, ..., `n_stages` stages."""
         joules_by_stage = np.broadcast_to(np.asarray(self.stage_j, np.float64), (n_stages,))
         return np.concatenate(([0.0], np.cumsum(joules_by_stage)))
 
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
-        """Days that the battery lasts with `active_joules` per day; None without a battery.
+        """Compute the battery's life (days) with `active_joules` per day; None without a battery.
 
         The idle power of device and `radio` comes in addition.
         """

@@ -83,7 +83,7 @@ class FleetLoad:
         return sample_queue(self._worker_context, arrivals, scenario.deadline_ms / 1000.0)
 
     def mean_counts(self) -> dict[str, float]:
-        """Means over the samples: utilisation, batch and wait; empty without a sample."""
+        """Average utilisation, batch and wait over the samples; return {} without a sample."""
         samples = list(self._samples.values())
         if not samples:
             return {}

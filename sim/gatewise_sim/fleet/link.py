@@ -164,7 +164,7 @@ def _pop_template(
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Fields of a record; nested records are plain values."""
+    """List the fields of a record; nested records are plain values."""
     fields: dict[str, Any] = msgspec.to_builtins(record)
     return {name: getattr(record, name) for name in record.__struct_fields__} | fields
 
@@ -305,7 +305,7 @@ RESPONSE_TOPIC: Final = response_topic(_DEVICE_NAME)
 
 @lru_cache(maxsize=4096)
 def publish_bytes(topic: str, payload_bytes: int) -> int:
-    """Size of an MQTT 3.1.1 PUBLISH packet at QoS 1 with `payload_bytes` bytes of payload.
+    """Compute the size of an MQTT 3.1.1 PUBLISH packet at QoS 1 with this payload.
 
     >>> publish_bytes("gw/v1/a/req", 100)
     117
@@ -340,24 +340,24 @@ class MessageSizes:
         self._busy_bytes = len(encode_response(replace_fields(busy_response, wait_ms=1)))
 
     def request(self, ttl_ms: int) -> int:
-        """Size of a request with a time to live in ms."""
+        """Compute the size of a request with a time to live in ms."""
         return self._request_bytes + _extra_bytes(ttl_ms)
 
     def response(self, worker_us: int) -> int:
-        """Size of a response with an answer; `worker_us` is the worker's time in it."""
+        """Compute the size of a response with an answer; `worker_us` is the worker's time in it."""
         return self._response_bytes + _extra_bytes(worker_us)
 
     def refusal(self, wait_ms: int) -> int:
-        """Size of a refusal with a waiting time in ms."""
+        """Compute the size of a refusal with a waiting time in ms."""
         return self._busy_bytes + _extra_bytes(wait_ms)
 
     def audit(self, mark: AuditMark, ttl_ms: int) -> int:
-        """Size of a request that audits an answer."""
+        """Compute the size of a request that audits an answer."""
         return len(encode_request(replace_fields(self._request, audit=mark, ttl_ms=ttl_ms)))
 
 
 def _extra_bytes(unsigned_number: int) -> int:
-    """Bytes of an unsigned number in CBOR in addition to the first one (RFC 8949, section 3)."""
+    """Count the bytes of an unsigned number in CBOR after the first one (RFC 8949, section 3)."""
     if unsigned_number < 256:
         return int(unsigned_number >= 24)
     return 2 if unsigned_number < 1 << 16 else 4

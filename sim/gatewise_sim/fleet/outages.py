@@ -166,12 +166,12 @@ class Outages:
         )
 
     def change_times(self) -> list[float]:
-        """Times (s) within the run at which a component goes down or recovers, sorted."""
+        """List the sorted times (s) within the run at which a component goes down or recovers."""
         times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
         return sorted(time for time in times if time < self.run_seconds)
 
     def faults(self) -> list[tuple[str, float, float, int]]:
-        """Component, begin, end (s) and number of workers of each outage within the run, sorted."""
+        """List the sorted outages within the run: component, begin, end (s), number of workers."""
         return sorted(
             (component, begin, min(end, self.run_seconds), n_workers)
             for component, begin, end, n_workers in self._spans
@@ -179,7 +179,7 @@ class Outages:
         )
 
     def components_outside_run(self) -> list[str]:
-        """Components of the windows that do not begin within the run."""
+        """List the components of the windows that do not begin within the run."""
         return [
             window.component
             for window in self.windows

@@ -327,7 +327,7 @@ def queue_means(worker_counts: Mapping[str, float], scenario: Scenario) -> dict[
 
 
 def stage_medians(stages: IntArray, answer_ms: FloatArray, n_stages: int) -> tuple[float, ...]:
-    """Median time in ms until the answer of each stage.
+    """Compute the median time in ms until the answer of each stage.
 
     `stages`, shape (n,), is the last stage of each local answer, and `answer_ms` the time to the
     answer. The time of a stage without answers is interpolated. Without any answer, every time is

@@ -96,7 +96,7 @@ class RowMix:
         return cls(labels, times, weights, is_linear=interpolation.strip() == "linear")
 
     def shares_at(self, times: FloatArray) -> FloatArray:
-        """Share of each class at `times` (s), shape (n, n_classes)."""
+        """Compute the share of each class at `times` (s), shape (n, n_classes)."""
         if self._is_linear:
             shares_by_class = [np.interp(times, self._times, shares) for shares in self._shares.T]
             return np.stack(shares_by_class, axis=1)

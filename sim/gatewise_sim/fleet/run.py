@@ -98,7 +98,7 @@ class FleetPolicy:
     has_audits_and_limit: bool = False
 
     def expected_offload_rate(self, table: RowTable) -> float:
-        """Expected offload rate if the rows of `table` are equally likely."""
+        """Compute the expected offload rate if the rows of `table` are equally likely."""
         is_other = table.can_offload & ~self.is_offloaded
         return float(self.is_offloaded.mean() + self.random_share * is_other.mean())
 

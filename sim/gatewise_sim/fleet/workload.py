@@ -206,7 +206,7 @@ class Diurnal(Workload):
         return 1 - 2 / (self.rate_ratio + 1)
 
     def rate_at(self, times: FloatArray) -> FloatArray:
-        """Arrivals per second of a device at `times` (s), shape (n,)."""
+        """Compute the arrivals per second of a device at `times` (s), shape (n,)."""
         angles = 2 * np.pi / DAY * (times + self.start_time_of_day - self.peak_time_of_day)
         return np.asarray(self.rate * (1 + self.relative_amplitude * np.cos(angles)), np.float64)
 

@@ -275,11 +275,11 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return self.system.accuracy is not None
 
     def find_policy(self, key: str) -> PolicyResult | None:
-        """Result of the policy with this `key`; None if it was not run."""
+        """Find the result of the policy with this `key`; None if it was not run."""
         return next((policy for policy in self.policies if policy.key == key), None)
 
     def to_json(self) -> str:
-        """Text of ``report.json``."""
+        """Write the report as the text of ``report.json``."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
 
