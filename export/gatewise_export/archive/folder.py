@@ -185,7 +185,10 @@ def shards_by_release(path: Path) -> dict[Release, list[Path]]:
             )
         shards_of.setdefault(facts.release, []).append(shard)
     if not shards_of:
-        raise InputError(f"{path} has no kept instances: workers write them with --keep {path}")
+        raise InputError(
+            f"{path} has no kept instances: workers with --keep {path} write them every "
+            "keep_seconds (300 by default), and when they stop"
+        )
     return shards_of
 
 

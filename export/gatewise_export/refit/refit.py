@@ -71,10 +71,6 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
     offload_rate: Annotated[Share | None, Option(help="Largest share of offloaded instances.")] = (
         None
     )
-    guarantee: Annotated[
-        Annotated[float, Meta(gt=0, lt=1)] | None,
-        Option(help="Confidence of the bound, such as 0.95; certified on calibration rows."),
-    ] = None
     held: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
         Option(help="Share of kept instances that are comparison rows."),
@@ -256,8 +252,6 @@ def _fit_release(
         **goal,
         **settings.parameters,
     }
-    if settings.guarantee is not None:
-        method_options["guarantee"] = settings.guarantee
     if "allowed" in (manifest.missing.stages, manifest.missing.cloud):
         method_options["allow_missing"] = True
     is_training = np.ones(len(rows.y), bool)
