@@ -149,7 +149,7 @@ def test_csv_has_an_empty_label_and_no_answer(tmp_path):
 def test_a_choice_without_instances_is_refused(tmp_path):
     with pytest.raises(InputError, match="--n 0"):
         choose(tmp_path, 0, make_rng())
-    with pytest.raises(InputError, match="no kept instances: workers .* every keep_seconds"):
+    with pytest.raises(InputError, match=r"no kept instances: workers .* every keep_seconds"):
         choose(tmp_path, 5, make_rng())
     open_folder(tmp_path).add(make_archived_rows(10), FACTS, NOW)
     with pytest.raises(InputError, match="has tiny/1, not 9"):

@@ -81,7 +81,8 @@ def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     is_offloaded = outcome.exits == len(manifest.stages)
     is_sent = is_offloaded | (rng.random(len(X)) < audit_share)
     rows = ArchivedRows(
-        ids=np.array([f"{first_id + i:032x}-0" for i in range(len(X))]),
+        request_id=np.array([[*(first_id + i).to_bytes(16)] for i in range(len(X))], np.uint8),
+        request_row=np.zeros(len(X), np.uint16),
         device=np.full(len(X), "pi-1"),
         time=NOW + np.arange(len(X), dtype=float),
         X=X[:, manifest.cloud_inputs()],
