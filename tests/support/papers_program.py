@@ -17,7 +17,7 @@ from gatewise_training.prune.solvers.highs import acquisitions, incidence, minim
 def solve_papers_program(problem: PruneProblem, lam: float) -> float:
     """Compute the optimum over z of all nodes, w of each first use, and w of each acquisition."""
     equalities, inequalities = make_papers_constraints(problem)
-    is_inner = problem.inner
+    is_inner = problem.is_inner
     on_path = _mark_paths(problem)
     n_uses = len(problem.column_nodes)
     # With y_h = 1 - sum of z along the path to h, the price of depth becomes a cost of z.
@@ -37,7 +37,7 @@ def make_papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr
     n_nodes = problem.n_nodes
     n_columns = problem.n_columns
     n_uses = len(problem.column_nodes)
-    is_inner = problem.inner
+    is_inner = problem.is_inner
     on_path = _mark_paths(problem)
     identity = sp.eye_array(n_uses)
     equalities = sp.block_array([

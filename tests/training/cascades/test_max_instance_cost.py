@@ -225,5 +225,5 @@ def test_the_choice_says_that_a_cap_leaves_no_point_within_the_loss():
     assert loss > 0.0
     assert system.choice_ == (
         "the most accurate point, because no operating point loses at most 0; "
-        f"the least is {loss:.4g}"
+        f"the smallest loss is {loss:.4g}"
     )

@@ -286,7 +286,7 @@ class Frontier:
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
-        _check_goal(goal)
+        check_goal(goal)
         if not bounds:
             return self._choose_by_goal(slack=slack, **goal)
         bounded_frontier = self._with_points(self.points_within(bounds, slack))
@@ -414,7 +414,8 @@ class Frontier:
         return pd.DataFrame(rows)
 
 
-def _check_goal(goal: Mapping[str, float | None]) -> None:
+def check_goal(goal: Mapping[str, float | None]) -> tuple[str, float]:
+    """Get name and limit of the only goal that is set; raise InputError for any other goal."""
     set_goals = {name: bound for name, bound in goal.items() if bound is not None}
     if len(set_goals) != 1:
         raise InputError("give exactly one of budget, max_loss and offload_rate")
@@ -423,6 +424,7 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
         raise InputError(f"{name} must be a number of at least 0, not {bound!r}")
     if name != "budget" and bound > 1:
         raise InputError(f"{name} is a share, from 0 to 1, not {bound:g}: 5 % is 0.05")
+    return name, float(bound)
 
 
 def _get_class_share(figure_name: str, class_index: int, point: OperatingPoint) -> float:

@@ -43,6 +43,7 @@ from gatewise_training.operating_points.class_guarantee import (
     classes_pass,
     unused_losses,
 )
+from gatewise_training.operating_points.frontier import check_goal
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 
 CANDIDATES_PER_STEP = 32
@@ -69,14 +70,8 @@ class Promise:
         """Make a promise of exactly one of the bounds `budget`, `max_loss` and `offload_rate`."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
-        named_bounds = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
-        if len(named_bounds) != 1:
-            raise InputError("give exactly one of budget, max_loss and offload_rate")
-        kind, bound = named_bounds[0]
-        if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
-            limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
-            raise InputError(f"{kind} must be {limits}, not {bound}")
-        return cls(kind, float(bound), float(confidence), by_class or None)
+        kind, bound = check_goal(bounds)
+        return cls(kind, bound, float(confidence), by_class or None)
 
     @property
     def level(self) -> float:
