@@ -70,7 +70,7 @@ class _MessageId(msgspec.Struct):
 
 
 class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A request in JSON."""
+    """A request in JSON, with the keys of docs/wire.md."""
 
     id: str
     m: str

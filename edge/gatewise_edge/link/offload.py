@@ -54,7 +54,9 @@ class Offload:
 
     Attributes
     ----------
-    id, model, version, n_rows
+    id : bytes
+    model, version : str
+    n_rows : int
         Fields of the request, which a response must match.
     payload : bytes
         The encoded request; empty once it is settled.

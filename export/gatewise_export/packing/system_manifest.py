@@ -49,7 +49,10 @@ MAX_LISTED_CLASSES = 64
 
 @dataclass(frozen=True, eq=False)
 class StageFiles:
-    """A stage with its kind and its files."""
+    """A stage and its files.
+
+    `arrays` and `graph` are the names of the files, or None, and `contents` are the files by name.
+    """
 
     stage: Stage
     kind: StageKind
