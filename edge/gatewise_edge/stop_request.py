@@ -1,4 +1,4 @@
-"""Requests to stop by SIGTERM or Ctrl-C, which let the instances that have begun end."""
+"""Requests to stop by SIGTERM or Ctrl-C, after which begun instances still get their answers."""
 
 from __future__ import annotations
 

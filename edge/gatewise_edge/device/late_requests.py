@@ -89,7 +89,7 @@ class LateRequests:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Numbers of requests that were stored, sent, refused by workers, dropped, or lost."""
+        """Numbers of requests that were stored, sent, refused, dropped, expired or lost."""
         return self._store.counts | self._counts
 
     @property

@@ -1,4 +1,4 @@
-"""A thread that reads blocking sensors, for which its caller need not wait."""
+"""A thread that reads blocking sensors, which lets its caller stop waiting at a deadline."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTask, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Reading
 
-#: Number of instances that wait in vain for a read before later instances no longer wait for it.
-#: These then have time for the cloud.
+#: Number of instances that may wait in vain for a read. Later instances do not wait for it, and so
+#: have time for the cloud.
 _MAX_FUTILE_WAITS: Final = 2
 
 
@@ -95,26 +95,21 @@ class SensorFunction:
     last_outcome: dict[int, float] | SensorError = field(default_factory=dict)
     n_reads: int = 0
 
-    def read(self, deadline: float) -> dict[int, float]:
-        """Call the function, and retry after a failure while there is time.
+    def read(self, deadline: float) -> dict[int, float] | SensorError:
+        """Call the function, and retry after a failure while there is time; return the outcome.
 
-        If another thread is reading the sensor for an audit, wait for that read and use its
+        If another thread is reading the sensor for an audit, wait for that read and return its
         outcome.
         """
         n_reads_before = self.n_reads
         with self.state.read_lock:
             if self.n_reads == n_reads_before:
-                try:
-                    self.last_outcome = self._call_function(deadline)
-                except SensorError as error:
-                    self.last_outcome = error
+                self.last_outcome = self._call_function(deadline)
                 self.n_reads += 1
                 self.state.n_futile_waits = 0
-            if isinstance(self.last_outcome, SensorError):
-                raise self.last_outcome
             return self.last_outcome
 
-    def _call_function(self, deadline: float) -> dict[int, float]:
+    def _call_function(self, deadline: float) -> dict[int, float] | SensorError:
         n_calls = 0
         while True:
             n_calls += 1
@@ -124,7 +119,7 @@ class SensorFunction:
             except Exception as error:  # a driver may raise anything
                 if n_calls > self.max_retries or time.monotonic() + self.retry_wait_s >= deadline:
                     self.state.counts.failures += 1
-                    raise self._failure(error, n_calls) from error
+                    return self._failure(error, n_calls)
             self.state.counts.retries += 1
             if self.retry_wait_s:
                 time.sleep(self.retry_wait_s)
@@ -134,7 +129,9 @@ class SensorFunction:
             return error
         tries_note = f" ({n_calls} tries)" if n_calls > 1 else ""
         message = f"sensor {self.name!r} failed: {type(error).__name__}: {error}{tries_note}"
-        return SensorError(self.name, message)
+        failure = SensorError(self.name, message)
+        failure.__cause__ = error
+        return failure
 
 
 class BoundSensors:
@@ -221,20 +218,15 @@ class BoundSensors:
             sensor = self._sensors[feature]
             if task is not None:
                 task.sensor_name = sensor.name
-            failure: SensorError | None = None
-            values: dict[int, float] = {}
-            try:
-                values = sensor.read(deadline)
-            except SensorError as error:
-                failure = error
+            outcome = sensor.read(deadline)
             # The instance has been answered, and further values would change its cost.
             if task is not None and task.is_abandoned:
                 return
-            if failure is not None:
-                reading.enter_failure(sensor.features, failure, allow_failure=allow_failure)
+            if isinstance(outcome, SensorError):
+                reading.enter_failure(sensor.features, outcome, allow_failure=allow_failure)
                 continue
             for sensor_feature in sensor.features:
-                reading.enter(sensor_feature, values[sensor_feature])
+                reading.enter(sensor_feature, outcome[sensor_feature])
 
     def _enter_late(
         self, sensor_name: str, reading: Reading, *, is_abandoned: bool = False

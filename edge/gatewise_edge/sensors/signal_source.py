@@ -1,4 +1,4 @@
-"""The source of ``--signal``: checks samples against the bundle, and cuts windows from them."""
+"""The source of ``--signal``, which checks samples and cuts them into windows."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def read_state(folder: Path) -> tuple[State, bool]:
 
 def write_state(folder: Path, state: State) -> None:
     """Write both state files, one after the other; raises OSError."""
-    # The checksum is that of the state as it is read, in which 1 seconds are 1.0 seconds.
+    # Convert the state as reading does, because 1 and 1.0 have different checksums.
     state = convert(plain_values(state), State)
     content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
     for file_name in _STATE_FILES:

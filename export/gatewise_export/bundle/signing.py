@@ -48,7 +48,8 @@ class Signature:
     key_id : str
         Id of the key, 16 hexadecimal digits.
     digest : str
-        SHA-256 of the signed content in hexadecimal digits. Only `value` proves it.
+        SHA-256 of the signed content in hexadecimal digits. It tells which content is signed, but
+        only `value` proves it.
     value : bytes
         The 64 bytes of the Ed25519 signature.
     """

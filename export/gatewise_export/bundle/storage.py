@@ -98,6 +98,8 @@ def read_signature_file(storage: Storage) -> list[Signature] | None:
 
 
 class _Folder:
+    """The files of a bundle that is a directory."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -150,6 +152,8 @@ class _Folder:
 
 
 class _Archive:
+    """The files of a bundle that is one zip file; the methods are those of :class:`_Folder`."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         _check_entries(path)

@@ -68,6 +68,7 @@ class CloudFile(NamedTuple):
     @property
     def name(self) -> str:
         """Name of the file in a bundle."""
+        # two comparisons, because mypy does not narrow by `in`
         if self.kind == "margins" or self.kind == "classifier":
             return "cloud.onnx"
         return f"cloud.{FILE_EXTENSIONS[self.kind]}"

@@ -35,7 +35,8 @@ MAX_RELEASE_BYTES: Final = 1 << 20
 #: Rollout to all devices.
 FULL_ROLLOUT: Final = 10_000
 
-_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+#: Form of a name that may be part of a path.
+_NAME_FORM: Final = r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,63}"
 
 
 class UpdateError(GatewiseError):
@@ -53,7 +54,7 @@ class UpdateError(GatewiseError):
 
 ReleaseName = Annotated[
     str,
-    Meta(pattern=rf"^[A-Za-z0-9_][A-Za-z0-9._\-]{{0,63}}{END}", description="a name of a release"),
+    Meta(pattern=f"^{_NAME_FORM}{END}", description="a name of a release"),
 ]
 
 
@@ -176,7 +177,7 @@ def has_file(path: Path, sha256: str) -> bool:
 
 def checked_name(kind: str, name: str) -> str:
     """Return a name that may be part of a path, or raise InputError."""
-    if not _NAME_PATTERN.fullmatch(name):
+    if not re.fullmatch(_NAME_FORM, name):
         raise InputError(
             f"{kind} {name!r}: use at most 64 letters, digits, '.', '_' and '-', and do not begin "
             "with '.' or '-'"

@@ -250,7 +250,7 @@ def _ancestors(step_codes: Sequence[StepCode], step_number: int) -> set[int]:
 def _mark_overwritten(
     step_codes: Sequence[StepCode], offsets: dict[str, int], shared_buffers: Sequence[Buffer]
 ) -> None:
-    """Record which results of steps that read only the window each step overwrites."""
+    """Record for each step which results it overwrites, of steps that read only the window."""
     span_of_buffer = {
         buffer.name: range(offsets[buffer.name], offsets[buffer.name] + buffer.size)
         for buffer in shared_buffers

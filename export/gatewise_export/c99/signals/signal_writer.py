@@ -163,10 +163,10 @@ def signal_files(
     plan = plan_signals(graph, np.zeros(shape, dtype), features)
     tables = _add_plan_tables(plan)
     n_words = len(_packed_bits([], len(plan.step_codes)))
-    # the struct holds a pointer to the window, the floats, the bits and the number of steps that
-    # ran; an even number of words keeps it a multiple of 8 bytes, as a 64-bit pointer needs
+    # The struct has a pointer to the window, the floats, the bits and the number of steps that ran.
+    # A 64-bit pointer needs a struct of a multiple of 8 bytes, so the words after it are even.
     n_floats = plan.n_floats + (plan.n_floats + n_words + 1) % 2
-    own_bytes = 4 * (n_floats + n_words + 1)
+    bytes_after_pointer = 4 * (n_floats + n_words + 1)
     placeholders = c_text.common_placeholders(prefix) | {
         "element": ELEMENT_TYPES[dtype_name],
         "shape": " x ".join(map(str, shape)),
@@ -176,7 +176,7 @@ def signal_files(
         "n_words": str(n_words),
         "n_blocks": str(len(plan.feature_spans)),
         "table_bytes": str(tables.nbytes),
-        "own_bytes": str(own_bytes),
+        "bytes_after_pointer": str(bytes_after_pointer),
         "stack_bytes": str(CALL_STACK_BYTES),
     }
     files = {
@@ -193,7 +193,7 @@ def signal_files(
         n_steps=len(plan.step_codes),
         n_features=len(plan.features),
         table_bytes=tables.nbytes,
-        struct_bytes=own_bytes + 4,
+        struct_bytes=4 + bytes_after_pointer,
         stack_bytes=CALL_STACK_BYTES,
         sample_windows=len(windows),
         labels=tuple(code.step.label for code in plan.step_codes),

@@ -25,7 +25,7 @@ extern "C" {
 #define ${P}_SIGNALS_MILLIHERTZ ${millihertz}
 #define ${P}_SIGNALS_STEPS ${n_steps}
 #define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* flash for the const arrays, without the code */
-#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* RAM for a ${p}_signals */
+#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${bytes_after_pointer}) /* RAM for a ${p}_signals */
 #define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* upper bound, without the C library's stack */
 
 typedef struct {
