@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
 
-#: Seconds after an instance's deadline at which the watchdog considers the device stuck. The line of
-#: an answer takes less, even on a slow disk or a full pipe.
+#: Seconds after an instance's deadline at which the watchdog considers the device stuck. Writing a
+#: line takes less, even on a slow disk or to a full pipe.
 _GRACE_SECONDS = 5.0
 
 
