@@ -65,6 +65,9 @@ def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
     curve = make_frontier((1.0, 0.5), (2.0, 0.875))
     point, reason = curve.choose(None, max_loss=0.25)
     assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
+    # a loss of 1 allows every point
+    assert curve.choose(None, max_loss=1.0).reason.startswith("the cheapest point of the hull")
+    assert "loss of 1" not in curve.choose(None, max_loss=1.0).reason
 
 
 def test_a_free_point_within_the_loss_is_chosen() -> None:

@@ -341,7 +341,9 @@ class Frontier:
         hull_points = list(filter(is_within, self.hull().points))
         if hull_points:
             cheapest = hull_points[0]
-            reason = f"the cheapest point of the hull within a loss of {max_loss:g}"
+            reason = "the cheapest point of the hull"
+            if max_loss < 1.0:  # otherwise only losses of classes are bounded
+                reason += f" within a loss of {max_loss:g}"
             if len(hull_points) == 1:
                 return Choice(cheapest, reason)
             next_point = hull_points[1]

@@ -88,7 +88,7 @@ def fit_clone(template: Any, x: Any, y: Any, **weights: Any) -> Any:
     try:
         return clone(template).fit(x, y, **weights)
     except ValueError as error:
-        problem = str(error).rstrip(".")
+        problem = str(error).partition("\n")[0].rstrip(".")
         if "early stopping" in problem.lower():  # this fit has no eval_set
             problem += (
                 "; leave out early stopping, or give the fitted model and validation=(X_val, y_val)"
