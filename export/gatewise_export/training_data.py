@@ -70,6 +70,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
 
 
 def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
+    """Load a table, and encode its columns as the training rows determine."""
     options = settings.columns
     kinds = dict(options.kinds) | dict.fromkeys(settings.split_columns.values(), DROP)
     options = replace(options, kinds=kinds)
@@ -176,6 +177,7 @@ def _split(
     settings: TrainingSettings,
     row_keys: _RowKeys,
 ) -> Split:
+    """Use the split of the data set, or hold out test rows by groups, by time or at random."""
     from sklearn.model_selection import train_test_split
 
     no_rows = np.zeros(0, np.intp)  # the method draws its own validation rows

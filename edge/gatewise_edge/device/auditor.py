@@ -108,6 +108,7 @@ class Auditor:
             self._reader.start(lambda _: send())
 
     def _send_audit(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
+        """Acquire the features of a request, send it as an audit, and add its cost."""
         manifest = instance.installation.manifest
         try:
             self._uplink.send(

@@ -366,6 +366,7 @@ class Device:
     def _begin_instance(
         self, row: Any, installation: Installation, group: list[PendingInstance] | None
     ) -> Answer | PendingInstance:
+        """Begin an instance with its deadline; with a `group` it shares a request."""
         started_at = self._clock()
         try:
             source = installation.source_of(row)

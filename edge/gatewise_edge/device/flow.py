@@ -145,6 +145,7 @@ class RowFlow:
     # -- the cloud -------------------------------------------------------------------------
 
     def _offload(self, instance: PendingInstance, reason: str) -> Answer | PendingInstance:
+        """Send an instance, or add it to its group; fall back if it may not be sent."""
         # Ask first, because the features of a request that may not be sent would be wasted.
         refusal = self._uplink.admit(instance.deadline)
         if refusal is not None:
@@ -164,6 +165,7 @@ class RowFlow:
         return self.proceed(instance) if instance.offload is None else instance
 
     def _cloud_answer(self, instance: PendingInstance, response: Response) -> Answer:
+        """Make the answer from a response, unless it is for other classes than the bundle's."""
         installation = instance.installation
         row = instance.row
         classes = installation.manifest.classes

@@ -144,6 +144,7 @@ class LateRequests:
     # -- the thread ------------------------------------------------------------------------
 
     def _store_and_send(self, uplink: Uplink) -> None:
+        """Store answered instances as they come, and send requests while the link is idle."""
         last_number = 0  # number of the latest request that was sent
         while True:
             with self._condition:
@@ -170,6 +171,7 @@ class LateRequests:
             )
 
     def _write_request(self, answered_instance: _AnsweredInstance, is_private: bool) -> None:
+        """Store the request of an answered instance, or log why that is not possible."""
         instance = answered_instance.instance
         manifest = instance.installation.manifest
         instance.reading.lift_deadline()

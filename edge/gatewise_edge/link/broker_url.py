@@ -159,6 +159,7 @@ class Endpoint:
 
 
 def _host_and_port(address: SplitResult) -> tuple[str, int]:
+    """Get a URL's host and port; InputError, without the password, if it is malformed."""
     safe_url = f"{address.scheme}://{address.hostname or ''}"  # without user and password
     if address.scheme not in ("mqtt", "mqtts"):
         raise InputError(

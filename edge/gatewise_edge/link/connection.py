@@ -212,6 +212,7 @@ class BrokerConnection:
             self._wake_sender = None
 
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
+        """Connect again and again until :meth:`close`, with growing pauses."""
         pause_s = _FIRST_PAUSE_SECONDS
         while not self._is_closing.is_set():
             self._end_reason = ""

@@ -95,6 +95,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def _request_entries(request: Request) -> dict[str, Any]:
+    """Entries of a request's message, without optional entries that have their defaults."""
     entries: dict[str, Any] = {}
     if request.audit is not None:
         entries["a"] = request.audit.class_index

@@ -102,6 +102,7 @@ class InProcessLink:
         self._receive = None
 
     def _respond(self, payload: bytes) -> Response | None:
+        """Answer a request as a worker does; None if the request has no id to respond to."""
         started_at = time.perf_counter()
         try:
             request = decode_request(payload, allow_missing=self._allow_missing)

@@ -348,6 +348,7 @@ class OffloadTable:
             self.round_trip.add_retried_round_trip(now - offload.sent_at, now - offload.resent_at)
 
     def _settle(self, offload: Offload, outcome: OffloadOutcome, now: float) -> None:
+        """Record the outcome of a request, count it, and forget the oldest settled request."""
         offload.state = outcome
         offload.settled_at = now
         offload.retry_at = math.inf
@@ -362,6 +363,7 @@ class OffloadTable:
             self.on_outcome(offload, now)
 
     def _count_stray(self, response: Response, now: float) -> None:
+        """Count a response that settles no request."""
         offload = self._settled_offloads.get(response.id)
         if offload is None:
             self.counts.unknown += 1

@@ -91,6 +91,7 @@ class BlockingReader:
             self._thread = None
 
     def _submit(self, function: Callable[[ReadTask], Result]) -> ReadTask:
+        """Give a task to the thread, and start the thread if there is none."""
         task = ReadTask(function)
         self._running_task = task
         if self._thread is None:
@@ -119,6 +120,7 @@ class BlockingReader:
         self._thread_permit.release()
 
     def _run_tasks(self, tasks: SimpleQueue[ReadTask | None]) -> None:
+        """Run tasks on a thread until None arrives, or until its task was abandoned."""
         while (task := tasks.get()) is not None:
             try:
                 set_outcome = partial(task.future.set_result, task.function(task))

@@ -131,6 +131,7 @@ class InstanceReader:
         return raw_instance if self.has_raw_columns else read_row(raw_instance, self.column_names)
 
     def _as_window(self, raw_instance: Any) -> Instance:
+        """Check an array; InputError unless it has numbers and the shape of a window."""
         try:
             # None is a missing sample in JSON. An array keeps its type.
             window = (
@@ -170,6 +171,7 @@ def json_lines(chunks: Iterable[bytes], reader: InstanceReader) -> Iterator[list
 def _from_table(
     source_name: str, reader: InstanceReader, encoder: RowEncoder | None
 ) -> InstanceSource:
+    """Read a table as a whole, and print notes about its columns and invalid cells."""
     if reader.window_shape is not None:
         raise InputError(
             f"--data {source_name}: the bundle takes windows of shape {reader.window_shape}; give "

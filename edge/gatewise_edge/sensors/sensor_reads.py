@@ -110,6 +110,7 @@ class SensorFunction:
             return self.last_outcome
 
     def _call_function(self, deadline: float) -> dict[int, float] | SensorError:
+        """Call the function until it returns values, within the retries and the deadline."""
         n_calls = 0
         while True:
             n_calls += 1

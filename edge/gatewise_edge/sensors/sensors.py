@@ -152,6 +152,8 @@ class Sensors:
         def add_sensor(
             name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
         ) -> None:
+            """Bind a sensor that reads cells to the features of its columns."""
+
             def read_features() -> dict[int, float]:
                 values: dict[int, float] = {}
                 for column, cell in read_cells().items():

@@ -66,6 +66,7 @@ def open_chunks(source_name: str, stop_request: StopRequest) -> Iterator[bytes]:
 
 
 def _connect(url: str) -> socket.socket:
+    """Connect to ``tcp://host:port``."""
     try:
         address = urlsplit(url)
         host = address.hostname

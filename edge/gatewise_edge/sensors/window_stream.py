@@ -68,6 +68,7 @@ class WindowStream(InstanceSource):
         }
 
     def _instances(self, batches: Iterator[Batch]) -> Iterator[list[SourcedInstance]]:
+        """Cut windows from batches of samples; errors take the places of windows."""
         windower = self._windower
         follows_gap = False  # whether there was a gap since the last window
         # Without times, the time of a window is counted from the first sample up to the first gap.

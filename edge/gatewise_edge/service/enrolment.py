@@ -94,6 +94,7 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
 
 
 def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
+    """Send a request and return the body of the response; LinkError states a failure."""
     try:
         request = urllib.request.Request(url, data=request_body)
         with urllib.request.urlopen(

@@ -120,6 +120,7 @@ def run_loop(
     logged_failures: set[str] = set()
 
     def answer_one(row_number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
+        """Answer an instance, and pass the outcome to observers and writer."""
         heartbeat.begin(row_number)
         try:
             outcome = _answer_or_error(classify, instance, logged_failures)

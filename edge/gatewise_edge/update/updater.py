@@ -203,6 +203,7 @@ class Updater:
                 self._condition.notify_all()
 
     def _run_updates(self) -> None:
+        """Do the updater's work on its thread; an error is recorded and ends no later work."""
         while self._wait_for_work():
             try:
                 self._save_counts()

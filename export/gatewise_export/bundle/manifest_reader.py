@@ -93,6 +93,7 @@ def _fail(field: str, problem: str) -> NoReturn:
 def _check_unique(
     field: str, values: Sequence[Any], noun: str, problem: str = "is listed twice"
 ) -> None:
+    """Refuse values of which one occurs twice."""
     if len(set(values)) == len(values):
         return
     seen_values: set[Any] = set()

@@ -79,6 +79,7 @@ def replace_when_done(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def _rename_into_place(new_path: Path, path: Path) -> None:
+    """Rename a new bundle to `path`; an interrupted rename leaves the old bundle there."""
     if not path.is_dir():
         os.replace(new_path, path)
         sync_folder(path.parent)

@@ -39,6 +39,7 @@ def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = Fal
 
 
 def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
+    """Read the cascade of a fitted system at its operating point."""
     if not hasattr(system, "classes_"):
         raise ConversionError(
             f"{type(system).__name__} cannot be written in C: it is not a classifier"
@@ -69,6 +70,7 @@ def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
 
 
 def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
+    """Read the active cascade of a bundle; without a sample, use and check that of the bundle."""
     manifest = bundle.manifest
     if manifest.task != "classify":
         raise ConversionError(

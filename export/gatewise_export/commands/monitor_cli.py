@@ -58,6 +58,7 @@ def monitor_archive(
 
 
 def _print_report(report: MonitorReport) -> None:
+    """Print the figures with their intervals, and the evidence against the promise."""
     rows = [
         (
             figure.system,

@@ -160,6 +160,7 @@ def _document(
 
 
 def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> None:
+    """Print the frontier, the active point and the sizes."""
     # imported here, because the command's help must not load the learning libraries
     from gatewise_export.commands.manifest_frontier import print_frontier
 

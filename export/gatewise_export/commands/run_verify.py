@@ -186,6 +186,7 @@ def _implausibility_remarks(bundle: Bundle, rows: NDArray[np.float32]) -> list[s
 
 
 def _check_missing(rows: NDArray[np.float32], manifest: Manifest, source: str) -> None:
+    """Refuse rows without a value that a stage or the high-cost model requires."""
     is_refused = np.zeros(rows.shape[1], bool)
     if manifest.missing.stages == "refused":
         for stage_index in range(len(manifest.stages)):

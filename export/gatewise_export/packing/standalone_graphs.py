@@ -81,6 +81,7 @@ def to_onnx(
 
 
 def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) -> bytes:
+    """Write the graph of a stage from whole rows to labels or values."""
     if isinstance(stage.model, GraphModel):
         raise ConversionError(
             "to_onnx: the stage's model is a given graph: use that graph, or pack a bundle"

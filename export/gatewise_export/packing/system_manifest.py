@@ -184,6 +184,7 @@ def _stage_spec(stage_files: StageFiles, names: Sequence[str]) -> StageSpec:
 
 
 def _cloud_spec(system: BudgetedClassifier, cloud_file: CloudFile | None) -> CloudSpec | None:
+    """Describe the high-cost model; None without one."""
     high_cost_model = system.high_cost_model_
     if high_cost_model is None:
         return None

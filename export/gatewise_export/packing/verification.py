@@ -350,6 +350,7 @@ def run_cloud(
 
 
 def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers:
+    """Run the high-cost model's file, and check the shapes of its outputs."""
     cloud = bundle.manifest.cloud
     if cloud is None:
         return None, None

@@ -101,6 +101,7 @@ class RepositoryClient:
     def _refresh(
         self, seen_versions: SeenVersions, folder: Path
     ) -> tuple[list[OfferedRelease], SeenVersions]:
+        """Fetch and verify the metadata into a folder; refuse versions below the known ones."""
         url = self._urls[0]
         try:
             self._fetcher.set_time_limit(_METADATA_SECONDS)

@@ -97,6 +97,7 @@ class BoundedFetcher(FetcherInterface):
                 yield self._count_bytes(chunk)
 
     def _read_response(self, url: str) -> Iterator[bytes]:
+        """Read the body of a response in chunks, until its end or the time limit."""
         if self._is_over():
             raise SlowRetrievalError(f"{url}: the time is over")
         timer = threading.Timer(self._deadline - time.monotonic(), self.interrupt)
