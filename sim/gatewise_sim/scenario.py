@@ -154,10 +154,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
             raise InputError("audit is 0; give a share above 0")
         # Parse these texts now, so that a malformed one is reported before the run. A class mix can
         # only be parsed with the labels, and the files of prices and energy with the bundle.
-        _ = self.seconds, self.arrival_process, self.link_profile
-        n_down = max((window.n_workers for window in self.outages.windows), default=1)
-        if n_down > self.workers:
-            raise InputError(f"outage of {n_down} workers: the fleet has only {self.workers}")
+        _ = self.seconds, self.arrival_process, self.link_profile, self.outages
 
     # -- parsed settings --------------------------------------------------------------------------
 

@@ -50,7 +50,6 @@ def test_arrivals_depend_on_the_seed_and_the_mix():
         ({"workload": "often"}, "workload 'often': choose one of poisson"),
         ({"link": "5g"}, "unknown link '5g'"),
         ({"outage": ("noon",)}, "outage 'noon'"),
-        ({"outage": ("workers:3:+1s-+2s",), "workers": 2}, "the fleet has only 2"),
         ({"policy": "sometimes"}, "policy: must be"),
         ({"audit": 2.0}, "audit: must be a number"),
         ({"audit": 0.0}, "audit is 0"),

@@ -133,9 +133,14 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
 def run_scenario(experiment: Experiment, command: str) -> Report:
     """Run the system and its baselines.
 
-    `command` is the command line or call that repeats the run, for the report.
+    `command` is the command line or call that repeats the run, for the report. Raises InputError if
+    an outage has more workers than the fleet.
     """
     scenario = experiment.scenario
+    # only now, because a sweep sets the workers of each of its runs
+    n_down = max((window.n_workers for window in scenario.outages.windows), default=1)
+    if n_down > scenario.workers:
+        raise InputError(f"outage of {n_down} workers: the fleet has only {scenario.workers}")
     with progress("simulate") as report_progress:
         run_progress = _RunProgress(report_progress, scenario.seconds)
         policy = experiment.policy
