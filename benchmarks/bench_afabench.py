@@ -221,11 +221,13 @@ def page(figures: Mapping[str, Any]) -> list[str]:
     lines = [
         "# AFABench",
         "",
-        f"AFABench at commit {figures['commit'][:12]}, its pipeline, splits, classifiers and "
-        f"metrics; {figures['instances']} of its instances (seeds), test rows. *External*: "
-        "AFABench's own masked network answers on the features that a method acquired; *built-in*: "
-        "the method's own model answers. Percent, rank in parentheses, bold the highest. How to "
-        "repeat it, and what was not run: [How it compares](../../docs/comparison.md#afabench).",
+        f"The pipeline, splits, classifiers and metrics are those of AFABench at commit "
+        f"{figures['commit'][:12]}, on test rows. Number of its instances (seeds): "
+        f"{figures['instances']}. With the *external* classifier, a masked network of AFABench "
+        "answers from the features that a method acquired. With the *built-in* classifier, the "
+        "method's own model answers. Figures are in percent, with the rank in parentheses, and "
+        "the highest is bold. [How it compares](../../docs/comparison.md#afabench) says how to "
+        "repeat the comparison and what was not run.",
         "",
     ]
     for classifier, title in (("builtin", "built-in"), ("external", "external")):

@@ -317,28 +317,29 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return [
         "# Microcontrollers: flash, RAM and instructions",
         "",
-        "`make bench-boards` writes this page. The same random forest of "
-        f"{N_TREES} trees ({forest['inner_nodes']:,} inner nodes) on scikit-learn's digits (64 "
-        f"features, 10 classes) as C by Gatewise, emlearn and m2cgen ({versions}), compiled with "
-        "`-Os` and linked without unused sections. Flash and RAM in bytes, stack and the library's "
-        "functions included, beyond a program that only reads rows. qemu counts instructions per "
-        f"row, not cycles. Labels: of {results['peers']['rows']} test rows, those whose label is "
-        "not scikit-learn's; emlearn rounds probabilities to 8 bits.",
+        "`make bench-boards` writes this page. Gatewise, emlearn and m2cgen write the same random "
+        f"forest as C ({versions}). It has {N_TREES} trees with {forest['inner_nodes']:,} inner "
+        "nodes and classifies scikit-learn's digits (64 features, 10 classes). The C is compiled "
+        "with `-Os` and linked without unused sections. Flash and RAM are in bytes. They include "
+        "the stack and the library's functions, but not what a program needs that only reads "
+        "rows. qemu counts instructions per row, not cycles. The last column counts, "
+        f"among {results['peers']['rows']} test rows, those with another label than "
+        "scikit-learn's; emlearn rounds probabilities to 8 bits.",
         "",
         *harness.table_lines(
             ("chip", "C of", "flash", "RAM", "instructions", "other labels"), rows
         ),
         "",
-        "Rows at the thresholds of cascades, at the neighbouring floats, at zeros of both signs, "
-        "subnormal numbers and extremes, whose exit stage, label, acquired features or bits of "
-        "outputs differ from Python's:",
+        "The next table counts rows that differ from Python in the exit stage, the label, the "
+        "acquired features or a bit of the outputs. The rows lie at the thresholds of cascades, at "
+        "the neighbouring floats, at zeros of both signs, at subnormal numbers and at extremes.",
         "",
         *harness.table_lines(("stages", "this computer", *CHIPS, AVR), comparison_rows),
         "",
         "The client in C (a POSIX program with libmosquitto) offloaded rows that no stage answers, "
         "through a real mosquitto to a real worker. The link delayed data by up to 20 ms and was "
-        "cut every 0.2 to 1.2 s; the deadline was 200 ms. Every row but an answered one keeps its "
-        "fallback.",
+        "cut every 0.2 to 1.2 s; the deadline was 200 ms. A row without "
+        "an answer keeps its fallback.",
         "",
         *harness.table_lines(
             ("messages", "outcomes", "kinds", "cuts", "retried", "slowest"), offload_rows

@@ -262,8 +262,8 @@ def page(results: Mapping[str, Any]) -> list[str]:
     lines = [
         "# A cloud worker",
         "",
-        f"{results['machine']['cores']} cores shared by mosquitto, the worker and the sender; "
-        f"high-cost models: {results['settings']['f0']}. `make bench-cloud` writes this page.",
+        "`make bench-cloud` writes this page. Mosquitto, the worker and the sender share "
+        f"{results['machine']['cores']} cores. High-cost models: {results['settings']['f0']}.",
         "",
         *harness.targets_table(TARGETS, results),
     ]

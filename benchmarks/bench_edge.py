@@ -319,11 +319,12 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return [
         "# What a decision on the device costs",
         "",
-        f"Made by `make bench-edge`; the figures are in `edge.json`. Letters' test rows, one at a "
-        f"time, one thread; medians over {settings['rounds']} rounds of {settings['calls']} calls "
-        "of each item in turn, in one process. The no-op is onnxruntime's graph of one Identity "
-        "node, by `session.run`.",
-        *(["", "A quick look, not a result."] if results["quick"] else []),
+        "`make bench-edge` writes this page from the figures in `edge.json`. One process with one "
+        "thread takes the test rows of Letters one at a time. Figures are medians over "
+        f"{settings['rounds']} rounds, each of which makes {settings['calls']} calls of every item "
+        "in turn. The no-op is a graph of one Identity node, which `session.run` of onnxruntime "
+        "runs.",
+        *(["", "This was a quick run."] if results["quick"] else []),
         "",
         *harness.table_lines(("target", "", "at most", ""), map(_target_row, results["targets"])),
         "",

@@ -120,14 +120,15 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return [
         "# Enrolment with one-time tokens",
         "",
-        f"A mosquitto with the rights of {figures['known']:,} devices; {figures['devices']:,} more "
-        f"enrol, {figures['threads']} at a time. Broker, server and devices share "
-        f"{results['machine']['cores']} cores. `make bench-enrolment` writes this page.",
+        f"`make bench-enrolment` writes this page. A mosquitto has the rights of "
+        f"{figures['known']:,} devices, and {figures['devices']:,} more enrol, "
+        f"{figures['threads']} at a time. Broker, server and devices share "
+        f"{results['machine']['cores']} cores.",
         "",
         *harness.targets_table(TARGETS, results),
         "",
         f"A device that enrols alone waits {figures['alone_seconds']:.2f} s. "
-        f"Devices without rights at the end: {figures['without_rights']}.",
+        f"At the end, {figures['without_rights']} devices have no rights.",
     ]
 
 

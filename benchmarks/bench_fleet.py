@@ -195,14 +195,15 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return [
         "# A simulated fleet",
         "",
-        f"{results['length']} with one instance per minute and device, 4G, digits and extra trees; "
-        "the system and five other policies. `make bench-fleet` writes this page.",
+        "`make bench-fleet` writes this page. It simulates devices on 4G that classify one "
+        f"instance of digits per minute, with `--time {results['length']}`. Extra trees are the "
+        "high-cost model. Each run compares the system with five other policies.",
         "",
         *harness.targets_table(TARGETS, results),
         "",
         *harness.table_lines(("run", "CPU s", "MB", "the system's run"), runs),
         "",
-        f"All {n_all:,} devices, and a simulation of {n_part} of them:",
+        f"The next table compares {n_all:,} devices with a simulation of {n_part} of them.",
         "",
         *harness.table_lines(("figure", "all", "a part", "error"), rows),
     ]

@@ -335,9 +335,9 @@ def page(results: Mapping[str, Any]) -> list[str]:
     lines = [
         "# Killed devices and publishers, damaged stores",
         "",
-        "A device starts, answers, reaches the published release, and never runs one again that it "
-        "has left because it was withdrawn; a repository opens. `make bench-kills` writes this "
-        "page.",
+        "`make bench-kills` writes this page. After each fault, a device must start, answer and "
+        "reach the published release, and it must never run a withdrawn release again. A "
+        "repository must open afterwards.",
         "",
         *harness.table_lines(["fault", "number", "broken promises"], rows),
         "",

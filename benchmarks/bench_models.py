@@ -229,10 +229,12 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
             )
         )
     return [
-        f"{len(models)} models behind `ConfidenceCascade` on digits: 700 rows to fit, 600 to "
-        "verify (decisions, labels and the high-cost model's labels, of the bundle against "
-        f"Python), {N_LIVE_ROWS} answered by a worker over a broker, equal to the model's own. "
-        "Fits of classifiers include five clones; what cannot be packed is refused before the fit.",
+        f"`make bench-models` writes this page. {len(models)} models are the high-cost model of a "
+        "`ConfidenceCascade` on digits, which is fitted on 700 rows. On 600 rows, the decisions, "
+        "the labels and the high-cost model's labels of the bundle are compared with Python's. A "
+        f"worker answers {N_LIVE_ROWS} rows over a broker, and its labels must equal the model's. "
+        "The fit of a classifier includes five clones. A model that cannot be packed is refused "
+        "before the fit.",
         "",
         *harness.table_lines(header, rows),
         "",
@@ -339,8 +341,8 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
     lines = [
         "## Fitted on the rows of the table",
         "",
-        "Accuracy of the model on the rows that it was fitted on and on test rows, and accuracy of "
-        "the cascade as estimated in its fit and on test rows.",
+        "The table has the accuracy of the model on the rows that it was fitted on and on test "
+        "rows, and the accuracy of the cascade as its fit estimates it and on test rows.",
         "",
         *harness.table_lines(header, rows),
         "",

@@ -299,10 +299,11 @@ def page(figures: Mapping[str, Any]) -> list[str]:
     return [
         "# Promises on real tables",
         "",
-        f"Made by `make bench-promises`: five splits of each of {len(tables)} tables, at most "
-        f"{MAX_TRAINING_ROWS} training rows, no test row twice. Prices are the tables' own, or 1 a "
-        "feature. Letters are A to M against N to Z; classes with fewer than .5 % of the rows are "
-        "left out. Differences are in points of accuracy, paired by row, ± a standard error.",
+        f"`make bench-promises` writes this page. Each of {len(tables)} tables has five splits "
+        f"with at most {MAX_TRAINING_ROWS} training rows, and no row is a test row twice. Prices "
+        "are those of the table, or 1 per feature. Letters are A to M against N to Z. Classes "
+        "with fewer than 0.5 % of the rows are left out. Differences are in points of accuracy, "
+        "paired by row, ± one standard error.",
         "",
         *_recipe_lines(tables),
         "",
@@ -334,10 +335,11 @@ def _promise_lines(tables: Mapping[str, Any]) -> list[str]:
     return [
         "## The default promise",
         "",
-        f"At most {100 * MAX_LOSS:.0f} point of accuracy less than the high-cost model: kept "
-        f"within two standard errors in {n_kept} of {len(promises)} splits. Of the other "
-        f"{len(broken_promises)}, the last lines of `gatewise train` say in {n_admitted} that the "
-        "promise was not kept. Cost is the system's in percent of the price of all features.",
+        f"The system promises at most {100 * MAX_LOSS:.0f} point of accuracy less than the "
+        f"high-cost model. It keeps this promise within two standard errors in {n_kept} of "
+        f"{len(promises)} splits. In {n_admitted} of the other {len(broken_promises)}, the last "
+        "lines of `gatewise train` say that the promise was not kept. The cost of the system is "
+        "in percent of the price of all features.",
         "",
         *harness.table_lines(header, rows),
     ]
@@ -364,8 +366,9 @@ def _model_lines(tables: Mapping[str, Any]) -> list[str]:
     return [
         "## The built-in high-cost model",
         "",
-        "Beside LightGBM as it comes, 300 extra-trees and a scaled SVM (C = 10). It is a standard "
-        f"error behind the best of the three, chosen by the test rows, on {len(tables_behind)} of "
+        "The high-cost model is compared with LightGBM with its default settings, 300 extra-trees "
+        "and a scaled SVM (C = 10). The test rows choose the best of these three, and the "
+        f"high-cost model is more than a standard error behind it on {len(tables_behind)} of "
         f"{len(tables)} tables{names_text}.",
         "",
         *harness.table_lines(header, rows),
@@ -378,10 +381,10 @@ def _recipe_lines(tables: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Ten lines by hand",
         "",
-        f"At budgets of {shares} of the price of all features, the means of both. *Few features*: "
-        "LightGBM on the most important features that the budget pays for. *Small and big*: such "
-        "a model for half of the budget, and a threshold on its probability before LightGBM on "
-        "all features. A win or a loss is a difference of more than a standard error.",
+        f"Figures are means of two budgets, {shares} of the price of all features. *Few features* "
+        "is LightGBM on the most important features that the budget pays for. *Small and big* is "
+        "such a model for half of the budget, with a threshold on its probability, before LightGBM "
+        "on all features. A win or a loss is a difference of more than one standard error.",
         "",
     ]
     outcomes = []

@@ -33,9 +33,9 @@ from benchmarks import harness
 
 PACKAGES = ("gatewise", "starlette", "uvicorn", "onnxruntime", "msgspec", "numpy")
 TARGETS: harness.Targets = {
-    "p50_ratio": ("p50 of `serve`, of the plain server's", "at most", 1.1),
-    "differing": ("rows decided otherwise than by `gatewise verify`", "at most", 0),
-    "lost": ("requests without an answer beside a killed worker", "at most", 0),
+    "p50_ratio": ("p50 of `serve` / p50 of the plain server", "at most", 1.1),
+    "differing": ("rows with another decision than `gatewise verify` computes", "at most", 0),
+    "lost": ("requests without an answer while a worker is killed", "at most", 0),
 }
 #: Requests that warm up both servers before the measurement.
 N_WARM_UP = 200
@@ -279,17 +279,17 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return [
         "# A cascade as a service",
         "",
-        "`make bench-serve` writes this page. A cascade on Breast Cancer Wisconsin is served by",
-        "`gatewise serve`; the plain server (starlette, uvicorn) runs the first stage's graph in",
-        "onnxruntime. Both get the same requests of the Open Inference Protocol, one row each that",
-        "the first stage answers, by turns.",
+        "`make bench-serve` writes this page. `gatewise serve` serves a cascade on Breast Cancer",
+        "Wisconsin. The plain server (starlette, uvicorn) runs the graph of the first stage in",
+        "onnxruntime. Both receive the same requests of the Open Inference Protocol by turns. Each",
+        "request has one row, which the first stage answers.",
         "",
         *harness.table_lines(("server", "p50, us", "p95", "p99"), latencies),
         "",
-        f"{results['compared']:,} rows, a part with noise, were compared with the decisions that",
-        f"`gatewise verify` computes. {kills['asked']:,} requests of four clients were answered",
-        f"while the worker was killed: {routes}; the slowest took",
-        f"{kills['largest_latency_ms']:.0f} ms of a deadline of {kills['deadline_ms']} ms.",
+        f"The decisions on {results['compared']:,} rows, some with noise, were compared with those",
+        "that `gatewise verify` computes. The worker was killed while four clients sent",
+        f"{kills['asked']:,} requests. The routes of the answers are: {routes}. The slowest answer",
+        f"took {kills['largest_latency_ms']:.0f} ms; the deadline was {kills['deadline_ms']} ms.",
         "",
         *harness.targets_table(TARGETS, results),
     ]

@@ -341,13 +341,17 @@ def page(results: Mapping[str, Any]) -> list[str]:
     lines = [
         "# Signals",
         "",
-        "Made by `make bench-signals`; figures in `signals.json`. Groups of the test rows are not "
-        "seen in training. Accuracy is balanced where classes are rare; ± is the standard error "
-        "over groups (0 where only one tests), averaged over the splits. Time: microseconds that "
-        "features take for one window, on average, measured on this machine. Kept: splits of which "
-        f"the loss on test rows is within the promise ({100 * MAX_LOSS:g} point), and within it "
-        "plus one standard error. Device: time taken by the price charged, too high where "
-        "the machine was busy.",
+        "`make bench-signals` writes this page from the figures in `signals.json`. No group has "
+        "both training and test rows. Accuracy is balanced if a set has rare classes. ± is the "
+        "standard error over groups, averaged over the splits; it is 0 if there is only one test "
+        "group.",
+        "",
+        "- *Time* is the mean time that the features of a window take on this machine, in "
+        "microseconds.",
+        f"- *Kept* counts the splits with a loss on test rows within the promise "
+        f"({100 * MAX_LOSS:g} point), and within the promise plus one standard error.",
+        "- *Device* is the time on a device divided by the charged price. It is too high if the "
+        "machine was busy.",
         "",
         "| set | all features | time | Gatewise | time | times less | wanted | loss, points | kept "
         "| offloaded | device |",
@@ -375,7 +379,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
             f"{np.median([cascade['device_over_charged'] for cascade in cascades]):.2f} |"
         )
     if any(figures.get("earlier") for figures in results["sets"].values()):
-        lines += ["", "\\* Of an earlier version; not run again yet."]
+        lines += ["", "\\* These figures are of an earlier version."]
     lines += ["", *_peers_table(results), "", "Sets:", ""]
     for name, figures in results["sets"].items():
         groups_text = "" if figures["groups"] is None else f" {figures['groups']} groups."
@@ -404,9 +408,11 @@ def _peers_table(results: Mapping[str, Any]) -> list[str]:
                 f"| {name} | " + " | ".join(_peer_cell(cells, method) for method in methods) + " |"
             )
     if len(lines) == 2:
-        return ["Peers were not fitted on these splits."]
-    sweep_text = f"CEGB and Adapt-GBRT by {ROUNDS['n_rounds']} rounds and few penalties"
-    caption = f"Peers, first splits, {sweep_text}: accuracy, and microseconds."
+        return ["The peers were not fitted on these splits."]
+    caption = (
+        "The next table has accuracy and microseconds on the first splits, also of peers. CEGB and "
+        f"Adapt-GBRT have {ROUNDS['n_rounds']} rounds and few penalties."
+    )
     return [caption, "", *lines]
 
 

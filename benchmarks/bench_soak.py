@@ -162,11 +162,11 @@ def page(results: Mapping[str, Any]) -> list[str]:
     lines = [
         "# A day's messages through one device and one worker",
         "",
-        f"{n_messages:,} messages in {results['seconds']:,.0f} s "
-        f"({n_messages / results['seconds']:,.0f} a second), eight at a time, every row offloaded; "
-        f"answers: {results['answers']}. Made by `make bench-soak`.",
+        f"`make bench-soak` writes this page. A device sent {n_messages:,} messages in "
+        f"{results['seconds']:,.0f} s ({n_messages / results['seconds']:,.0f} per second), eight "
+        f"at a time, and offloaded every row. The answers by route are {results['answers']}.",
         "",
-        "Memory in MB / threads / open files:",
+        "The table has memory in MB / threads / open files.",
         "",
         "| answers | device | worker | broker |",
         "| --- | --- | --- | --- |",
@@ -179,7 +179,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
         ]
         lines.append(f"| {sample['answers']:,} | {' | '.join(cells)} |")
     growth = ", ".join(f"{name} {mb:+.1f}" for name, mb in results["growth_mb"].items())
-    lines += ["", f"Memory added between a tenth of the messages and the last, in MB: {growth}."]
+    lines += ["", f"From a tenth of the messages to the last, memory grew by (MB): {growth}."]
     return lines
 
 

@@ -211,13 +211,13 @@ def page(document: Mapping[str, Any]) -> list[str]:
     return [
         "# The twin: virtual time beside a live run",
         "",
-        f"Made by `make bench-twin`; all figures are in `twin.json`. "
-        f"{document['machine']['cores']} cores shared by broker, worker, devices and the proxies "
-        f"of their links; {settings['instances_per_second']:g} instances a second over all "
-        f"devices, for {settings['seconds']:g} s a cell, the same instances at the same times in "
-        "both. Service times are those of a shorter live run on other instances. Tolerance: 10 % "
-        "of the live figure or 3 ms of a latency, 2 % of bytes and energy, none for offload rate "
-        "and accuracy.",
+        "`make bench-twin` writes this page; all figures are in `twin.json`. Broker, worker, "
+        f"devices and the proxies of their links share {document['machine']['cores']} cores. All "
+        f"devices together receive {settings['instances_per_second']:g} instances per second, for "
+        f"{settings['seconds']:g} s per cell, and both runs have the same instances at the same "
+        "times. A shorter live run on other instances measures the service times. The tolerance "
+        "of a latency is 10 % of the live figure or 3 ms, that of bytes and energy is 2 %. Offload "
+        "rate and accuracy must be equal.",
         "",
         f"All held: **{'yes' if document['held'] else 'no'}**.",
         "",

@@ -23,16 +23,20 @@ def markdown(problems: Mapping[str, Any]) -> str:
     lines = [
         "# Accuracy against cost",
         "",
-        "Made by `make bench-adapt`; the figures are in `adapt/`. Validation picks every "
-        "point, test is only reported; means over seeds, ± standard error. **Top accuracy**: the "
-        "highest of any method on test rows, and the method that is highest on validation rows "
-        "(of those without a bound of bytes). "
-        "**Cut**: share of the price of all features that is saved within 1 % absolute of that "
-        "method on validation rows. **Loss**: the difference from the top accuracy on test rows, "
-        "in points; above 1 is an overshoot. A method without a point good "
-        "enough on validation falls back to the top method at the full price: cut 0. Bold: "
-        "the highest cut. For each bound of bytes, `staged` is fitted again; the size is that of "
-        "all models of a device as C99 tables.",
+        "`make bench-adapt` writes this page from the figures in `adapt/`. Validation rows choose "
+        "every point, and test rows are only reported. Figures are means over seeds ± standard "
+        "error.",
+        "",
+        "- **Top accuracy** is the highest accuracy of any method on test rows. The method in "
+        "parentheses is the most accurate one on validation rows among those without a bound of "
+        "bytes.",
+        "- **Cut** is the share of the price of all features that a method saves while its "
+        "accuracy on validation rows is at most 1 % (absolute) below that method's. The highest "
+        "cut is bold. A method that is less accurate at all its points gets a cut of 0.",
+        "- **Loss** is the difference from the top accuracy on test rows in points. Above 1, it "
+        "exceeds what the validation rows promised.",
+        "- For each bound of bytes, `staged` is fitted again. The size is that of all models of a "
+        "device as C99 tables.",
         "",
         "| problem | seeds | top accuracy | target | " + " | ".join(_method_names(problems)) + " |",
         "| --- " * (4 + len(_method_names(problems))) + "|",
@@ -41,7 +45,7 @@ def markdown(problems: Mapping[str, Any]) -> str:
         lines.append(_overview(name, figures, _method_names(problems)))
     lines += [
         "",
-        "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which were not available.",
+        "The full MiniBooNE, Yahoo, HEPMASS and Scene15 were not available.",
     ]
     for name, figures in problems.items():
         lines += ["", *_section(name, figures)]
@@ -53,9 +57,10 @@ def bytes_markdown(problems: Mapping[str, Any]) -> str:
     lines = [
         "# Accuracy against cost within few bytes",
         "",
-        "Made by `make bench-adapt`. Share of the full price saved on test rows / accuracy lost in "
-        "points, at the point that validation chooses within 1 % of the best method; `staged` is "
-        "fitted for each size, and all models are counted as C99 tables.",
+        "`make bench-adapt` writes this page. A cell has the share of the full price that is saved "
+        "on test rows, and the accuracy that is lost, in points. Validation rows choose the "
+        "cheapest point within 1 % of the best method. `staged` is fitted for each size, and the "
+        "size of a model is that of its C99 tables.",
         "",
     ]
     rule_names = ["within_1", *BYTE_RULES.values()]
@@ -168,10 +173,10 @@ def _comparison_lines(problem_figures: Mapping[str, Any]) -> list[str]:
         rows.append([peer, *gaps, *_wins_ties_losses(comparison)])
     header = ["against", *(f"{budget:.3g}" for budget in budgets), "significant", "plain"]
     return [
-        f"`{OURS}` against each at {len(budgets)} budgets, difference of test "
-        f"{_metric(problem_figures)} in points (negative if it is less accurate). "
-        "Wins-ties-losses: significant after Holm's correction, "
-        "and by means further apart than 0.1 points.",
+        f"The table compares `{OURS}` with each method at {len(budgets)} budgets by the difference "
+        f"of test {_metric(problem_figures)} in points, which is negative if `{OURS}` is worse. "
+        "Wins-ties-losses count differences that are significant after Holm's correction, and "
+        "means that differ by more than 0.1 points.",
         "",
         *table_lines(header, rows),
     ]
@@ -187,9 +192,10 @@ def _comparison_lines_within_bytes(problem_figures: Mapping[str, Any]) -> list[s
             cells.append(", ".join([*_wins_ties_losses(comparison), worst_gap]))
         rows.append([peer, *cells])
     return [
-        f"Within each bound of bytes ({OURS} is fitted for it; other methods are included if they "
-        "fit), at the same budgets: wins-ties-losses, significant and plain, and the worst "
-        "difference in points.",
+        "The next table compares at the same budgets within each bound of bytes. "
+        f"`{OURS}` is fitted for the bound, and other methods take part with the models that fit. "
+        "A cell has the significant and the plain wins-ties-losses, and the worst difference in "
+        "points.",
         "",
         *table_lines(["against", *BYTE_RULES], rows),
     ]

@@ -49,19 +49,19 @@ def markdown(problems: Mapping[str, Any]) -> str:
     lines = [
         "# Where a simpler system is ahead",
         "",
-        f"Made by `make bench-adapt` from the figures in `adapt/`: every cell in which a simpler "
-        f"system is ahead of `{OURS}` by more than {MIN_STANDARD_ERRORS:g} standard errors of the "
-        f"difference over seeds, and by more than {100 * MIN_DIFFERENCE:g} points. *Saving*: the "
-        "share of the full price that is saved within 1 % of the best method on validation rows, "
-        "with the accuracy that this loses on test rows. *Budget*: test accuracy within a mean "
-        "cost. Validation rows choose every point.",
+        "`make bench-adapt` writes this page from the figures in `adapt/`. It lists every cell in "
+        f"which a simpler system is ahead of `{OURS}` by more than {MIN_STANDARD_ERRORS:g} "
+        f"standard errors of the difference over seeds and by more than {100 * MIN_DIFFERENCE:g} "
+        "points. *Saving* is the share of the full price that is saved within 1 % of the best "
+        "method on validation rows, with the loss of accuracy on test rows. *Budget* is the test "
+        "accuracy within a mean cost. Validation rows choose every point.",
         "",
         *_table(simpler_leads, problems, SIMPLER),
         "",
         "## Fits within few bytes",
         "",
-        f"The cells in which `{OURS}`, fitted within a bound of bytes, is ahead of the fit without "
-        "one. The bounded fit chooses among fewer shapes on the same validation rows.",
+        f"In these cells, `{OURS}` is better if it is fitted within a bound of bytes than without. "
+        "The bounded fit chooses among fewer shapes on the same validation rows.",
         "",
         *_table(bounded_leads, problems, bounded_names),
         "",

@@ -23,23 +23,22 @@ PAPER_USAGE = {
 BUDGET_PRUNE_FIGURES = {
     "prices": (
         "Figure 5: prices by the weights of a linear machine",
-        "The paper: under uniform prices cost-complexity pruning (CCP) is as good as BudgetPrune "
-        "on MiniBooNE, and drops far below it where prices differ; the sum of the prices stays 50. "
-        "Here it is behind at uniform prices as well; whether the small sample is the cause has "
-        "not been found out.",
+        "In the paper, cost-complexity pruning (CCP) is as good as BudgetPrune on MiniBooNE under "
+        "uniform prices, and far worse under different prices with the same sum, 50. Here it is "
+        "worse under uniform prices as well. We do not know whether the small sample is the cause.",
         ("by weight, ensemble", "by weight, ccp", "BudgetPrune at other prices", "CCP at them"),
     ),
     "impurities": (
         "Figure 6: entropy forests and forests by Pairs",
-        "The paper: entropy leads to higher accuracy at high costs, Pairs to lower costs; on "
-        "Forest pruned Pairs forests are better at low costs.",
+        "In the paper, entropy forests are more accurate at high costs, and forests by Pairs have "
+        "lower costs. On Forest, pruned forests by Pairs are better at low costs.",
         ("Pairs, ensemble", "entropy, ensemble", "the pruned Pairs forest", "the entropy forest"),
     ),
     "subsets": (
         "Figure 7: 20 and 120 random features per split",
-        "The paper, on Scene15, whose features are not public: k = 20 has the higher accuracy and "
-        "cost, and BudgetPrune is slightly better there; GreedyPrune does well at k = 20 and very "
-        "poorly at k = 120. 3,000 rows of CIFAR-10 with its 400 features stand in.",
+        "The paper uses Scene15, whose features are not public; we use 3,000 rows of CIFAR-10 with "
+        "400 features. In the paper, accuracy and cost are higher at k = 20, where BudgetPrune is "
+        "slightly better. GreedyPrune is good at k = 20 and very poor at k = 120.",
         ("k = 20, ensemble", "k = 120, ensemble", "BudgetPrune at k = 20", "at k = 120"),
     ),
 }
@@ -66,19 +65,19 @@ def budget_prune(section: Section, _parts: Section) -> list[str]:
     lines = [
         "## BudgetPrune's table 1 and figures 5 to 7 (NIPS 2016)",
         "",
-        f"Table 1: uses of a feature by a test row of `mbne_tiny`, counted in nodes of "
-        f"{usage['trees']} trees; means over {n_seeds} seeds ± standard deviation. The number of "
-        "features per split is chosen on validation rows. The pruning is the cheapest whose "
-        "validation error is at most 0.1 points higher.",
+        f"Table 1 counts how often a test row of `mbne_tiny` uses a feature in the nodes of "
+        f"{usage['trees']} trees. Figures are means over {n_seeds} seeds ± standard deviation. "
+        "Validation rows choose the number of features per split. The pruning is the cheapest with "
+        "a validation error that is at most 0.1 points higher.",
         "",
         *table_lines(["", "no use", "1 to 7", "more than 7", "cost", "error"], rows),
         "",
-        "The paper's shares cannot be means over all features, because a cost of 42 of 50 leaves "
-        "16 % unused: they are those of one feature, which it does not name. *One feature* is the "
-        "one whose unpruned shares are nearest to the paper's. Errors are higher because the "
-        "authors' sample has 2,000 training rows and their table used 45,523. The pruned cost "
-        "varies from seed to seed because the level is chosen on 1,000 validation rows, whose "
-        "error has a standard error of 0.9 points.",
+        "The paper's shares cannot be means over all features, because 16 % of the features are "
+        "unused at a cost of 42 of 50. They must be the shares of one feature, which the paper "
+        "does not name. *One feature* is the feature with unpruned shares nearest to these. "
+        "Errors are higher because the authors' sample has 2,000 training rows and their table "
+        "used 45,523. The pruned cost varies from seed to seed because the level is chosen on "
+        "1,000 validation rows, whose error has a standard error of 0.9 points.",
     ]
     for name, (title, claim, compared) in BUDGET_PRUNE_FIGURES.items():
         lines += ["", f"### {title}", "", claim]
@@ -112,9 +111,9 @@ def budget_rf(section: Section) -> list[str]:
         "",
         "### Figure 3: error at budgets",
         "",
-        "The paper: BudgetRF lies below ASTC and CSTC (whose code is not public) at nearly every "
-        "budget, and a high alpha is better at low costs, alpha 0 at high ones. Validation chooses "
-        "among the paper's ten alphas, random stumps, up to 40 trees.",
+        "In the paper, BudgetRF has lower errors than ASTC and CSTC (their code is not public) at "
+        "nearly every budget. A high alpha is better at low costs, and alpha 0 at high costs. "
+        "Validation rows choose among the paper's ten alphas, random stumps and up to 40 trees.",
     ]
     for problem, figure in section["figures"].items():
         points = figure["points"]
@@ -143,9 +142,10 @@ def budget_rf(section: Section) -> list[str]:
     return [
         *lines,
         "",
-        "Figure 3a is on Yahoo, whose data is licensed; MQ2008 stands in, at price 1 per feature. "
-        "The paper ranks by the summed class counts of a document's leaves; beside it, the mean of "
-        "the leaves' shares. AP@5 on test queries, at alpha 0 with exact thresholds:",
+        "The data of figure 3a, Yahoo, is licensed, so we use MQ2008 at price 1 per feature. The "
+        "paper ranks documents by the summed class counts of their leaves, and the table also has "
+        "the mean of the leaves' shares. Figures are AP@5 on test queries, at alpha 0 with exact "
+        "thresholds.",
         "",
         *table_lines(["trees", "cost of 46", "summed counts", "mean of shares"], rows),
     ]
@@ -185,33 +185,33 @@ def cegb(section: Section) -> list[str]:
         "",
         "### Figure 3a: the weight of the prices",
         "",
-        "The paper: larger weights reach similar accuracy at a much lower cost, only the largest "
-        "ends lower; a model that is trained at equal prices behaves like one at weight 0. Its "
-        "Yahoo data is licensed: MQ2008 stands in, at prices drawn from Yahoo's (sum "
-        f"{tradeoffs['total']:.0f}), means over five folds. AP@5 of test documents and, in "
-        "brackets, their mean cost at the true prices, after some numbers of rounds:",
+        "In the paper, larger weights reach similar accuracy at a much lower cost, and only the "
+        "largest weight is less accurate. A model that is trained at equal prices behaves like one "
+        "at weight 0. The paper's data, Yahoo, is licensed, so we use MQ2008 at prices drawn from "
+        f"Yahoo's (sum {tradeoffs['total']:.0f}). Cells have AP@5 on test documents and, in "
+        "brackets, the mean cost at the true prices, as means over five folds.",
         "",
         *table_lines(["", *(f"{n} rounds" for n in tradeoffs["rounds"])], rows),
         "",
-        "The standard error of AP@5 over 784 queries is about 0.01, so that scores differ by less "
-        "than it except at the largest weight. Costs fall as in the paper. Equal prices save as "
-        "well here, unlike in the paper, because most of MQ2008's features have similar uses and "
-        "any price keeps their number small.",
+        "The standard error of AP@5 over 784 queries is about 0.01. Except at the largest weight, "
+        "scores differ by less. Costs fall as in the paper. Unlike in the paper, equal prices also "
+        "save cost here, because most features of MQ2008 have similar uses and any price keeps "
+        "their number small.",
         "",
         "### Figure 4: splits with prices by feature",
         "",
-        "The paper's frames are not public. Drawn ones stand in, dark ellipses on uneven ground "
-        f"under noise: {frames['frames']} frames of {frames['size']} x {frames['size']} to learn "
-        f"from ({frames['rows']:,} pixels) and as many to report on. Four filters of blocks of "
-        "1, 2, 4 and 8 pixels a side; a split on a value that m pixels share costs 1/m. The paper: "
-        "similar accuracy at a significantly smaller cost.",
+        "The paper's frames are not public. Ours are drawn: dark ellipses on uneven ground with "
+        f"noise. {frames['frames']} frames of {frames['size']} x {frames['size']} are for training "
+        f"({frames['rows']:,} pixels), and as many are for the test. Four filters use blocks of "
+        "1, 2, 4 and 8 pixels a side, and a split on a value that m pixels share costs 1/m. The "
+        "paper reports similar accuracy at a significantly smaller cost.",
         "",
         *table_lines(
             ["weight", "SEG measure", "cost", *(f"{block} px" for block in (1, 2, 4, 8))], points
         ),
         "",
-        f"At weight {cheap_point['strength']:g} the measure is {seg_gap:+.3f} of the "
-        f"unpriced model's, at {cost_percentage:.0f} % of its cost.",
+        f"At weight {cheap_point['strength']:g}, the measure differs by {seg_gap:+.3f} from that "
+        f"of the model without prices, at {cost_percentage:.0f} % of its cost.",
     ]
 
 
@@ -236,14 +236,16 @@ def adapt(runs: Sequence[Section]) -> list[str]:
         "",
         "### Figure 2: Synthetic-1, features free",
         "",
-        "The paper shows its points only in a plot; ours have a linear border on one side and a "
-        "wave on the other. It states that both methods keep f0's accuracy with P_full 0.6 while "
-        f"simple models answer the rest. Percentages over {len(runs)} draws, least to most:",
+        "The paper shows its points only in a plot. Ours have a linear border on one side and a "
+        "wave on the other. The paper says that both methods keep the accuracy of f0 with P_full "
+        "0.6 while simple models answer the other rows. Cells have the lowest and the highest "
+        f"percentage of {len(runs)} draws.",
         "",
         *table_lines(["", "f1 on all rows", "the system", "sent to f0", "f0"], rows),
         "",
-        f"A system that sends at most 60 % is up to {largest_gap:.1f} points below f0 here. The "
-        "points are not the paper's, and each method has one fit at one penalty.",
+        f"Here, a system that offloads at most 60 % is up to {largest_gap:.1f} points less "
+        "accurate than f0. The points are not the paper's, and each method has one fit at one "
+        "penalty.",
     ]
 
 

@@ -12,15 +12,15 @@ from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
 Section = Mapping[str, Any]
 
-#: Sentences that several sections repeat: on the sample of MiniBooNE, and on the rows of Forest.
+#: Remarks on the sample of MiniBooNE and on the rows of Forest, which several sections repeat.
 SAMPLE = (
-    "`mbne_tiny` is the authors' 5,000-row sample of MiniBooNE, their table used 45,523 training "
-    "rows: its errors are higher, and its figures are not comparable with the paper's."
+    "`mbne_tiny` is the authors' sample of 5,000 rows of MiniBooNE, whereas their table used "
+    "45,523 training rows. Errors are higher on the sample and cannot be compared with the paper's."
 )
 FOREST = (
-    "Which 110,392 of Forest's 581,012 rows the papers took is not known; ours are drawn with a "
-    "fixed seed, and errors differ for it. The 2015 paper speaks of 7 cover types, its followers "
-    "of two classes: both are shown."
+    "It is not known which 110,392 of Forest's 581,012 rows the papers used. Ours are drawn with a "
+    "fixed seed, so errors differ. The paper of 2015 has 7 cover types and later papers have two "
+    "classes; both are shown."
 )
 
 
@@ -30,8 +30,9 @@ def markdown(document: Section) -> str:
     lines = [
         "# Budgeted trees",
         "",
-        "Made by `make bench-trees`; all figures and settings are in `trees.json`. Validation "
-        "picks every operating point, test is only reported. One thread; CPU seconds.",
+        "`make bench-trees` writes this page; all figures and settings are in `trees.json`. "
+        "Validation rows choose every operating point, and test rows are only reported. All "
+        "measurements have one thread, and times are CPU seconds.",
     ]
     for name, write in PAGES.items():
         if name not in sections:
@@ -39,7 +40,7 @@ def markdown(document: Section) -> str:
             continue
         lines += ["", *write(sections[name], sections)]
         if sections[name]["quick"]:
-            lines += ["", "A quick look on few rows, not a result."]
+            lines += ["", "This was a quick run on few rows."]
     versions = {
         f"{package} {version}"
         for section in sections.values()
@@ -57,9 +58,10 @@ def _timing(section: Section, _parts: Section) -> list[str]:
     lines = [
         "## What exact pruning costs",
         "",
-        f"Forest, {section['forest']['trees']} full-depth entropy trees on all features, "
-        f"{size['instances']:,} validation instances: {size['uses']:,} first uses by "
-        f"{size['purchases']:,} purchases, {size['reduced_uses']:,} after the reductions.",
+        f"Forest has {section['forest']['trees']} entropy trees of full depth on all features. "
+        f"{size['instances']:,} validation instances make {size['uses']:,} first uses of features "
+        f"in {size['purchases']:,} purchases; {size['reduced_uses']:,} uses are left after the "
+        "reductions.",
         "",
         "| | | aim | |",
         "| --- " * 4 + "|",
@@ -78,7 +80,7 @@ def _timing(section: Section, _parts: Section) -> list[str]:
         f"Objectives of the single solves and of the frontier differ by at most "
         f"{single['largest_difference']:.1e}.",
         "",
-        "One price, the reduced problem given to both, in turns:",
+        "Both solvers get the reduced problem of one price, in turns:",
         "",
         "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
         "| --- " * 5 + "|",
@@ -86,9 +88,9 @@ def _timing(section: Section, _parts: Section) -> list[str]:
     lines += [_cut_row(cut) for cut in section["cuts"]]
     lines += [
         "",
-        "OR-tools counts in integers; its cuts equal ours within that rounding. One price that "
-        "keeps half of the cost, by all solvers, on problems as large as HiGHS can solve within "
-        "150 s:",
+        "OR-tools computes with integers, and its cuts equal ours except for this rounding. The "
+        "next table has times of all solvers for one price, which keeps half of the cost. The "
+        "problems are as large as HiGHS can solve within 150 s.",
         "",
         "| trees | instances | first uses | min cut | HiGHS | Dantzig-Wolfe | primal-dual | gap |",
         "| --- " * 8 + "|",
@@ -101,14 +103,15 @@ def _timing(section: Section, _parts: Section) -> list[str]:
         verdict = "met" if ratio >= 100 else "missed"
         lines += [
             "",
-            f"On the largest that HiGHS solved ({largest['trees']} trees, {largest['instances']:,} "
-            f"instances) the cut is {ratio:.0f} times faster (aim: 100, {verdict}).",
+            f"On the largest problem that HiGHS solved ({largest['trees']} trees, "
+            f"{largest['instances']:,} instances), the cut is {ratio:.0f} times faster (aim: 100, "
+            f"{verdict}).",
         ]
     return [
         *lines,
         "",
-        "The paper (NIPS 2016) reports minutes for its CPLEX network flow where LP solvers take "
-        "hours, without figures to compare with.",
+        "The paper (NIPS 2016) says that its network flow by CPLEX takes minutes and that LP "
+        "solvers take hours. It has no figures to compare with.",
     ]
 
 
@@ -160,9 +163,9 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
     lines = [
         "## BudgetRF's table 1 and figure 3 (ICML 2015)",
         "",
-        "Share of all features that an instance acquires, in percent, and in brackets the error "
-        "of the majority vote, on test rows; means over seeds. The paper's figures are means of "
-        "10 runs.",
+        "Cells have the share of all features that an instance acquires, in percent, and in "
+        "brackets the error of the majority vote. Both are means over seeds on test rows. The "
+        "paper's figures are means of 10 runs.",
     ]
     for name, table in section["tables"].items():
         rows = next(iter(table["kinds"].values()))
@@ -194,13 +197,13 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
     return [
         *lines,
         "",
-        f"{FOREST} {SAMPLE} The paper's forests are Matlab's; ours are scikit-learn's.",
+        f"{FOREST} {SAMPLE} The paper grows its forests with Matlab, and we use scikit-learn.",
         "",
-        f"Fitting {section['seconds']['trees']} trees on {section['seconds']['rows']:,} rows: "
-        f"BudgetForest with exact thresholds, judging of all operating points included, "
-        f"{seconds['exact']:.2f} CPU s; RandomForestClassifier on all features "
-        f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). Aim, faster: "
-        f"{faster_verdict}.",
+        f"To fit {section['seconds']['trees']} trees on {section['seconds']['rows']:,} rows, "
+        f"BudgetForest with exact thresholds takes {seconds['exact']:.2f} CPU s, which includes "
+        "the figures of all operating points. RandomForestClassifier on all features takes "
+        f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). The aim is "
+        f"to be faster ({faster_verdict}).",
         *further_pages.budget_rf(section),
     ]
 
@@ -212,10 +215,11 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
     lines = [
         '## Table 1 of "Optimally pruning decision tree ensembles with feature cost" (2016)',
         "",
-        "BudgetRF's trees (alpha 0, exact thresholds), unpruned and pruned: mean cost and error on "
-        "test rows, ± standard deviation over seeds. Low and high are the cheapest prunings that "
-        "lose no more on validation than the paper's lose on its test rows; the paper matches "
-        "test errors instead, so costs at its own error levels may differ.",
+        "The table has the mean cost and error on test rows, ± standard deviation over seeds, of "
+        "BudgetRF's trees (alpha 0, exact thresholds), unpruned and pruned. Low and high are the "
+        "cheapest prunings that lose no more on validation rows than the paper's prunings lose on "
+        "its test rows. The paper matches test errors instead, so costs at its own error levels "
+        "may differ.",
     ]
     for name, table in section["tables"].items():
         lines += [
@@ -236,20 +240,22 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
             )
     lines += [
         "",
-        f"{SAMPLE} Which rows of Forest the paper took is not known. On Heart and Sonar, 10-fold "
-        "cross-validation, a fifth of each fold's training rows chooses: some 49 and 38 rows, "
-        "whose errors come in steps of 0.02 and 0.03, and that is what their levels are worth. "
-        "*On test*: each run's own test rows (27 and 21) choose instead, the cheapest that loses "
-        "no more there. Only so do Sonar's costs at the low level come out as the paper's, and "
-        "near them at the high one; it is no choice that can be made on a device.",
+        f"{SAMPLE} It is not known which rows of Forest the paper used. Heart and Sonar have "
+        "10-fold cross-validation, and a fifth of each fold's training rows chooses the prunings. "
+        "These are about 49 and 38 rows, whose errors have steps of 0.02 and 0.03, so the levels "
+        "are coarse. *On test* means that the test rows of each run (27 and 21) choose the "
+        "cheapest pruning that loses no more there. Only then do Sonar's costs equal the paper's "
+        "at the low level and come near them at the high level. A device cannot choose in this "
+        "way.",
         "",
         "## BudgetPrune's figure 2 (NIPS 2016)",
         "",
-        "Error on test rows at budgets (mean number of features on validation rows, whose costs "
-        "the prunings minimise, as in the paper). The paper has plots only; it says that on "
-        "MiniBooNE 18 features are as good as 40. The exact frontier holds the optima for all "
-        "prices, with gaps between them: a budget in a gap gets the pruning below it, where a "
-        "baseline can lead on test rows. `BudgetPrune` fills gaps with the baselines' prunings.",
+        "The tables have errors on test rows at budgets. A budget is a mean number of features on "
+        "validation rows, and the prunings minimise costs on these rows, as in the paper. The "
+        "paper has only plots and says that 18 features are as good as 40 on MiniBooNE. The exact "
+        "frontier contains the optima for all prices, with gaps between them. A budget in a gap "
+        "gets the pruning below it, and a baseline can be better on test rows. `BudgetPrune` fills "
+        "gaps with the baselines' prunings.",
     ]
     for name, figure in section["figures"].items():
         lines += _pruning_figure(name, figure)
@@ -279,9 +285,9 @@ def _pruning_figure(name: str, figure: Section) -> list[str]:
         "",
         f"Unpruned: cost {unpruned['cost']:.2f}, error {unpruned['error']:.4f}. "
         f"{aware_sentence} {ensemble_sentence} "
-        f"Over {objective['prices']} prices the objective of per-tree pruning less that of "
-        f"ensemble pruning is at least {objective['least_advantage']:.1e} (below 0 would be a "
-        "defect).",
+        f"At {objective['prices']} prices, the objective of per-tree pruning minus that of "
+        f"ensemble pruning is at least {objective['least_advantage']:.1e}; a negative number would "
+        "be a defect.",
     ]
 
 
@@ -292,9 +298,10 @@ def _cegb(section: Section, parts: Section) -> list[str]:
     lines = [
         "## CEGB's figures 2, 3 and 4 (NIPS 2017)",
         "",
-        "Error on test rows at budgets, mean cost there in brackets; trees cost nothing. The "
-        "paper has plots only: CEGB lies below GreedyMiser and BudgetPrune everywhere, and "
-        "best-first growth below breadth-first (figure 3b, on Yahoo, which is not to be had).",
+        "The tables have errors on test rows at budgets, with the mean cost in brackets. Trees "
+        "cost nothing. The paper has only plots: CEGB lies below GreedyMiser and BudgetPrune "
+        "everywhere, and best-first growth lies below breadth-first growth (figure 3b, on Yahoo, "
+        "which is not available).",
     ]
     pruned = parts.get("pruning", {}).get("figures", {})
     for name, figure in section["figures"].items():
@@ -322,9 +329,9 @@ def _cegb(section: Section, parts: Section) -> list[str]:
     return [
         *lines,
         "",
-        f"{SAMPLE} Figure 3b of the paper is on Yahoo, with other trees: where breadth-first "
-        "growth leads here, that may be why. A sweep of penalties does not land on every budget: "
-        "a method then keeps its next cheaper model.",
+        f"{SAMPLE} Figure 3b of the paper is on Yahoo, with other trees, which may be why "
+        "breadth-first growth is sometimes better here. A sweep of penalties does not reach every "
+        "budget exactly; a method then uses its next cheaper model.",
         *further_pages.cegb(section),
     ]
 
@@ -336,13 +343,14 @@ def _adapt(section: Section, _parts: Section) -> list[str]:
     lines = [
         "## Adapt's figures 2, 4 and 5 (NIPS 2017)",
         "",
-        "Error on test rows at budgets, mean cost there in brackets. A forest of 40 entropy trees "
-        "is f0 of Adapt, and BudgetPrune prunes the same forest; an offloaded instance pays for "
-        "the features on its own paths through f0, or for all where f0 is a support vector "
-        "machine. First-order trees of depth 4 and the paper's own gate. The paper has plots only: "
-        "Adapt-GBRT keeps the forest's accuracy longer than BudgetPrune and lies above "
-        "GreedyMiser; on Letters Adapt-GBRT before the machine is best, then before the forest, "
-        "and Adapt-LIN lies above the L1 baseline.",
+        "The tables have errors on test rows at budgets, with the mean cost in brackets. A forest "
+        "of 40 entropy trees is the high-cost model f0 of Adapt, and BudgetPrune prunes the same "
+        "forest. An offloaded instance pays for the features on its own paths through f0, or for "
+        "all features if f0 is a support vector machine. Adapt-GBRT has first-order trees of "
+        "depth 4 and the paper's gate. The paper has only plots: Adapt-GBRT keeps the forest's "
+        "accuracy longer than BudgetPrune and is more accurate than GreedyMiser. On Letters, "
+        "Adapt-GBRT before the support vector machine is best and Adapt-GBRT before the forest is "
+        "second, and Adapt-LIN is more accurate than the L1 baseline.",
     ]
     for name, figure in section["figures"].items():
         curves = figure["curves"]
@@ -360,8 +368,9 @@ def _adapt(section: Section, _parts: Section) -> list[str]:
         if cost is not None:
             share = 100 * (1 - cost / figure["f0_cost"])
             lines.append(
-                f"Within 1 % of the forest's accuracy it saves {share:.0f} % of the forest's own "
-                f"{figure['f0_cost']:.1f} features (the paper's: {100 * ADAPT_CUTS[name]:.0f} %)."
+                f"Within 1 % of the forest's accuracy, Adapt-GBRT saves {share:.0f} % of the "
+                f"{figure['f0_cost']:.1f} features that the forest acquires (in the paper: "
+                f"{100 * ADAPT_CUTS[name]:.0f} %)."
             )
     return [*lines, "", SAMPLE, *further_pages.adapt(section["synthetic"])]
 

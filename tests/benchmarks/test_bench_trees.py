@@ -174,7 +174,7 @@ def test_quick_run_writes_all_parts_into_one_page(tmp_path):
                 # both are rounded in the document
                 assert point is None or point["val_cost"] <= budget + 1e-5
     page = (tmp_path / "trees.md").read_text()
-    assert page.count("A quick look on few rows") == 5
+    assert page.count("This was a quick run on few rows.") == 5
     assert "The part `timing` has not been run." in page
     assert "BudgetPrune: entropy forest, pruned as an ensemble" in page
     for heading in ("Figure 2: Synthetic-1", "Figure 3a", "Figure 4", "Figure 7"):
