@@ -243,11 +243,16 @@ def exposed_metrics(tmp_path_factory):
     from gatewise_edge.service.edge_metrics import EdgeMetrics
 
     path = small_bundle.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
-    with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
+    kept = path.parent / "kept"
+    with (
+        MosquittoBroker() as broker,
+        Worker(path, broker.url, keep=kept) as worker,
+        Device(path) as device,
+    ):
         updater = SimpleNamespace(counters={"taken": 0})
         text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
-    open_folder(path.parent / "kept").add(make_archived_rows(20), FACTS, NOW)
-    text += true_figures.metrics_text(true_figures.monitor(path.parent / "kept")).encode()
+    open_folder(kept).add(make_archived_rows(20), FACTS, NOW)
+    text += true_figures.metrics_text(true_figures.monitor(kept)).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
