@@ -6,11 +6,13 @@ A stream yields batches of consecutive samples, errors, and marks of lost sample
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -219,7 +221,7 @@ class LineReader:
         self._columns = [positions[0] for positions in positions_by_channel]
         for position in set(range(len(cells))).difference(self._columns):
             _LOG.info(
-                "%s: the times are read from the column %r, in %s",
+                "%s: the times are read from the column %r (numbers in %s)",
                 self._source_name,
                 cells[position],
                 self._time_unit,
@@ -234,18 +236,29 @@ class LineReader:
             raise ValueError(f"{len(cells)} cells; give {expected_cells}")
         if self._columns is not None and len(cells) != self._n_header_cells:
             raise ValueError(f"{len(cells)} cells, but the header has {self._n_header_cells}")
-        if not all(map(_is_number, cells)):
-            raise ValueError(f"{line[:40]!r} has a cell that is not a number")
-        numbers = [float(cell) for cell in cells]
         columns = self._columns or range(len(cells) - n_channels, len(cells))
-        values = np.array([numbers[position] for position in columns], np.float32)
+        sample_cells = [cells[position] for position in columns]
+        if not all(map(_is_number, sample_cells)):
+            raise ValueError(f"{line[:40]!r} has a cell that is not a number")
+        values = np.array([float(cell) for cell in sample_cells], np.float32)
         values = values.reshape(1, *self._shape)
         if len(cells) == n_channels:
             return Samples(values)
         (time_cell,) = (cell for position, cell in enumerate(cells) if position not in columns)
-        if not np.isfinite(float(time_cell)):
-            raise ValueError(f"{time_cell!r} is not a time")
-        return Samples(values, float(time_cell) * TIME_UNITS[self._time_unit])
+        return Samples(values, self._read_time(time_cell))
+
+    def _read_time(self, cell: str) -> float:
+        """Read a time in seconds; ValueError if it is neither a number nor in ISO 8601."""
+        if not _is_number(cell):
+            try:
+                time = datetime.fromisoformat(cell.strip())
+            except ValueError:
+                raise ValueError(f"{cell!r} is not a time: give a number, or ISO 8601") from None
+            # A time without a zone may be a local time, but only differences matter.
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        if not math.isfinite(float(cell)):
+            raise ValueError(f"{cell!r} is not a time")
+        return float(cell) * TIME_UNITS[self._time_unit]
 
 
 def _split_cells(line: str) -> list[str]:

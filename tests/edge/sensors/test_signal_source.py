@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import struct
 import sys
 import wave
@@ -279,7 +280,24 @@ def test_column_that_is_read_as_the_time_is_logged(tmp_path, caplog):
     path.write_text("acc_x,acc_y,temperature\n" + "1,2,20.5\n" * LENGTH)
     (error,), _ = read_instances(path)
     assert "the times of the samples do not advance" in str(error)
-    assert "the times are read from the column 'temperature', in s" in caplog.text
+    assert "the times are read from the column 'temperature' (numbers in s)" in caplog.text
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
+def test_times_may_be_in_iso_8601(zone, tmp_path):
+    start = datetime.datetime(2026, 3, 29, 1, 59, 59)  # in Europe the next second is 3 o'clock
+    rows = [
+        f"{(start + datetime.timedelta(seconds=time)).isoformat()}{zone},{x},{y}\n"
+        for time, (x, y) in zip(TIMES, COUNTS, strict=True)
+    ]
+    del rows[3 * LENGTH]
+    path = tmp_path / "r.csv"
+    path.write_text("time,x,y\n" + "".join(rows))
+    windows, counts = read_instances(path)
+    assert (len(windows), counts["gaps"], counts["bad_samples"]) == (9, 1, 0)
+    path.write_text("time,x,y\n29.3.2026 2:00,1,2\n" + "".join(rows))
+    error = read_instances(path)[0][0]
+    assert "line 2: '29.3.2026 2:00' is not a time: give a number, or ISO 8601" in str(error)
 
 
 def test_cells_may_have_quotes(tmp_path):
