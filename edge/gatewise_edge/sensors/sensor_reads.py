@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTask, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Reading
+
+_LOG = logging.getLogger(__name__)
 
 #: Number of instances that may wait in vain for a read. Later instances do not wait for it, and so
 #: have time for the cloud.
@@ -239,7 +242,9 @@ class BoundSensors:
         for feature, sensor in self._sensors.items():
             if sensor.name == sensor_name:
                 if feature == sensor.features[0]:  # a sensor of several features counts once
-                    sensor.state.counts.late += 1
+                    n_late = sensor.state.counts.late = sensor.state.counts.late + 1
+                    if n_late & (n_late - 1) == 0:  # the 1st, 2nd, 4th, 8th and so on
+                        _LOG.warning("%s (late instances so far: %d)", error, n_late)
                     sensor.state.counts.hung += is_abandoned
                     sensor.state.n_futile_waits += 1
                 reading.failures[feature] = error

@@ -263,7 +263,7 @@ def test_largest_float32_values_are_allowed_and_infinity_is_not(n_features):
 
 
 @pytest.mark.parametrize("has_timeout", [False, True], ids=["deadline", "sensor's timeout"])
-def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
+def test_blocking_sensor_is_abandoned(make_sensors, has_timeout, caplog):
     may_return = threading.Event()
     age = FlakySensor(0, 50.0)
     ecg = FlakySensor(0, lambda: may_return.wait(60) and 2.0)
@@ -289,6 +289,10 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
     assert (age.n_reads, ecg.n_reads) == (3, 1)
     assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
     assert sensors.hung_sensors == ("ecg",)
+    assert caplog.messages == [
+        "sensor 'ecg' did not answer in time (late instances so far: 1)",
+        "sensor 'ecg' did not answer in time (late instances so far: 2)",
+    ]
     assert sensors.trouble == "sensor 'ecg' does not return"
     may_return.set()
     wait_until(lambda: not sensors.hung_sensors, "the sensor", 60)
