@@ -30,6 +30,8 @@ from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 #: File name endings of tables.
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
+#: File name endings of arrays.
+ARRAY_SUFFIXES: Final = (".npy", ".npz")
 #: Largest size of one JSON line in bytes. A stream without line ends must not fill the memory.
 _MAX_LINE_BYTES: Final = 2**20
 #: Seconds before a function that failed is called again; doubled each time, up to a second.
@@ -65,7 +67,7 @@ def open_source(
     suffix = Path(source_name).suffix.lower()
     if suffix in TABLE_SUFFIXES:
         return _from_table(source_name, reader, encoder)
-    if suffix in (".npy", ".npz"):
+    if suffix in ARRAY_SUFFIXES:
         if encoder is not None:
             raise InputError(
                 f"--data {source_name}: the bundle takes raw columns; give a .csv or .parquet file"

@@ -11,7 +11,7 @@ from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError, not_installed
 from gatewise.formats import read_bytes
 from gatewise_edge.link.topics import answers_topic
-from gatewise_edge.sensors.data_source import TABLE_SUFFIXES, open_source
+from gatewise_edge.sensors.data_source import ARRAY_SUFFIXES, TABLE_SUFFIXES, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.signal_source import open_signal
 from gatewise_edge.service.home_assistant import check_discovery_names
@@ -161,7 +161,7 @@ def serve_metrics(
 
 def open_answer_log(path: Path, data_option: str) -> AnswerLog:
     """Open the answer log of ``--resume``; `data_option` must be a file with row numbers."""
-    if Path(data_option).suffix.lower() not in TABLE_SUFFIXES:
+    if Path(data_option).suffix.lower() not in (*TABLE_SUFFIXES, *ARRAY_SUFFIXES):
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
     log = AnswerLog(path, Path(data_option))
     if log.answered_rows:

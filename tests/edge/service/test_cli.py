@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gatewise.cli import main
@@ -373,6 +374,14 @@ def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
     )
     output = run_python(code, "edge", bundle.path, stdin_text=SURE_LINE)
     assert json.loads(output)["route"] == "edge"
+
+
+def test_rows_of_an_array_are_resumed(bundle, tmp_path):
+    np.save(tmp_path / "rows.npy", np.eye(6)[:3])
+    options = ("--data", tmp_path / "rows.npy", "--resume", tmp_path / "answers.jsonl")
+    run_in_process("edge", bundle.path, *options, "--limit", 1)
+    completed = run_in_process("edge", bundle.path, *options)
+    assert [line["row"] for line in read_answers(completed)] == [1, 2], completed.stderr
 
 
 def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
