@@ -306,11 +306,15 @@ def test_a_single_score_column_belongs_to_the_second_named_label():
     ("settings", "shape", "message"),
     [
         ({"low_cost_model": None}, (60, 3), "low_cost_model must be a fitted classifier"),
-        ({"low_cost_model": LogisticRegression()}, (60, 3), "is not a fitted classifier"),
+        (
+            {"low_cost_model": LogisticRegression()},
+            (60, 3),
+            "cross-validation need FrozenEstimator",
+        ),
         ({"low_cost_model": "nowhere.onnx"}, (60, 3), "file nowhere.onnx does not exist"),
         ({"low_cost_model": b"?"}, (60, 3), "is not a usable ONNX file"),
         ({}, (60, 300, 300), "90000 values; at most 65535"),
-        ({}, (30, 3), "30 rows are too few"),
+        ({}, (30, 3), "30 rows, but a threshold needs at least 40"),
         ({}, (60,), "shape"),
         ({"classes": ["a", "b"]}, (60, 3), "classes must be 3 different labels"),
         ({"low_cost_model": "fixed"}, (60, 3), "free first dimension"),

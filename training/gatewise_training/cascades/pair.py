@@ -17,6 +17,7 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.errors import InputError, one_line
+from gatewise.formats import plural
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
@@ -333,7 +334,8 @@ class PairCascade(CascadeClassifier):
         """Read the rows of the fit, and set the shape and type of instances from them."""
         self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < MIN_ROWS:
-            raise InputError(f"{len(x)} rows are too few to learn a threshold; give {MIN_ROWS}")
+            rows = plural(len(x), "row")
+            raise InputError(f"{rows}, but a threshold needs at least {MIN_ROWS}: give more rows")
         spec = self.instance_
         self.n_features_in_ = x.shape[1]
         # all values of an array have one range

@@ -49,7 +49,7 @@ def check_fitted(model: Estimator, model_name: str) -> None:
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
             f"{model_name} is not a fitted classifier but a {type(model).__name__}: fit it first, "
-            "or give an ONNX file"
+            "or give an ONNX file; clone() and cross-validation need FrozenEstimator(model)"
         )
 
 
