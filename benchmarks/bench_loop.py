@@ -1,12 +1,12 @@
 """Measure the feedback loop of labels: estimates, alarms, the archive, and accuracy after a refit.
 
-    python -m benchmarks.bench_loop [--quick] [--only monitor,alarm,thinning,kills,refit]
+    python -m benchmarks.bench_loop [--quick] [--only monitor,alarm,glide,thinning,kills,refit]
 
 In the loop, workers archive offloaded and audited instances, some of them get a label, the labels
 estimate the true accuracy and may raise an alarm, and the model is refitted with them. The parts
-are: coverage and width of the intervals of the accuracy (monitor), rates of alarms (alarm), size of
-an archive with a bound (thinning), its shards after SIGKILL (kills), and the accuracy after a shift
-and a refit (refit).
+are: coverage and width of the intervals of the accuracy (monitor), rates of alarms (alarm), the
+same of GLIDE where it can be imported (glide), size of an archive with a bound (thinning), its
+shards after SIGKILL (kills), and the accuracy after a shift and a refit (refit).
 
 Finished refits are cached in .bench-cache/loop until the code changes, so that an interrupted run
 continues. The results are loop.json and loop.md in benchmarks/results; ``--quick`` writes them into
@@ -24,11 +24,12 @@ from benchmarks.data.loop_refits import N_SEEDS, SETS, refit_case
 from benchmarks.loop.alarms import measure_alarms
 from benchmarks.loop.archives import measure_kills, measure_thinning
 from benchmarks.loop.estimates import measure_estimates
+from benchmarks.loop.glide_peer import measure_glide
 from benchmarks.loop.page import write_page
 from gatewise.console import note
 
 PACKAGES = ("gatewise", "numpy", "pyarrow", "scikit-learn")
-PARTS = ("monitor", "alarm", "thinning", "kills", "refit")
+PARTS = ("monitor", "alarm", "glide", "thinning", "kills", "refit")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -36,6 +37,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     parts = {
         "monitor": lambda: measure_estimates(40 if options.quick else 500),
         "alarm": lambda: measure_alarms(20 if options.quick else 200),
+        "glide": lambda: measure_glide(*((40, 20) if options.quick else (500, 200))),
         "thinning": lambda: measure_thinning(200_000 if options.quick else 10_000_000),
         "kills": lambda: measure_kills(3 if options.quick else 200),
         "refit": lambda: measure_refits(1 if options.quick else N_SEEDS),

@@ -60,7 +60,24 @@ def measure_alarms(n_streams: int) -> dict[str, Any]:
 
 
 def _measure_rates(n_streams: int, draw_week: DrawWeek, accuracy: float) -> dict[str, float]:
-    """Measure the share of streams with an alarm, at the tolerated error rate and above it."""
+    """Measure the rates of this project's alarm."""
+    return alarm_rates(
+        n_streams,
+        accuracy,
+        lambda seed, loss, tolerated_rate, max_sent: _has_alarm(
+            seed, draw_week, loss, tolerated_rate, max_sent
+        ),
+    )
+
+
+def alarm_rates(
+    n_streams: int, accuracy: float, has_alarm: Callable[[int, float, float, int], bool]
+) -> dict[str, float]:
+    """Measure the share of streams with an alarm, at the tolerated error rate and above it.
+
+    `has_alarm` takes the seed of a stream, its loss of accuracy, the tolerated error rate and the
+    largest number of sent instances.
+    """
     tolerated_rate = 1 - accuracy + TOLERANCE
     rates = {}
     for name, loss, max_sent in (
@@ -69,9 +86,7 @@ def _measure_rates(n_streams: int, draw_week: DrawWeek, accuracy: float) -> dict
         ("found_within_10000", TOLERANCE + LOSS, 10_000),
     ):
         # the same streams of random numbers for each rate
-        n_alarms = sum(
-            _has_alarm(seed, draw_week, loss, tolerated_rate, max_sent) for seed in range(n_streams)
-        )
+        n_alarms = sum(has_alarm(seed, loss, tolerated_rate, max_sent) for seed in range(n_streams))
         rates[name] = n_alarms / n_streams
     return rates
 

@@ -63,20 +63,30 @@ def _measure_stream(
     N_WIDTH_LABELS of the interval and of one from labels alone.
     """
     rows, is_right = drawn_stream(rng, N_INSTANCES, accuracy).archive(rng)
-    probability, _ = choice_probabilities(rows, LABEL_COUNTS[-1], rng)
-    # An instance is among the share s of the labels if its number is below s, which has the
-    # probability s times that of the choice. The minimum avoids a division by 0.
-    label_order = rng.random(len(rows)) / np.maximum(probability, 1e-12)
+    probability, label_number = label_numbers(rows, rng)
     is_covered = []
     widths = (np.nan, np.nan)
     for n_labels in LABEL_COUNTS:
         share = n_labels / LABEL_COUNTS[-1]
-        estimate = _estimate_accuracy(rows, is_right, label_order < share, probability * share)
+        estimate = _estimate_accuracy(rows, is_right, label_number < share, probability * share)
         is_covered.append(bool(estimate.low <= truth <= estimate.high))
         if n_labels == N_WIDTH_LABELS:
             by_labels = _estimate_by_labels(rows, is_right, rng)
             widths = estimate.high - estimate.low, by_labels.high - by_labels.low
     return is_covered, widths
+
+
+def label_numbers(
+    rows: ArchivedRows, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Choose the largest number of labels: probability and random number of each instance.
+
+    An instance is among the share s of the labels if its number is below s, which has the
+    probability s times that of the choice.
+    """
+    probability, _ = choice_probabilities(rows, LABEL_COUNTS[-1], rng)
+    # the maximum avoids a division by 0
+    return probability, rng.random(len(rows)) / np.maximum(probability, 1e-12)
 
 
 def _estimate_by_labels(

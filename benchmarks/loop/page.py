@@ -29,6 +29,8 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
         lines += ["## Estimates of the accuracy", "", *_estimate_lines(results["monitor"]), ""]
     if "alarm" in results:
         lines += ["## Alarm", "", *_alarm_lines(results["alarm"]), ""]
+    if results.get("glide"):
+        lines += ["## GLIDE on the same streams", "", *_glide_lines(results["glide"]), ""]
     for name in ("thinning", "kills"):
         if name in results:
             pairs = [[key.replace("_", " "), f"{v:.6g}"] for key, v in results[name].items()]
@@ -92,6 +94,39 @@ def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
         "",
         *harness.table_lines(header, rows),
     ]
+
+
+def _glide_lines(results: Mapping[str, Any]) -> list[str]:
+    """Tables of GLIDE's intervals and alarms."""
+    interval_rows = [
+        [
+            f"{record['accuracy']:.0%}",
+            *(f"{share:.1%}" for share in record["coverage"]),
+            f"{record['at_all_looks']:.1%}",
+            f"{record['width']:.3f}",
+        ]
+        for record in results["estimates"]
+    ]
+    looks = [f"{n} labels" for n in LABEL_COUNTS]
+    rate_names = ("false_alarms", "found_within_2000", "found_within_10000")
+    alarm_rows = [
+        [title, *(f"{results[key][name]:.0%}" for name in rate_names)]
+        for key, title in (("letters", "Letters"), ("drawn", "simulated"))
+    ]
+    return [
+        "Coverage and width of GLIDE's active statistical inference with the same labels and "
+        "probabilities. Its 95 % intervals are for one look.",
+        "",
+        *harness.table_lines(["f0", *looks, "at all looks", f"width at {N_WIDTH_LABELS}"],
+                             interval_rows),
+        "",
+        "Alarms of its monitor (AsymptoticPPRM) at the level 0.05, with as many labels a week, "
+        "drawn at random from the same rows.",
+        "",
+        *harness.table_lines(
+            ["stream", "false alarms", "detected within 2000 sent", "within 10000"], alarm_rows
+        ),
+    ]  # fmt: skip
 
 
 def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
