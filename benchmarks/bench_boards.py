@@ -63,7 +63,7 @@ AVR = "atmega1284p"
 
 TARGETS: harness.Targets = {
     "differing": (
-        "adversarial rows decided otherwise than in Python, on any machine",
+        "adversarial rows with another decision than in Python, on all machines",
         "at most",
         0,
     ),

@@ -37,19 +37,15 @@ N_QUICK_ROWS = 400
 """Training rows of a quick run."""
 
 TARGETS: dict[str, tuple[str, str, float]] = {
-    "round_trip_over_echo": ("round trip over the broker's own echo", "at most", 2.5),
-    "share_of_onnxruntime": ("instances a second over onnxruntime's alone", "at least", 0.6),
-    "share_of_echo": ("messages a second over a bare responder's", "at least", 0.6),
+    "round_trip_over_echo": ("round trip / echo of the broker", "at most", 2.5),
+    "share_of_onnxruntime": ("instances per second / those of onnxruntime", "at least", 0.6),
+    "share_of_echo": ("messages per second / those of a bare responder", "at least", 0.6),
     "p99_over_bound": (
-        "p99 at half load over the larger of 5 p50 and a bare responder's p99",
+        "p99 at half load / the larger of 5 p50 and the p99 of a bare responder",
         "at most",
         1.0,
     ),
-    "share_with_archive": (
-        "instances a second with an archive over those without",
-        "at least",
-        0.95,
-    ),
+    "share_with_archive": ("instances per second with an archive / without", "at least", 0.95),
 }
 
 
@@ -87,7 +83,7 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         svm_trip_seconds: list[float] = []
         model_rates: list[float] = []
         worker_rates: list[float] = []
-        # one worker, in turns with the broker's echo and with onnxruntime
+        # measure one worker, the broker's echo and onnxruntime in turn
         with _run_workers([svm_path, linear_path], broker.url, 1):
             for name in ("svm", "linear"):
                 client.time_turns(payloads(X, 1, 50, model=name))
@@ -149,7 +145,7 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         figures["by_workers"] = {
             str(n_workers): _summarise_rates(rates_by_workers[n_workers]) for n_workers in (1, 2)
         }
-        # five times the messages, so that shards are written meanwhile
+        # five times the messages, because the archive must write shards during the measurement
         figures |= _measure_archive(client, svm_path, broker.url, X, 5 * n_batches, n_turns=n_turns)
     figures["round_trip_over_echo"] = round(
         float(np.median(trip_seconds) / np.median(echo_seconds)), 2
@@ -167,10 +163,10 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
 def _measure_archive(
     client: LoadClient, path: Path, url: str, X: Any, n_batches: int, *, n_turns: int
 ) -> dict[str, Any]:
-    """Measure the instances a second of a worker with an archive and without one, in turns."""
+    """Measure the instances per second of a worker with an archive and without one, in turn."""
     rates: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(n_turns):
-        # the order alternates, so that neither always follows the other
+        # the order alternates, because a run may affect the next one
         for has_archive in (False, True) if turn % 2 else (True, False):
             options = ("--keep", str(path.with_name("archive"))) if has_archive else ()
             with _run_workers([path], url, 1, options):
@@ -267,15 +263,14 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "",
         *harness.targets_table(TARGETS, results),
     ]
+    half_load = figures["half_load"]
     latencies = {
-        "the broker's echo, bare client": figures["echo_us"],
-        "a bare client in a process of its own that sends the request back": figures["bare_us"],
+        "a bare client that receives its own message from the broker": figures["echo_us"],
+        "another process with a bare client that returns the request": figures["bare_us"],
         "a request of one instance, linear model": figures["round_trip_us"],
-        "the same, support vector machine": figures["round_trip_svm_us"],
-        f"16 instances, {figures['half_load']['messages_per_second']:g} messages/s": figures[
-            "half_load"
-        ],
-        "the same by the bare client": figures["bare_half_load"],
+        "a request of one instance, support vector machine": figures["round_trip_svm_us"],
+        f"16 instances, {half_load['messages_per_second']:g} messages per second": half_load,
+        "16 instances at the same rate, bare client": figures["bare_half_load"],
     }
     header = ("one at a time, QoS 1, us", "p50", "p95", "p99")
     rows = [
@@ -289,10 +284,10 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "the bare client, 1 in a message": figures["bare_single_per_second"],
         "one worker process, 16 in a message": figures["by_workers"]["1"],
         "two worker processes, 16 in a message": figures["by_workers"]["2"],
-        "one worker without an archive, in turns with the next": figures["no_archive_per_second"],
+        "one worker without an archive, in turn with the next": figures["no_archive_per_second"],
         "one worker with an archive (`--keep`)": figures["archive_per_second"],
     }
-    header = ("instances a second", "median", "low", "high")
+    header = ("instances per second", "median", "low", "high")
     rows = [(title, *(str(rate[key]) for key in header[1:])) for title, rate in rates.items()]
     return [*lines, "", *harness.table_lines(header, rows)]
 

@@ -254,11 +254,11 @@ def page(results: Mapping[str, Any]) -> list[str]:
     lines = [
         "# Guarantees",
         "",
-        f"Letters; {settings['resamplings']} calibration sets of {settings['calibration_rows']:,} "
-        f"rows each certify a bound with confidence {settings['confidence']:g}. Violated: share of "
-        "the sets whose point breaks the bound on the whole pool. Unused: part of the bound that "
-        "the points leave; binomial: the same of the best test of a plain rate. "
-        "`make bench-guarantee` writes this page.",
+        f"`make bench-guarantee` writes this page. {settings['resamplings']} calibration sets of "
+        f"Letters with {settings['calibration_rows']:,} rows each certify a bound with confidence "
+        f"{settings['confidence']:g}. *Violated* is the share of the sets with a point that breaks "
+        "the bound on the whole pool. *Unused* is the part of the bound that the points do not "
+        "use, and *binomial* is the part that the best test of a plain rate does not use.",
     ]
     for name, system in results["systems"].items():
         violation_bound = system["cases"][0]["violated_at_most"]

@@ -281,7 +281,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "",
         "`make bench-serve` writes this page. `gatewise serve` serves a cascade on Breast Cancer",
         "Wisconsin. The plain server (starlette, uvicorn) runs the graph of the first stage in",
-        "onnxruntime. Both receive the same requests of the Open Inference Protocol by turns. Each",
+        "onnxruntime. Both receive the same requests of the Open Inference Protocol in turn. Each",
         "request has one row, which the first stage answers.",
         "",
         *harness.table_lines(("server", "p50, us", "p95", "p99"), latencies),

@@ -209,7 +209,7 @@ def page(document: Mapping[str, Any]) -> list[str]:
         for row in cell["rows"]
     ]
     return [
-        "# The twin: virtual time beside a live run",
+        "# The twin: virtual time compared with a live run",
         "",
         "`make bench-twin` writes this page; all figures are in `twin.json`. Broker, worker, "
         f"devices and the proxies of their links share {document['machine']['cores']} cores. All "

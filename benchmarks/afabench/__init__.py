@@ -1,1 +1,1 @@
-"""AFABench's pipeline with the project's methods beside its own; its code is run, not copied."""
+"""AFABench's pipeline, run with this project's methods and its own; no code of it is copied."""

@@ -22,7 +22,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_edge.link import wire
 
-#: Time for one response; the worker has stopped if none arrives for so long.
+#: Time without a response after which the worker is assumed to have stopped.
 _RESPONSE_TIMEOUT_S = 60.0
 
 

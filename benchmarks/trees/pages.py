@@ -80,7 +80,7 @@ def _timing(section: Section, _parts: Section) -> list[str]:
         f"Objectives of the single solves and of the frontier differ by at most "
         f"{single['largest_difference']:.1e}.",
         "",
-        "Both solvers get the reduced problem of one price, in turns:",
+        "Both solvers get the reduced problem of one price in turn:",
         "",
         "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
         "| --- " * 5 + "|",

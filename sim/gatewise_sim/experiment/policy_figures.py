@@ -298,7 +298,7 @@ class PolicyFigures:
     def _count_by_latency(self) -> LatencyHistogram:
         """Count instances by latency, in ten bins per decade.
 
-        Bin k contains latencies from 10^(k / 10) ms up to the begin of bin k + 1. The histogram
+        Bin k contains latencies from 10^(k / 10) ms up to the start of bin k + 1. The histogram
         begins with the lowest bin that has an instance.
         """
         answers = self.run.answers
