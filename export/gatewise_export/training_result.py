@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyReport
-from gatewise_export.bundle.manifest_records import ClassLabel
 from gatewise_export.training_data import Split, feature_table
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_training.cascades.base import BudgetedClassifier
@@ -98,7 +97,8 @@ class TrainingRun:
                 answers, high_cost_model.predict_proba(feature_rows)
             )
         groups = self.data.groups
-        majority_class = self._majority_class()
+        classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
+        majority_class = classes.tolist()[int(counts.argmax())]
         return {
             "rows": len(y),
             "majority": {"class": majority_class, "share": float(np.mean(y == majority_class))},
@@ -111,12 +111,6 @@ class TrainingRun:
             },
             "cloud_only": cloud_only,
         }
-
-    def _majority_class(self) -> ClassLabel:
-        """Find the class with the most training rows."""
-        classes, counts = np.unique(self.data.y[self.split.training], return_counts=True)
-        label: ClassLabel = classes.tolist()[int(counts.argmax())]
-        return label
 
     def check_promise(self) -> PromiseCheck:
         """Check the goal and the bounds of the settings on the test rows."""

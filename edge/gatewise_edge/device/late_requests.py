@@ -76,7 +76,7 @@ class LateRequests:
     """
 
     def __init__(self, store: UnsentStore, on_correction: OnCorrection | None = None) -> None:
-        self.on_correction = on_correction
+        self._on_correction = on_correction
         self._store = store
         self._unwritten_instances: deque[_AnsweredInstance] = deque()
         self._condition = threading.Condition()
@@ -243,13 +243,13 @@ class LateRequests:
         """Call `on_correction` with the late answer to a fallback."""
         mark = request.audit
         classes = self._classes_by_version.get((request.model, request.version))
-        if self.on_correction is None or mark is None:
+        if self._on_correction is None or mark is None:
             return
         # After a restart the labels of a replaced version are unknown.
         if classes is None or len(classes) != response.probabilities.shape[1]:
             return
         # Probabilities are rounded as in the lines of answers.
-        self.on_correction(
+        self._on_correction(
             {
                 "request": request.id.hex(),
                 "label": classes[int(response.labels[0])],

@@ -227,25 +227,16 @@ def _open_device(
     stack: ExitStack,
 ) -> Device:
     """Open the device with the first usable bundle, and state its release on the link."""
-    late_requests = _open_late_requests(settings, link, stack)
+    on_correction = None
+    if link is not None and settings.corrections is not None:
+        on_correction = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
+    late_requests = make_late_requests(settings, on_correction)
     column_names = bundles[-1].manifest.column_names
     make_device = partial(_make_device, settings, link, late_requests, sensors, column_names)
     device = stack.enter_context(make_with_first_usable(make_device, bundles))
     if link is not None:
         link.set_status(device.bundle.manifest.release)
     return device
-
-
-def _open_late_requests(
-    settings: EdgeSettings, link: MqttLink | None, stack: ExitStack
-) -> LateRequests | None:
-    """Make the late requests and publish their corrections."""
-    late_requests = make_late_requests(settings)
-    if late_requests is not None and link is not None and settings.corrections is not None:
-        late_requests.on_correction = stack.enter_context(
-            AnswerPublisher(link, settings.corrections)
-        ).write
-    return late_requests
 
 
 def _make_filter(settings: EdgeSettings, *, has_classes: bool) -> MajorityFilter | None:

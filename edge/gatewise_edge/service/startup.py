@@ -23,7 +23,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.late_requests import LateRequests
+    from gatewise_edge.device.late_requests import LateRequests, OnCorrection
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.status_server import StatusServer
@@ -123,8 +123,10 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
     return link
 
 
-def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
-    """Open the file of ``--keep-unsent``, if any."""
+def make_late_requests(
+    settings: EdgeSettings, on_correction: OnCorrection | None
+) -> LateRequests | None:
+    """Open the file of ``--keep-unsent``, if any; `on_correction` gets the late answers."""
     if settings.keep_unsent is None:
         return None
     from gatewise_edge.device.late_requests import LateRequests
@@ -135,7 +137,7 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
         max_bytes=read_bytes("keep_unsent_bytes", settings.keep_unsent_bytes),
         max_age_s=86_400.0 * settings.keep_unsent_days,
     )
-    return LateRequests(store)
+    return LateRequests(store, on_correction)
 
 
 def serve_metrics(

@@ -287,22 +287,18 @@ def _stage_outputs(
     bundle: Bundle, stage_spec: StageSpec, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
     """Run a stage on rows of its inputs; also return the inputs that a lazy stage acquires."""
-    if stage_spec.kind == "graph":
-        assert stage_spec.graph is not None
-        # one row at a time, as on devices, because runs of many rows may sum in another order
-        return run_graph(
-            bundle.read(stage_spec.graph, max_bytes=MAX_MODEL_BYTES), rows, stage_spec.graph, 1
-        )[0], None
-    model = bundle.read_model(stage_spec)
+    model = None if stage_spec.kind == "graph" else bundle.read_model(stage_spec)
     if isinstance(model, TreeEnsemble) and stage_spec.kind == "lazy":
         return model.run_and_visit(rows)
-    content = write_graph(model)
-    assert stage_spec.graph is not None
-    if content != bundle.read(stage_spec.graph, max_bytes=MAX_MODEL_BYTES):
+    assert stage_spec.graph is not None  # only lazy stages have no graph
+    content = bundle.read(stage_spec.graph, max_bytes=MAX_MODEL_BYTES)
+    if model is not None and content != write_graph(model):
         raise BundleError(
             f"{bundle}: {stage_spec.graph} differs from the graph of {stage_spec.arrays}"
         )
-    return run_graph(content, rows, stage_spec.graph)[0], None
+    # run a given graph one row at a time, as on devices; many rows may be summed in another order
+    batch_rows = 1 if model is None else BATCH_ROWS
+    return run_graph(content, rows, stage_spec.graph, batch_rows)[0], None
 
 
 def run_graph(
