@@ -1,22 +1,22 @@
 """Latency and load of one worker by the number of devices, with all instances offloaded."""
 
 from matplotlib import pyplot as plt
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import ExtraTreesClassifier
 
 import gatewise as gw
 
-X, y = load_digits(return_X_y=True)
+X, y = load_breast_cancer(return_X_y=True)
 forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(forest, n_stages=1, families=("linear",), effort="low", random_state=0)
-bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-fleet", sample=X[:32])
+bundle = gw.pack(system.fit(X[:300], y[:300]), "bundle-fleet", sample=X[:32])
 
 fleet_sizes = [200, 500, 1000, 1500, 2000]
 p95_latencies_ms = []
 utilisations = []
 for devices in fleet_sizes:
     run = gw.simulate(
-        bundle, X[600:], y[600:], devices=devices, time="2s", workload="poisson:2/s",
+        bundle, X[300:], y[300:], devices=devices, time="2s", workload="poisson:2/s",
         link="wifi", policy="cloud-only", baselines=False,
     )  # fmt: skip
     policy = run.report.policies[0]

@@ -1,19 +1,19 @@
 """Routes of the answers, and accuracy, during an outage of the cloud of ten minutes."""
 
 from matplotlib import pyplot as plt
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import ExtraTreesClassifier
 
 import gatewise as gw
 
-X, y = load_digits(return_X_y=True)
+X, y = load_breast_cancer(return_X_y=True)
 forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
     forest, n_stages=2, families=("linear",), effort="low", offload_rate=0.3, random_state=0
 )
-bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-outage", sample=X[:32])
+bundle = gw.pack(system.fit(X[:300], y[:300]), "bundle-outage", sample=X[:32])
 run = gw.simulate(
-    bundle, X[600:], y[600:], link="wifi", outage=("cloud:+20min-+30min",), baselines=False
+    bundle, X[300:], y[300:], link="wifi", outage=("cloud:+20min-+30min",), baselines=False
 )
 
 intervals = run.report.policies[0].timeline

@@ -1,18 +1,18 @@
 """Accuracy against bytes of the system and of other policies."""
 
 from matplotlib import pyplot as plt
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import ExtraTreesClassifier
 
 import gatewise as gw
 
-X, y = load_digits(return_X_y=True)
+X, y = load_breast_cancer(return_X_y=True)
 forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
     forest, n_stages=2, families=("linear",), effort="low", offload_rate=0.15, random_state=0
 )
-bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-policies", sample=X[:32])
-report = gw.simulate(bundle, X[600:], y[600:], devices=200, link="4g").report
+bundle = gw.pack(system.fit(X[:300], y[:300]), "bundle-policies", sample=X[:32])
+report = gw.simulate(bundle, X[300:], y[300:], devices=200, link="4g").report
 
 _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for policy in report.policies:

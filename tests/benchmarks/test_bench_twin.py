@@ -6,8 +6,11 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from benchmarks import bench_twin
 from benchmarks.bench_twin import BENCHMARK, MEASURES, compare, figures, page
+from benchmarks.data.fleet_bundles import FleetBundle
 from gatewise_sim.fleet.results import REASON, Answers
+from tests.support.digits_system import fit_digits_system
 
 #: Classes of the four rows, of which the devices get the second one wrong.
 TRUTH = np.array([0, 1, 0, 1])
@@ -112,7 +115,12 @@ def test_unknown_cell_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_quick_run_has_the_decisions_of_the_live_run(tmp_path):
+def test_quick_run_has_the_decisions_of_the_live_run(tmp_path, monkeypatch, make_once):
+    digits = make_once("digits-system", fit_digits_system)
+    fleet_bundle = FleetBundle("digits", digits.bundle, digits.rows, digits.truth)
+    monkeypatch.setattr(bench_twin, "fleet_bundle", lambda _name: fleet_bundle)
+    # each device is a process, which starts twice
+    monkeypatch.setattr(bench_twin, "CELLS", ["digits/4/wifi"])
     assert BENCHMARK.main(["--quick", "--seconds", "4", "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "twin.json").read_text())
     (cell,) = document["cells"]

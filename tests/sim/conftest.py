@@ -5,11 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from gatewise.costs import CloudPrices
 from tests.support import processes
+from tests.support.digits_system import fit_digits_system
 from tests.support.once import MakeOnce
 from tests.support.processes import find_descendants, read_command_line, run_in_process
 from tests.support.small_fits import fast_fits
@@ -17,44 +16,10 @@ from tests.support.small_fits import fast_fits
 command = processes.command
 
 
-def _fit_digits(folder: Path) -> SimpleNamespace:
-    """Fit and pack a small system of two stages; many of its rows go to the cloud."""
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    from gatewise_export import pack
-    from gatewise_training import methods
-    from gatewise_training.data import datasets
-
-    data_set = datasets.load("digits")
-    # Even rows are fitted and odd rows are tested: few enough for a fast fit and fast runs.
-    train_rows = np.arange(0, 800, 2)
-    test_rows = np.arange(1, 600, 2)
-    high_cost_model = ExtraTreesClassifier(30, random_state=0).fit(
-        data_set.X[train_rows], data_set.y[train_rows]
-    )
-    system = methods.cascade(
-        "staged",
-        high_cost_model=high_cost_model,
-        cloud_prices=CloudPrices(request=0.3, byte=0.01),
-        n_stages=2,
-        families=("linear",),
-        effort="low",
-        offload_rate=0.4,
-        random_state=1,
-    ).fit(data_set.X[train_rows], data_set.y[train_rows])
-    bundle = pack(system, folder / "bundle", sample=data_set.X[train_rows[:16]])
-    rows = data_set.X[test_rows].astype(np.float32)
-    truth = data_set.y[test_rows]
-    table = folder / "rows.csv"
-    column_names = [*bundle.manifest.feature_names, "label"]
-    np.savetxt(table, np.c_[rows, truth], "%g", ",", header=",".join(column_names), comments="")
-    return SimpleNamespace(system=system, rows=rows, truth=truth, bundle=bundle, table=table)
-
-
 @pytest.fixture(scope="session")
 def digits(make_once: MakeOnce) -> SimpleNamespace:
     """A small fitted system, its bundle, and test rows as arrays and as a CSV file."""
-    return make_once("digits-system", _fit_digits)
+    return make_once("digits-system", fit_digits_system)
 
 
 @pytest.fixture(scope="session")

@@ -135,7 +135,7 @@ def _make_fleet_device(
             trust=repository.root_file,
             first_bundle=first_path,
             device=name,
-            min_interval=0.2,
+            min_interval=2.0,
             trial_seconds=0.0,
         ),
         link=link,
