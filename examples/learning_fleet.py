@@ -1,4 +1,4 @@
-"""Simulate two weeks of pumps whose sensors are replaced on the fifth day.
+"""Simulate eight days of pumps whose sensors are replaced on the third day.
 
 python learning_fleet.py
 """
@@ -28,12 +28,16 @@ np.savez("train.npz", X=X, y=y)
 system = StagedCascade(n_stages=2, effort="low", offload_rate=0.2, random_state=0).fit(X, y)
 bundle = pack(system, "bundle", sample=X[:32])
 
-# 1,000 instances a day: four days with the old sensors, then ten with the new ones
-first_days = draw_pumps(4000, seed=1, has_new_sensors=False)
-later_days = draw_pumps(10000, seed=2, has_new_sensors=True)
+# 1,000 instances a day: two days with the old sensors, then six with the new ones
+first_days = draw_pumps(2000, seed=1, has_new_sensors=False)
+later_days = draw_pumps(6000, seed=2, has_new_sensors=True)
 X, y = (np.concatenate(arrays) for arrays in zip(first_days, later_days, strict=True))
 rules = LoopRules(
-    days=14, labels=60, label_days=1, label_errors=0.02, refit={"high_cost": "new"}, seed=0
+    days=8,
+    labels=120,
+    label_errors=0.02,
+    refit_labels=250,
+    refit={"high_cost": "new", "kept_share": 0.9},
 )
 report = simulate_loop(bundle, X, y, train="train.npz", rules=rules)
 show_days(report)
