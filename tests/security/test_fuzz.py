@@ -23,8 +23,8 @@ REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
     "checksum",
 }  # fmt: skip
-#: Largest growth of resident memory in MB: a leak of 100 bytes for each of 100,000 messages.
-MAX_GROWTH = 10.0
+#: Largest growth of resident memory in MB: a leak of 100 bytes for each of 50,000 messages.
+MAX_GROWTH = 5.0
 
 
 def read_resident_mb(process: int | str = "self") -> float:
@@ -50,9 +50,9 @@ def measure_growth_mb(feed_message: Callable[[bytes], None], messages: list[byte
 @pytest.mark.parametrize(
     ("kind", "n_messages"),
     [
-        ("request", 5000),
-        ("response", 5000),  # a device gets 100,000 of them below
-        pytest.param("request", 100_000, marks=pytest.mark.slow),
+        ("request", 2000),
+        ("response", 2000),  # a device gets 50,000 of them below
+        pytest.param("request", 50_000, marks=pytest.mark.slow),
     ],
 )
 def test_a_decoder_gives_a_message_or_a_reason(kind, n_messages):
@@ -89,7 +89,7 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, n_messages):
     assert outcomes.total() == n_messages
     assert set(outcomes) <= REASONS | {"taken"}
     assert id_lengths == {None, 16}  # an id is whole or unknown
-    # The mutations reach every check, and some messages stay valid. 5000 messages may miss a few.
+    # The mutations reach every check, and some messages stay valid. 2000 messages may miss a few.
     rare_reasons = {"name", "infinite", "missing"}
     assert set(outcomes) >= {"taken"} | REASONS - rare_reasons
     assert growth_mb < MAX_GROWTH
@@ -128,7 +128,7 @@ class NoisyLink:
         pass
 
 
-@pytest.mark.parametrize("n_messages", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_messages", [2000, pytest.param(50_000, marks=pytest.mark.slow)])
 def test_a_device_counts_each_message_and_answers_each_instance(bundle, n_messages):
     def respond(payload: bytes) -> bytes:
         return wire.encode_response(answer_to(wire.decode_request(payload)))
@@ -164,7 +164,7 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, n_messag
 
 @pytest.mark.slow
 def test_a_running_worker_and_device_over_a_broker(bundle, command):
-    n_messages = 12_000  # the worker remembers 4096 responses
+    n_messages = 8000  # the worker remembers 4096 responses
     with MosquittoBroker() as broker:
         worker = command("cloud", bundle.path, "--broker", broker.url, "--json")
         assert json.loads(worker.line())["ready"]
@@ -210,6 +210,6 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
     assert sum(summary[name] for name in counter_names) + n_refused == summary["received"]
     assert summary["unsent"] == 0
     # the worker remembers at most 4096 responses of some hundred bytes for duplicates
-    assert growth_mb < MAX_GROWTH
+    assert growth_mb < 2 * MAX_GROWTH
     n_strays = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
     assert n_strays == n_sent
