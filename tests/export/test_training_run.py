@@ -260,6 +260,7 @@ def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
         train_bundle(without_impute, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_remark_names_a_high_cost_model_that_the_stages_surpass(
     settings: TrainingSettings, tmp_path: Path
 ) -> None:

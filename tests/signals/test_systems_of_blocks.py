@@ -73,6 +73,7 @@ def sum_block_prices(blocks):
     return sum(step.price for step in steps)
 
 
+@pytest.mark.slow
 def test_each_window_pays_for_the_steps_that_its_stages_need(system):
     x, y = draw_windows(300, seed=1)
     graph = system.signal_input_.graph

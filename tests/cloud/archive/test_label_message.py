@@ -121,6 +121,7 @@ def test_malformed_messages_are_refused(topic, payload, reason):
     assert error_info.value.reason == reason
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 @example(b"[" * 100_000)  # deeper than the recursion limit
 @example(b'{"id":' * 10_000)  # the same with maps

@@ -38,6 +38,7 @@ def list_payloads(store: UnsentStore) -> list[bytes]:
     return [request.payload for request in list_requests(store)]
 
 
+@pytest.mark.slow
 def test_full_store_keeps_requests_with_known_probabilities(tmp_path):
     """Sums that weight the stored requests by their inverse probabilities estimate all requests."""
     n_added = 400

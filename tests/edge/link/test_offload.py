@@ -276,7 +276,7 @@ class OffloadHistory(RuleBasedStateMachine):
         assert min(asdict(counts).values()) >= 0
 
 
-TestOffloadHistory = OffloadHistory.TestCase
+TestOffloadHistory = pytest.mark.slow(OffloadHistory.TestCase)
 TestOffloadHistory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 

@@ -419,6 +419,7 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
         assert process.returncode == 0, process.stderr
 
 
+@pytest.mark.slow
 @avr.needs_avr_gcc
 def test_avr_holds_the_tables_in_flash(compiled_cascades):
     for _, compiled in compiled_cascades[:8]:

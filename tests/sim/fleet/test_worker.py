@@ -120,6 +120,7 @@ def make_context(**changes) -> WorkerContext:
     return WorkerContext(make_timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
 
 
+@pytest.mark.slow
 def test_sampled_queue_has_the_waits_of_a_simulated_queue():
     """The sample omits the first fifth of an M/D/1 queue, whose mean wait has a formula."""
     utilisation = 0.6

@@ -52,6 +52,7 @@ def choose_half_offloaded(system):
     return system.at(budget=point.cost)
 
 
+@pytest.mark.slow
 def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
     x, _ = draw_rows(200, 2)
     for point in paths_system.frontier_.points:

@@ -104,9 +104,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     Examples
     --------
     >>> from sklearn.datasets import load_breast_cancer
-    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn.ensemble import ExtraTreesClassifier
     >>> X, y = load_breast_cancer(return_X_y=True)
-    >>> system = StagedCascade(n_stages=3, families=("linear",), random_state=0).fit(X, y)
+    >>> forest = ExtraTreesClassifier(30, random_state=0)
+    >>> system = StagedCascade(forest, n_stages=3, families=("linear",), random_state=0).fit(X, y)
     >>> bool(system.cost(X).mean() < 15)  # of 30 features
     True
     """

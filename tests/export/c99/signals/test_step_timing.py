@@ -53,6 +53,7 @@ def test_each_step_has_a_price_that_grows_with_its_work(target):
     assert sig.priced(make_blocks(), table, unit="uj")[0].price > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", [make_target_parameter("cortex-m0plus"), make_target_parameter("rv32")]
 )
