@@ -76,6 +76,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def two_folds() -> Iterator[None]:
+    """Cross-fit in two folds instead of five, for modules that do not test accuracies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gatewise_training.data.validation_split.N_FOLDS", 2)
+        yield
+
+
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
     """Fixture that makes fitted systems and bundles once in a run: ``make_once(name, make)``."""

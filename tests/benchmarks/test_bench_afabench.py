@@ -12,6 +12,8 @@ from benchmarks.afabench.acquisition_policy import STOP, AcquisitionPolicy, make
 from benchmarks.afabench.metrics import record_of_row
 from gatewise_training import AdaptGBRT, StagedCascade
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 def load_breast_cancer_rows():
     """Load standardised rows and labels to fit on, and test rows."""

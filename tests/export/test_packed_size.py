@@ -14,6 +14,8 @@ from gatewise_export.c99.writer import write_cascade
 from gatewise_training.operating_points.packed_size import packed_bytes
 from tests.support.budgeted_methods import N_FEATURES, load_table, make_method
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 STAGED_CASES = {
     "staged-boosting": ("staged", {"families": ("boosting",)}),
     "staged-forest": ("staged", {"families": ("extra-trees",)}),

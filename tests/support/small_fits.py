@@ -34,4 +34,5 @@ def fast_fits() -> Iterator[None]:
             "make",
             lambda name, **parameters: make(name, **(FAST_SETTINGS.get(name, {}) | parameters)),
         )
+        patch.setattr("gatewise_training.data.validation_split.N_FOLDS", 2)
         yield

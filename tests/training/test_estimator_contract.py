@@ -9,9 +9,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
 
 import gatewise_training as training
-from gatewise_training.data import validation_split
 
-pytestmark = pytest.mark.slow  # about 730 checks
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]  # about 730 checks
 
 
 class QueriesOfFour(training.CEGBRanker):
@@ -68,7 +67,6 @@ EXPECTED_FAILURES = {
 @parametrize_with_checks(SYSTEMS, expected_failed_checks=lambda _estimator: EXPECTED_FAILURES)
 def test_estimators_pass_the_checks_of_scikit_learn(estimator, check, monkeypatch):
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # otherwise the check of array API input is skipped
-    monkeypatch.setattr(validation_split, "N_FOLDS", 2)  # for fewer fits
     if check.func.__name__ in EXPECTED_FAILURES:
         pytest.xfail("fits that fail take a tenth of the time")
     check(estimator)

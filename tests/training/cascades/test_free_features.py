@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, CloudPrices, ConfidenceCascade, StagedCascade
 
-pytestmark = pytest.mark.slow  # many fits
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]  # many fits
 
 SYSTEMS = [
     StagedCascade(n_stages=2, families=("boosting",), effort="low", random_state=0),

@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 from gatewise_training.operating_points.cascade_parts import stages_within_cost
 from tests.support.budgeted_methods import COSTS, METHODS, load_table, make_method
 
-pytestmark = pytest.mark.slow  # many fits
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]  # many fits
 
 CAPPED_METHODS = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
 CLOUD_PRICES = gw.CloudPrices(request=1.0)

@@ -21,7 +21,7 @@ from gatewise_training.cegb.sweep import Goal, SweepTask, sweep_penalties
 from tests.support.ranked_queries import draw_queries
 from tests.support.tree_walks import measure_costs_and_splits
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]
 
 SETTINGS = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 

@@ -17,6 +17,8 @@ from gatewise_sim.experiment.rows import Rows
 from gatewise_training import StagedCascade, TableEncoder
 from gatewise_training.data.frames import as_pandas
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 def convert_to_arrow(frame):
     return pa.Table.from_pandas(frame, preserve_index=False)

@@ -13,6 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from gatewise_training import BudgetForest, BudgetPrune, StagedCascade
 from gatewise_training.data.parallel_fits import parallel_results
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 class ForeignBackend(MultiprocessingBackend):
     """A backend of processes like that of Ray, with standard pickles and without generators."""
