@@ -93,6 +93,11 @@ class LateRequests:
         return self._store.counts | self._counts
 
     @property
+    def trouble(self) -> str | None:
+        """Reason why the file cannot be written now; None if it can."""
+        return self._store.trouble or self._write_problem or None
+
+    @property
     def gauges(self) -> dict[str, float]:
         """Numbers of requests and bytes in the store."""
         return {

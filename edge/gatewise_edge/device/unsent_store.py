@@ -10,6 +10,8 @@ SQLite's journal makes each change atomic, so a crash leaves no partial request 
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import random
 import sqlite3
@@ -17,10 +19,14 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gatewise.errors import InputError
 
+_LOG = logging.getLogger(__name__)
+
+#: Errors of a disk that is full, damaged, or read-only since an error.
+_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 #: AUTOINCREMENT never reuses a number, so a caller can continue after the last number it read.
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS requests"
@@ -71,11 +77,13 @@ class UnsentStore:
     counts : dict of str to int
         Numbers of requests that were stored (``late_kept``), dropped or not stored because the file
         was full (``late_dropped``) and dropped because of their age (``late_expired``).
+    trouble : str or None
+        Reason why the requests are in memory instead of the file: the disk cannot be written.
 
     Raises
     ------
     InputError
-        If the file cannot be used.
+        If the file cannot be opened for another reason, such as a file that is no store.
     """
 
     def __init__(
@@ -93,10 +101,24 @@ class UnsentStore:
         self._clock = clock
         self._lock = threading.Lock()
         self.counts = dict.fromkeys(("late_kept", "late_dropped", "late_expired"), 0)
+        self.trouble: str | None = None
         try:
             # SQLite gives its journal the permissions of the file.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            self._open(str(path))
+        except (OSError, sqlite3.Error) as error:
+            problem = f"--keep-unsent {path}: {error}"
+            # The error of a full or failing disk, or an OSError that os.open() raised for one.
+            is_of_disk = isinstance(error, sqlite3.OperationalError)
+            if not is_of_disk and getattr(error, "errno", None) not in _DISK_ERRORS:
+                raise InputError(f"{problem}; give another name, or move the file away") from None
+            self.trouble = f"{problem}; unsent instances are in memory, until the device ends"
+            _LOG.error("%s", self.trouble)
+            self._open(":memory:")
+
+    def _open(self, name: str) -> None:
+        self._database = sqlite3.connect(name, check_same_thread=False, isolation_level=None)
+        try:
             # With these modes an addition does not wait for the disk, and only a power failure can
             # lose the latest requests.
             self._database.execute("PRAGMA journal_mode = WAL")
@@ -106,12 +128,10 @@ class UnsentStore:
                 "SELECT count(*), coalesce(sum(length(payload)), 0), coalesce(min(chance), 1.0)"
                 " FROM requests"
             )
-            totals = self._database.execute(query).fetchone()
-            self._n_requests, self._n_bytes, self._chance = totals
-        except (OSError, sqlite3.Error) as error:
-            raise InputError(
-                f"--keep-unsent {path}: {error}; give another name, or move the file away"
-            ) from None
+            self._n_requests, self._n_bytes, self._chance = self._database.execute(query).fetchone()
+        except sqlite3.Error:
+            self._database.close()
+            raise
 
     def __len__(self) -> int:
         return int(self._n_requests)

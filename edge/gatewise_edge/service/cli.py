@@ -195,7 +195,8 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
     if store is not None and updater is None:
         # Without an updater there is no trial, in which this start would count.
         stack.callback(store.save, n_starts=0)
-    device = _open_device(settings, link, instances.sensors, bundles, stack)
+    late_requests = _open_late_requests(settings, link, stack)
+    device = _open_device(settings, link, late_requests, instances.sensors, bundles, stack)
     answer_file = stack.enter_context(AnswerFile(settings.out))
     troubles = Troubles(
         link,
@@ -205,6 +206,7 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
             "sensors": instances.sensors,
             "out": answer_file,
             "resume": answer_log,
+            "unsent": late_requests,
         },
     )
     return _Service(
@@ -219,18 +221,25 @@ def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: Exit
     )
 
 
+def _open_late_requests(
+    settings: EdgeSettings, link: MqttLink | None, stack: ExitStack
+) -> LateRequests | None:
+    """Open the late requests, with the publisher of their corrections."""
+    on_correction = None
+    if link is not None and settings.corrections is not None:
+        on_correction = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
+    return make_late_requests(settings, on_correction)
+
+
 def _open_device(
     settings: EdgeSettings,
     link: MqttLink | None,
+    late_requests: LateRequests | None,
     sensors: Sensors | None,
     bundles: Sequence[Bundle],
     stack: ExitStack,
 ) -> Device:
     """Open the device with the first usable bundle, and state its release on the link."""
-    on_correction = None
-    if link is not None and settings.corrections is not None:
-        on_correction = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
-    late_requests = make_late_requests(settings, on_correction)
     column_names = bundles[-1].manifest.column_names
     make_device = partial(_make_device, settings, link, late_requests, sensors, column_names)
     device = stack.enter_context(make_with_first_usable(make_device, bundles))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import signal
 import subprocess
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.unsent_store import UnsentRequest, UnsentStore
 
 #: Writes 50 requests of 100 bytes, then kills itself.
@@ -124,6 +127,32 @@ def test_file_that_is_no_store_is_refused(tmp_path):
     path.write_text("these are notes, not a database; " * 50)  # longer than SQLite's header
     with pytest.raises(InputError, match=r"--keep-unsent .*not a database; give another name"):
         UnsentStore(path, max_bytes=100, max_age_s=60)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_requests_are_in_memory_while_the_disk_cannot_be_written(
+    code, tmp_path, monkeypatch, caplog
+):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60, clock=lambda: 5.0)
+    store.add(b"aa", 5.0)
+    assert list_payloads(store) == [b"aa"]
+    assert "in memory, until the device ends" in caplog.text
+    assert store.trouble is not None
+    late_requests = LateRequests(store)
+    assert late_requests.trouble == store.trouble
+    late_requests.close()
+
+
+def test_store_without_room_for_its_journal_is_in_memory(tmp_path):
+    UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60).close()
+    (tmp_path / "unsent-wal").mkdir()  # so that SQLite cannot make the journal
+    store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60)
+    assert store.trouble is not None
 
 
 @pytest.mark.timeout(20)
