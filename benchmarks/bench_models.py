@@ -9,10 +9,10 @@ fit, a cascade refuses models that cannot be packed. Models of PyTorch are skipp
 onnxscript are installed.
 
 `leak`: three models are fitted on the same rows of six tables that the cascade is fitted on. The
-accuracy that the cascade estimates is compared with its accuracy on the other half of the table, in
-standard errors, without a guarantee and with a guarantee of the offload rate. The results are
-high_cost_models.json and high_cost_models.md in benchmarks/results; ``--quick`` writes them into
-.bench-cache/quick.
+benchmark compares the accuracy that the cascade estimates with its accuracy on the other half of
+the table, in standard errors. Half of the cascades have a guarantee of the offload rate. The
+results are high_cost_models.json and high_cost_models.md in benchmarks/results; ``--quick`` writes
+them into .bench-cache/quick.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ chosen on validation rows is less accurate on other rows."""
 MIN_DIFFERENCE = 0.001
 """Mean accuracies with at most this difference count as equal."""
 
+SIGNIFICANCE_LEVEL = 0.05
+"""Largest p-value, after Holm's correction, of a significant difference."""
+
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
 """Results of a problem by method: the records of its cells, sorted by seed."""
 
@@ -201,7 +204,6 @@ def compare(
     summary: Mapping[str, Any],
     our_method: str,
     n_test: int,
-    level: float = 0.05,
     *,
     accuracies: str = "at_budgets",
 ) -> dict[str, Any]:
@@ -229,7 +231,7 @@ def compare(
     for peer in peers:
         peer_p_values = [next(adjusted_p_values) for _ in gaps[peer]]
         significant = [
-            (gap > 0) - (gap < 0) if p_value < level else 0
+            (gap > 0) - (gap < 0) if p_value < SIGNIFICANCE_LEVEL else 0
             for gap, p_value in zip(gaps[peer], peer_p_values, strict=True)
         ]
         plain = [(gap > MIN_DIFFERENCE) - (gap < -MIN_DIFFERENCE) for gap in gaps[peer]]

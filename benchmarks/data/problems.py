@@ -50,9 +50,9 @@ class Problem:
     metric: str = "accuracy"  # or AP@5
     has_noisy_labels: bool = False  # large trees overfit, so peers also try small ones
 
-    def budgets(self, n: int = 12) -> NDArray[np.float64]:
-        """Space `n` budgets geometrically from the smallest useful one to the full price."""
-        return np.geomspace(self.min_budget, self.costs.total, n)
+    def budgets(self) -> NDArray[np.float64]:
+        """Space 12 budgets geometrically from the smallest useful one to the full price."""
+        return np.geomspace(self.min_budget, self.costs.total, 12)
 
 
 @lru_cache(maxsize=1)

@@ -92,7 +92,7 @@ class KernelModel:
         with np.errstate(all="ignore"):
             for rows in row_blocks(len(x), row_size):
                 # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings; running_sum adds
-                # features, and then landmarks, in order, so that compiled code gives the same bits
+                # features and landmarks in the order of compiled code, which gives the same bits
                 scaled_x = (x[rows] - self.mean) * self.scale
                 differences = scaled_x[:, :, np.newaxis] - self.landmarks.T
                 power = one / (running_sum(differences * differences) * self.rate + one)

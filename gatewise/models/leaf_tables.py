@@ -21,9 +21,10 @@ class LeafTables:
     """Values of leaves in one of several lossless forms.
 
     Leaf i has the row ``rows[i]``, or row i if `rows` is None. A row has a number for each output.
-    With `starts`, a sparse row has the numbers from ``starts[row]`` to ``starts[row + 1] - 1``,
-    `outputs` says which outputs these belong to, and the other outputs are 0. Number k is
-    ``small[k] * step`` with `small`, ``value[picks[k]]`` with `picks`, and otherwise ``value[k]``.
+    With `starts`, rows are sparse. A row then has the numbers from ``starts[row]`` to
+    ``starts[row + 1] - 1``, `outputs` has the output of each number, and other outputs are 0.
+    Number k is ``small[k] * step`` with `small`, ``value[picks[k]]`` with `picks`, and otherwise
+    ``value[k]``.
     """
 
     value: NDArray[np.float32]

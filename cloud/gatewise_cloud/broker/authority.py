@@ -1,7 +1,7 @@
 """Certificate authority of a broker, which issues and revokes the certificates of clients.
 
-The common name of a certificate is the name of its client. mosquitto uses the common name as the
-user name (``use_identity_as_username``), which the access list refers to. Keys are elliptic-curve
+The common name of a certificate is the name of its client. mosquitto uses it as the user name in
+its access list (``use_identity_as_username``). Keys are elliptic-curve
 keys on P-256, and their files have mode 0600.
 """
 

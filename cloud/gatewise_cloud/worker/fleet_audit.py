@@ -3,19 +3,19 @@
 Devices send a random share of their own answers to the high-cost model to be audited. Let p be the
 probability with which an answer is audited, and D = 1 if the high-cost model gives another answer,
 otherwise 0. The share of disagreement is the share of instances that the device and the high-cost
-model answer differently; an offloaded instance has D = 0. The weight 1/p corrects for the fact that
+model answer differently. An offloaded instance has D = 0. The weight 1/p corrects for the fact that
 devices audit doubtful answers more often.
 
 A bound b on that share is tested by betting (Waudby-Smith & Ramdas, "Estimating means of bounded
 random variables by betting", 2023, section 4). Money is multiplied by ``1 - l b`` for an offload,
 by ``1 + (l/p) (D - b)`` for an audited answer, and by 1 for an answer that is not audited. As
 long as the bound holds, the mean of the product is at most 1, because the mean over audited and
-other answers is ``1 + l (D - b)``. No factor waits for the next audit of its device. Counting the
-answers between two audits with the second of them would leave out the devices that have not sent an
-audit yet, and so would overestimate the share in a large fleet.
+other answers is ``1 + l (D - b)``. No factor waits for the next audit of its device. If an audit
+also counted the answers since the previous audit, devices without an audit so far would be left
+out, and the test would overestimate the share in a large fleet.
 
-New bets begin every few instances, each with a part of one unit of money, so that a loss of
-agreement is detected soon after it begins. The sum of the money is a test supermartingale. By
+New bets begin every few instances, each with a part of one unit of money. The test therefore
+detects a loss of agreement soon after it begins. The sum of the money is a test supermartingale. By
 Ville's inequality the probability that it ever reaches ``1 / level`` is at most `level`, however
 long the test runs.
 
@@ -45,11 +45,11 @@ _LOG = logging.getLogger(__name__)
 _LEVEL: Final = 0.05
 #: Bets as shares of the largest allowed bet.
 _BETS: Final = (0.9, 0.45, 0.15)
-#: Smallest probability of an audit as a share of the mean probability of its device, which the
-#: first audits have, and as a share of the largest one (gatewise_edge.device.audit).
+#: Smallest probability of an audit, as a share of the mean and of the largest probability of its
+#: device (gatewise_edge.device.audit). The first audits of a device have the mean probability.
 _SHARE_OF_MEAN: Final = 0.2
 _SHARE_OF_LARGEST: Final = 0.02
-#: Number of audits before the first bets, of which the smallest probability is learned.
+#: Number of audits before the first bets, from which the smallest probability is learned.
 _N_FIRST_AUDITS: Final = 5
 #: Number of instances after which new bets begin.
 _BET_INTERVAL: Final = 250

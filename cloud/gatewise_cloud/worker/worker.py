@@ -69,8 +69,8 @@ class Worker:
     models : ServedModels
         Models by name and version.
     subscription : str
-        Topic filter in use. With ``shared`` it is the pool's shared subscription, unless a round
-        trip shows that the broker grants it but delivers nothing, like the embedded broker.
+        Topic filter in use. With ``shared`` it is the pool's shared subscription. Some brokers,
+        such as the embedded one, grant it but deliver nothing; a round trip detects this.
     url : str
         URL of the broker, without user and password.
 

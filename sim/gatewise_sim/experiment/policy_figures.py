@@ -277,8 +277,8 @@ class PolicyFigures:
         n_senders = max(int((answers.payload_bytes_up > 0).sum()), 1)
         mean_bytes_up = float(answers.bytes_up.sum()) / n_senders
         mean_bytes_down = float(answers.bytes_down.sum()) / n_senders
-        # The request and the response of a mean instance have these packets, and each of the two
-        # messages is confirmed by a PUBACK in a packet of its own.
+        # Count the packets of the request and of the response with mean numbers of bytes. The
+        # receiver confirms each of the two messages by a PUBACK in a separate packet.
         n_packets_per_request = n_packets(mean_bytes_up) + n_packets(mean_bytes_down) + 2
         header_bytes = HEADER_BYTES * n_requests * n_packets_per_request
         uses_cloud = answers.is_requested.any() or answers.is_audited.any()
@@ -426,9 +426,9 @@ class PolicyFigures:
             return None
         answers = run.answers
         n_instances = len(answers)
-        # Offloads count as agreement, so the agreement is per instance.
+        # The share is of all instances, because an offloaded instance counts as agreement.
         n_observed = run.worker_counts.get("audit_instances", 0.0)
-        # The sum of two int32 columns might overflow.
+        # Add in int64, because the sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]
         return AuditUse(
             share=audit_share,

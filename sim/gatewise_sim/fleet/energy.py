@@ -269,9 +269,9 @@ class Prices(Record, frozen=True, kw_only=True):
     """Prices in units of `currency`; 0 by default.
 
     `per_mb` is the price of 10**6 bytes of IP in both directions, and `per_worker_hour` the price
-    of a worker in every hour of the month. `per_kwh` is for the devices' energy,
-    `per_feature_unit` for one unit of feature cost, `per_million_requests` for messages to the
-    cloud, and `per_device_month` for a device, for example its SIM card.
+    of a worker in every hour of the month. `per_kwh` is the price of the devices' energy, and
+    `per_feature_unit` that of one unit of feature cost. `per_million_requests` is the price of
+    messages to the cloud, and `per_device_month` that of a device, for example of its SIM card.
 
     A thousand devices, each of which sends a megabyte per day:
 

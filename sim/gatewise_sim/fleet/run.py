@@ -5,9 +5,9 @@ Instances that a device answers are computed together, because they wait for not
 scenario gives the same answers, bit for bit. Instances of a device do not slow each other down.
 
 All devices of a fleet of up to 20,000 are simulated, unless the run is very long or busy
-(:func:`choose_n_devices`). In a larger fleet a part of the devices is simulated, with workers under
-the load of the whole fleet: waits and refusals are drawn from a simulation of one worker under that
-load (:class:`~gatewise_sim.fleet.fleet_load.FleetLoad`).
+(:func:`choose_n_devices`). In a larger fleet, a part of the devices is simulated, but the workers
+have the load of the whole fleet. Waits and refusals are then drawn from a simulation of one worker
+under that load (:class:`~gatewise_sim.fleet.fleet_load.FleetLoad`).
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from gatewise_sim.timings import Timings
 
 BoolArray = NDArray[np.bool_]
 
-#: Largest numbers of simulated devices, instances and requests, which take about a minute and 500
-#: MB. A fleet within the first two bounds may send up to twice the number of requests.
+#: Largest numbers of simulated devices, instances and requests. Such a run takes about a minute and
+#: 500 MB. A fleet within the first two bounds may send up to twice the number of requests.
 MAX_DEVICES: Final = 20_000
 MAX_INSTANCES: Final = 1_250_000
 MAX_REQUESTS: Final = 250_000
-#: Number of round trips that a device is assumed to have measured. The first of them has a weight
-#: of only about 2 % in the smoothed time, (7 / 8) ** 31 with the gain 1 / 8.
+#: Number of round trips that a device is assumed to have measured. With the gain 1 / 8, the first
+#: of them has a weight of only (7 / 8) ** 31, about 2 %, in the smoothed time.
 _N_ROUND_TRIPS: Final = 32
 #: A worker's time in microseconds, on which the size of a typical response depends.
 _TYPICAL_WORKER_US: Final = 1000
-#: Seconds before its deadline at which a device stops waiting, as in gatewise_edge.device.device;
+#: Time before its deadline at which a device stops waiting, as in gatewise_edge.device.device, but
 #: at most a tenth of the deadline.
 _GUARD_SECONDS: Final = 0.005
 #: Number of instances between two reports of progress.

@@ -1,6 +1,6 @@
 """TCP proxy on loopback that delays bytes like a real link, for devices of a live run.
 
-:class:`.VirtualLink` computes the delivery times: each direction has half the round trip and half
+:class:`.VirtualLink` computes the delivery times. Each direction has half the round trip and half
 the jitter, a limited bandwidth, and a retransmission timeout for each lost segment.
 :class:`DelayProxy` owns the sockets. It is accurate to a few milliseconds, which is enough to
 emulate Wi-Fi and slower links.
