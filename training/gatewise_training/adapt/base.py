@@ -39,7 +39,7 @@ from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
 StopScore = Literal["auto", "gate", "margin"]
-"""StopScore score of the stages, as :class:`.AdaptGBRT` documents it."""
+"""Score that stops an instance, as :class:`.AdaptGBRT` documents it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

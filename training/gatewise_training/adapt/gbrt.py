@@ -19,7 +19,6 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils._param_validation import Interval
 
 from gatewise.models.stage import Stage
@@ -31,8 +30,6 @@ from gatewise_training.cegb.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS, link_of
 from gatewise_training.learners.growth_settings import Growth, check_prefixes
-
-Array = NDArray[np.float64]
 
 N_PENALTIES = 16
 """Number of penalties that a search tries. With 7, the accuracy on heart was 6 points lower."""

@@ -69,7 +69,7 @@ class BudgetForest(ForestModel):
         the largest forest (all trees, with the smallest alpha or mu).
     criterion : {"threshold_pairs", "entropy"}, default "threshold_pairs"
         "threshold_pairs" chooses BudgetRF's minimax splits. "entropy" chooses the split with the
-        largest gain in entropy less `mu` times the price that the instances at the node have to
+        largest gain in entropy minus `mu` times the price that the instances at the node have to
         pay.
     alpha : float, optional
         Threshold of Pairs, in examples. A class with at most this many examples at a node does not

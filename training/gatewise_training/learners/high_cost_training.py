@@ -128,7 +128,7 @@ def train_high_cost_model(
         ]
     )
     # other scalers for an SVM that is nearly as good as the best model
-    other_svms = _list_other_svms(split, recipes(shape))
+    other_svms = _list_svms(split)[1:] if recipes(shape)[-1].kind.startswith("svm") else []
     if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
         cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
     return models[best_model(models, split)]._replace(shape=shape)
@@ -308,10 +308,6 @@ def _train_boosted_trees(
     return _train_by_fit(fit, split)
 
 
-def _train_default_boosting(n_classes: int, seed: int, split: ValidationSplit) -> TrainedModel:
-    return _train_boosted_trees(n_classes, seed, DEFAULT_PARAMS, split, DEFAULT_ROUNDS)
-
-
 def _choose_capacity(split: ValidationSplit, n_classes: int) -> dict[str, Any]:
     return capacity_params(len(split.fit_rows), n_classes, has_groups=split.has_groups)
 
@@ -339,9 +335,10 @@ def _list_recipes(
     has_trial = is_very_large and len(split.folds) == 1
     recipes = [_ModelRecipe("boosting", boosting, boosting if has_trial else None)]
     if not is_large or split.has_groups:
-        recipes.append(
-            _ModelRecipe("plain boosting", partial(_train_default_boosting, n_classes, seed))
+        plain_boosting = partial(
+            _train_boosted_trees, n_classes, seed, DEFAULT_PARAMS, fixed_rounds=DEFAULT_ROUNDS
         )
+        recipes.append(_ModelRecipe("plain boosting", plain_boosting))
     if not is_large:
         random_boosting = partial(_train_boosted_trees, n_classes, seed, RANDOM_THRESHOLDS)
         recipes.append(_ModelRecipe("random boosting", random_boosting))
@@ -367,8 +364,3 @@ def _list_svms(split: ValidationSplit) -> list[_ModelRecipe]:
         fit = partial(_train_clones, n_classes, "svm", calibrated_svm(scaler), None)
         svms.append(_ModelRecipe(f"svm on {name}", fit))
     return svms
-
-
-def _list_other_svms(split: ValidationSplit, recipes: Sequence[_ModelRecipe]) -> list[_ModelRecipe]:
-    """List the SVMs with other scalers, if the last recipe is an SVM."""
-    return _list_svms(split)[1:] if recipes[-1].kind.startswith("svm") else []

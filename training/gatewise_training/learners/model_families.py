@@ -6,8 +6,9 @@ models within the bounds of small devices (:mod:`.stage_bounds`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,15 +89,8 @@ class _FamilyTask:
 _FamilyFit = tuple[FlatModel, Link, int]
 
 
-def _fit_boosting_family(task: _FamilyTask) -> _FamilyFit:
-    return _fit_boosted_trees(task, task.boosting_params)
-
-
-def _fit_random_boosting(task: _FamilyTask) -> _FamilyFit:
-    return _fit_boosted_trees(task, task.boosting_params | RANDOM_THRESHOLDS)
-
-
-def _fit_boosted_trees(task: _FamilyTask, params: dict[str, Any]) -> _FamilyFit:
+def _fit_boosted_trees(task: _FamilyTask, param_changes: Mapping[str, Any]) -> _FamilyFit:
+    params = task.boosting_params | dict(param_changes)
     n_outputs = 1 if task.n_classes == 2 else task.n_classes
     n_trees, n_leaves = task.bounds.trees_and_leaves(
         MAX_ROUNDS * n_outputs,
@@ -227,8 +221,8 @@ def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.fl
 
 
 FAMILIES: dict[str, Callable[[_FamilyTask], _FamilyFit]] = {
-    "boosting": _fit_boosting_family,
-    "random-boosting": _fit_random_boosting,
+    "boosting": partial(_fit_boosted_trees, param_changes={}),
+    "random-boosting": partial(_fit_boosted_trees, param_changes=RANDOM_THRESHOLDS),
     "extra-trees": _fit_extra_trees_family,
     "linear": _fit_linear,
     "svm": _fit_svm,

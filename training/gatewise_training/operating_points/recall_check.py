@@ -1,4 +1,4 @@
-"""Warn when a rare class has a much lower recall in a classifier than in its reference.
+"""Warning about a rare class with a much lower recall in a classifier than in its reference.
 
 The reference is the high-cost model or, without one, the last stage of the costliest candidate. A
 high accuracy hides such a class, because most rows belong to other classes.

@@ -93,7 +93,7 @@ def best_gain(
     n_classes = len(left)
     log_table = rule.log_table
     put_all_right(node.counts, left, right)
-    best_score = -np.inf
+    largest_gain = -np.inf
     best_boundary = -1
     for boundary in range(n_events - 1):
         for m in range(n_classes):
@@ -102,10 +102,10 @@ def best_gain(
         if len(is_allowed) and not is_allowed[boundary]:
             continue
         gain = node.impurity - entropy(left, log_table) - entropy(right, log_table)
-        if gain > best_score:
-            best_score = gain
+        if gain > largest_gain:
+            largest_gain = gain
             best_boundary = boundary
-    return max(best_score, 0.0) if best_boundary >= 0 else best_score, best_boundary
+    return max(largest_gain, 0.0) if best_boundary >= 0 else largest_gain, best_boundary
 
 
 @numba.njit(cache=True, nogil=True)

@@ -40,7 +40,7 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
 def best_closure(
     closure: Closure, lam: float, flow: Flow | None = None
 ) -> tuple[NDArray[np.bool_], float, int]:
-    """Find the nodes with the largest profit less ``lam`` times price.
+    """Find the nodes with the largest profit minus ``lam`` times price.
 
     The search starts from `flow`, a flow of this closure at another price, and changes it in place.
     Returns the mask of the nodes, shape (n_nodes,), the value of the minimum cut, and the number of
