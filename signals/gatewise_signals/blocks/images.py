@@ -35,7 +35,7 @@ class Frame(Picture):
     index : int
     name : str
     scale : float, default 1.0
-        Unit of one count.
+        Value of one count.
     """
 
     kind: ClassVar[str] = "frame"
@@ -275,13 +275,12 @@ class Edges(GridBlock):
 class _Grid:
     """Grid of an image: starts and sizes of its cells, and the cell of each pixel."""
 
-    # `sizes` are numbers of pixels, (rows, columns); `cell_of_pixel` is flat, row by row
-    row_starts: NDArray[np.intp]
-    column_starts: NDArray[np.intp]
-    sizes: Values
-    row_of_pixel: NDArray[np.intp]
-    column_of_pixel: NDArray[np.intp]
-    cell_of_pixel: NDArray[np.intp]
+    row_starts: NDArray[np.intp]  # (rows,)
+    column_starts: NDArray[np.intp]  # (columns,)
+    sizes: Values  # (rows, columns): numbers of pixels
+    row_of_pixel: NDArray[np.intp]  # (height,)
+    column_of_pixel: NDArray[np.intp]  # (width,)
+    cell_of_pixel: NDArray[np.intp]  # (height * width,): pixels and cells row by row
 
 
 @lru_cache(maxsize=32)

@@ -17,6 +17,7 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     The new graph has the input ``x``, flat float32 rows, and the output ``margins``. The shape is
     the original one, without the axis of rows. Errors contain `path`.
     """
+    # before the import, because its error explains how to install onnx
     model = _read_network(content, output, path)
     import onnx
     from onnx import helper

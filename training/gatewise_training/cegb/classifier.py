@@ -24,7 +24,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
     """Cost-efficient gradient boosting, where each instance pays for its paths through the trees.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, section 3, in
-    LightGBM's implementation. The gain of a split is the decrease of the loss less ``penalty``
+    LightGBM's implementation. The gain of a split is the decrease of the loss minus ``penalty``
     times the cost of the split (equations 12 and 13). One model is fitted for each penalty. Each
     model, and the models of its first rounds, give operating points. There is no cloud.
 
