@@ -86,25 +86,25 @@ def _compute_ratio(profit: float, price: float) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
-    """Merge two skew heaps with the tops `a` and `b`; return the top, which has the largest ratio.
+def _meld(top_1: int, top_2: int, ratio: Any, left: Any, right: Any) -> int:
+    """Merge two skew heaps, given by their tops; return the top with the largest ratio.
 
     The tops go into the right spine in the order of their ratios, and each exchanges its children.
     """
     top = -1
     bottom = -1
-    while a >= 0 and b >= 0:
-        if ratio[a] < ratio[b]:
-            a, b = b, a
+    while top_1 >= 0 and top_2 >= 0:
+        if ratio[top_1] < ratio[top_2]:
+            top_1, top_2 = top_2, top_1
         if bottom < 0:
-            top = a
+            top = top_1
         else:
-            left[bottom] = a
-        bottom = a
-        right_child = right[a]
-        right[a] = left[a]
-        a = right_child
-    remaining_top = a if a >= 0 else b
+            left[bottom] = top_1
+        bottom = top_1
+        right_child = right[top_1]
+        right[top_1] = left[top_1]
+        top_1 = right_child
+    remaining_top = top_1 if top_1 >= 0 else top_2
     if bottom < 0:
         return remaining_top
     left[bottom] = remaining_top
