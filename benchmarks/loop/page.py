@@ -114,8 +114,8 @@ def _glide_lines(results: Mapping[str, Any]) -> list[str]:
         for key, title in (("letters", "Letters"), ("drawn", "simulated"))
     ]
     return [
-        "Coverage and width of GLIDE's active statistical inference with the same labels and "
-        "probabilities. Its 95 % intervals are for one look.",
+        f"Coverage and width of active statistical inference by GLIDE {results['version']}, with "
+        "the same labels and probabilities. Its 95 % intervals are for one look.",
         "",
         *harness.table_lines(["f0", *looks, "at all looks", f"width at {N_WIDTH_LABELS}"],
                              interval_rows),
