@@ -284,9 +284,9 @@ def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np
     if prices.ndim != 1 or not len(prices):
         raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
     is_invalid = ~(np.isfinite(prices) & (prices >= 0))
-    for k in np.flatnonzero(is_invalid).tolist():
-        name = repr(names[k]) if names is not None and k < len(names) else str(k)
-        check_price(f"the cost of feature {name}", float(prices[k]))
+    for feature in np.flatnonzero(is_invalid).tolist():
+        name = repr(names[feature]) if names is not None and feature < len(names) else str(feature)
+        check_price(f"the cost of feature {name}", float(prices[feature]))
     return prices
 
 

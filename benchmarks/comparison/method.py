@@ -81,17 +81,17 @@ def load_user_method(name: str, seed: int) -> Method:
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():
         raise InputError(f"method {name}: there is no file {path}")
-    # with a prefix, because a file may be called like a module of this project or of Python
+    # the prefix avoids the names of modules of this project and of Python
     module_name = f"user_method_{Path(path).stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    module_spec = importlib.util.spec_from_file_location(module_name, path)
     # both exist, because Python has a loader for names that end in .py
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses and pickle look the module of a class up by its name
+    assert module_spec is not None
+    assert module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    # dataclasses and pickle look up the module of a class by its name
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except Exception as error:  # a user's code may raise anything
         raise InputError(f"method {name}: {path} fails: {error}") from error
     method_class = getattr(module, class_name, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -65,9 +65,7 @@ class Curve:
     ) -> Curve:
         """Measure `n_points` prunings of a sequence, about evenly spaced in cost."""
         masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
-        return cls(
-            [PrunedForest(lambda kept=mask: forest.pruned(kept), fold, costs) for mask in masks]
-        )
+        return cls([PrunedForest(partial(forest.pruned, mask), fold, costs) for mask in masks])
 
     def __add__(self, other: Curve) -> Curve:
         return Curve(self.points + other.points)

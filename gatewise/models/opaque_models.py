@@ -35,7 +35,7 @@ class PythonModel:
         arguments.
     classes : sequence
         The labels of the data, sorted.
-    spec : str, optional
+    import_path : str, optional
         Import path of the object or its class, ``python:module:attribute``.
 
     Raises
@@ -50,14 +50,15 @@ class PythonModel:
     array([[0.25, 0.75]])
     """
 
-    def __init__(self, source: Any, classes: Sequence[Any], spec: str | None = None) -> None:
-        self.spec = _import_path(source) if spec is None else spec
+    def __init__(self, source: Any, classes: Sequence[Any], import_path: str | None = None) -> None:
+        self.import_path = _find_import_path(source) if import_path is None else import_path
         if isinstance(source, type):
             source = source()
         self._call: Function = getattr(source, "predict_proba", source)
         if not callable(self._call):
             raise InputError(
-                f"{self.spec} is neither a function of the rows nor an object with predict_proba"
+                f"{self.import_path} is neither a function of the rows nor an object with "
+                "predict_proba"
             )
         self.n_classes = len(classes)
         self.model = getattr(source, "__self__", source)
@@ -67,7 +68,7 @@ class PythonModel:
         unknown_labels = [label for label in own_classes if label not in data_classes]
         if unknown_labels:
             raise InputError(
-                f"{self.spec} has class {unknown_labels[0]!r}, which is not in the data"
+                f"{self.import_path} has class {unknown_labels[0]!r}, which is not in the data"
             )
         self._columns = np.array([data_classes.index(label) for label in own_classes], np.intp)
 
@@ -75,7 +76,7 @@ class PythonModel:
         """Compute and check probabilities, shape (n, n_classes)."""
         shape = len(X), len(self._columns)
         probabilities = np.zeros((len(X), self.n_classes))
-        probabilities[:, self._columns] = _check_output(self._call(X), shape, self.spec)
+        probabilities[:, self._columns] = _check_output(self._call(X), shape, self.import_path)
         return probabilities
 
 
@@ -101,8 +102,8 @@ def _check_output(output: Any, shape: tuple[int, int], model_name: str) -> NDArr
     return probabilities
 
 
-def _import_path(source: Any) -> str:
-    """Return the import path of an object, or of its class, by which a worker finds it."""
+def _find_import_path(source: Any) -> str:
+    """Return the import path of an object or of its class, with which a worker imports it."""
     if getattr(source, "__self__", None) is not None:  # for a bound method, use its object
         source = source.__self__
     owner = source if hasattr(source, "__qualname__") else type(source)

@@ -227,7 +227,7 @@ def _prediction(answer: Answer | Exception, feature_names: Sequence[str]) -> dic
     if isinstance(answer, Exception):
         return {"error": str(answer)}
     answer_fields = msgspec.structs.asdict(answer)
-    return answer_fields | {"acquired": [feature_names[k] for k in answer.acquired]}
+    return answer_fields | {"acquired": [feature_names[feature] for feature in answer.acquired]}
 
 
 def _json_response(document: Mapping[str, Any], status: int = 200) -> Response:

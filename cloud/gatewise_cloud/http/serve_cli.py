@@ -129,8 +129,8 @@ def serve(
 commands: dict[str, Callable[..., None]] = {"serve": serve}
 
 
-def _import_fetch(spec: str) -> FetchFeatures:
-    function: FetchFeatures = import_object(spec, spec)
+def _import_fetch(import_path: str) -> FetchFeatures:
+    function: FetchFeatures = import_object(import_path, import_path)
     if not inspect.iscoroutinefunction(function):
-        raise InputError(f"--features {spec} must be a coroutine function: async def")
+        raise InputError(f"--features {import_path} must be a coroutine function: async def")
     return function

@@ -38,6 +38,6 @@ def backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest]
     model = import_object(url, url.removeprefix(PYTHON_PREFIX))
 
     def make_backend(manifest: Manifest) -> Backend:
-        return PythonBackend(model, classes=manifest.classes, model=manifest.title, spec=url)
+        return PythonBackend(model, classes=manifest.classes, model=manifest.title, import_path=url)
 
     return make_backend

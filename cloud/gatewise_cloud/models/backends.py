@@ -118,14 +118,16 @@ class PythonBackend(Backend):
 
     :class:`gatewise.models.opaque_models.PythonModel` describes `source`. Several threads call it
     at the same time if the worker runs batches in parallel. `classes` are the bundle's labels in
-    the order of the columns, and `spec` is the import path of the source. Raises InputError if the
+    the order of the columns, and `import_path` is that of the source. Raises InputError if the
     source cannot return probabilities of these classes.
     """
 
     kind = "classifier"
 
-    def __init__(self, source: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
-        self._python_model = PythonModel(source, list(classes), spec)
+    def __init__(
+        self, source: Any, *, classes: Any, model: str, import_path: str | None = None
+    ) -> None:
+        self._python_model = PythonModel(source, list(classes), import_path)
         self._model = model
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:

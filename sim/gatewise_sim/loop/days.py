@@ -370,8 +370,8 @@ def _confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
     """Compute the largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     by_stage = [
-        probabilities(split_outputs(outputs, spec.score)[0], spec.link).max(axis=1)
-        for outputs, spec in zip(decisions.margins, stages, strict=True)
+        probabilities(split_outputs(outputs, stage.score)[0], stage.link).max(axis=1)
+        for outputs, stage in zip(decisions.margins, stages, strict=True)
     ]
     exits = np.minimum(decisions.exits, len(stages) - 1)
     return np.asarray(np.stack(by_stage)[exits, np.arange(len(exits))], np.float64)

@@ -72,7 +72,7 @@ class SummarySentence(NamedTuple):
     """Sentence that summarises a run."""
 
     main_clause: str
-    rest: str
+    continuation: str
 
 
 def summary_sentence(report: Report) -> SummarySentence:
@@ -80,10 +80,10 @@ def summary_sentence(report: Report) -> SummarySentence:
 
     If the rows break a promise of the bundle, a sentence about it comes first.
     """
-    main_clause, rest = _run_summary(report)
+    main_clause, continuation = _run_summary(report)
     if report.promise is None:
-        return SummarySentence(main_clause, rest)
-    return SummarySentence(report.promise, f" {main_clause}{rest}")
+        return SummarySentence(main_clause, continuation)
+    return SummarySentence(report.promise, f" {main_clause}{continuation}")
 
 
 def _run_summary(report: Report) -> tuple[str, str]:
@@ -107,8 +107,8 @@ def _run_summary(report: Report) -> tuple[str, str]:
         clauses.append(f"95 % of the answers come within {millis(p95)}")
     if report.faults:
         clauses.append(_outage_clause(report))
-    rest = "".join(f"{', and ' if i else '; '}{clause}" for i, clause in enumerate(clauses))
-    return _main_clause(report), f"{rest}."
+    continuation = "".join(f"{', and ' if i else '; '}{clause}" for i, clause in enumerate(clauses))
+    return _main_clause(report), f"{continuation}."
 
 
 def _main_clause(report: Report) -> str:

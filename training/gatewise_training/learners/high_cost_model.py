@@ -92,7 +92,7 @@ class HighCostModel:
     @property
     def backend(self) -> str | None:
         """Backend with which a worker serves an opaque model, ``python:...``; else None."""
-        return None if self.python_model is None else self.python_model.spec
+        return None if self.python_model is None else self.python_model.import_path
 
     def shifted(self, first_column: int) -> HighCostModel:
         """Make the same model for instances with its columns from `first_column` on."""
