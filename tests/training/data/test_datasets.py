@@ -52,7 +52,7 @@ def test_empty_cells_are_imputed_in_columns_with_empty_training_cells(tmp_path):
     [
         ("", "No columns|empty"),
         ("a,y\nword,0\n", "'a' is not numbers"),
-        ("a,y\n1,\n2,1\n", "label 'y' is missing in 1 row"),
+        ("a,y\n1,\n2,1\n", r"label 'y' is missing \(empty, NA, null\) in 1 row"),
         ("a,y\n1e300,0\n1,1\n", "'a' has infinite"),  # as float32
     ],
 )
@@ -138,5 +138,5 @@ def test_labels_keep_leading_zeros_and_lose_outer_spaces(tmp_path, delimiter, ce
 @pytest.mark.parametrize("delimiter", [",", ";"])
 def test_a_label_of_spaces_is_missing(tmp_path, delimiter):
     (tmp_path / "table.csv").write_text(f"a{delimiter}label\n1{delimiter}x\n2{delimiter}NA \n")
-    with pytest.raises(InputError, match="'label' is missing in 1 row"):
+    with pytest.raises(InputError, match=r"'label' is missing .* in 1 row"):
         datasets.read_table(tmp_path / "table.csv")

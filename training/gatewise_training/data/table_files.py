@@ -68,7 +68,10 @@ def read_labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
         labels = labels.mask(labels.isin(_MISSING_LABEL_WORDS))
     if n_missing := int(labels.isna().sum()):
         rows = plural(n_missing, "row")
-        raise InputError(f"{path}: the label {target!r} is missing in {rows}: leave these out")
+        raise InputError(
+            f"{path}: the label {target!r} is missing (empty, NA, null) in {rows}: leave these "
+            "out, or rename a class of such a name"
+        )
     return labels.to_numpy()
 
 
