@@ -92,6 +92,9 @@ class Trial:
         """Counts with which :meth:`begin` can continue the trial after a restart."""
         return {"n_good": self.n_good, "n_bad": self.n_bad, "trial_seconds": self.seconds}
 
+    def __str__(self) -> str:
+        return f"{self.n_bad} of {self.n_good + self.n_bad} answers were errors or late"
+
     def observe(self, outcome: Answer | Exception) -> bool:
         """Count an answer or an error; return whether the updater must act on it.
 

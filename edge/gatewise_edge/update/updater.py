@@ -406,7 +406,7 @@ class Updater:
     def _roll_back(self) -> None:
         """Replace a release that failed its trial by the last one that passed."""
         self._trial.end()
-        _LOG.error("%s failed its trial: %s", self._release_name, self._trial.counts)
+        _LOG.error("%s failed its trial: %s", self._release_name, self._trial)
         self.store.refuse(self._running_digest, active=self.store.state.proved)
         self._return_to([self.store.state.proved])
         self._increment("rolled_back")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import msgspec
@@ -140,12 +141,15 @@ def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(
 
 
 @pytest.mark.parametrize("error", [InputError("no row"), SensorError("a", "dead"), ValueError()])
-def test_version_with_only_errors_is_rolled_back(device_on_trial, error, run_device, server):
+def test_version_with_only_errors_is_rolled_back(
+    device_on_trial, error, run_device, server, caplog
+):
     """Errors of any class count; once, 3,861 of 3,861 rows were errors without a verdict."""
     for _ in range(N_FAILING_ERRORS):
         device_on_trial.updater.observe(error)
     wait_until(lambda: device_on_trial.version == "7", "the rollback", TIMEOUT_S)
     device_on_trial.wait_for_count("rolled_back")
+    assert re.search(r"failed its trial: (\d+) of \1 answers were errors or late", caplog.text)
     device_on_trial.close()
     fetched_files = server.requested_files("8")
     restarted_device = run_device(urls=[server.url])
