@@ -43,7 +43,7 @@ def no_client_reason(manifest: Manifest) -> str | None:
     if manifest.cloud is None or manifest.last_exit < len(manifest.stages):
         return "the bundle offloads no instance at its operating point"
     if manifest.signal is not None or manifest.instance is not None:
-        return "the bundle's requests hold windows or arrays instead of columns"
+        return "the client sends rows of columns, but the bundle reads windows or arrays"
     n_columns = len(manifest.cloud_inputs())
     if n_columns > MAX_COLUMNS:
         return f"the bundle's requests hold {n_columns} columns, more than {MAX_COLUMNS}"
