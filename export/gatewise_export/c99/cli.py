@@ -185,17 +185,19 @@ def _size_rows(c_source: CSource) -> list[tuple[str, object]]:
         ("flash for tables, bytes", c_source.flash_bytes),
         ("RAM, bytes", c_source.ram_bytes),
         ("stack, bytes at most", c_source.stack_bytes),
-        (
-            "rows in the self-test",
-            f"{c_source.sample_rows} of the sample, {c_source.made_rows} generated",
-        ),
     ]
+    # A library has no self-test.
+    has_self_test = any("selftest" in file for file in c_source.files)
+    if has_self_test:
+        rows_text = f"{c_source.sample_rows} of the sample, {c_source.made_rows} generated"
+        size_rows.append(("rows in the self-test", rows_text))
     signals = c_source.signals
     if signals is not None:
         size_rows += [
             ("steps of blocks", signals.n_steps),
             ("flash for blocks, bytes", signals.table_bytes),
             ("RAM for blocks, bytes", signals.struct_bytes),
-            ("windows in the self-test", signals.sample_windows),
         ]
+        if has_self_test:
+            size_rows.append(("windows in the self-test", signals.sample_windows))
     return size_rows

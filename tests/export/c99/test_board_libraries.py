@@ -9,6 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export import Bundle
 from gatewise_export.c99.board_libraries import BUILD_FILES, write_library
@@ -167,6 +168,13 @@ def test_bundles_that_never_offload_have_no_client(tmp_path):
     source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
     assert reason == "the bundle offloads no instance at its operating point"
     assert not [file for file in source.files if "wire" in file or "offload" in file]
+
+
+def test_sizes_of_a_library_do_not_state_a_self_test(tmp_path, bundle, capsys):
+    assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--as", "cmake"]) == 0
+    output = capsys.readouterr().out
+    assert "RAM, bytes" in output
+    assert "self-test" not in output
 
 
 def test_unknown_builds_unusable_names_and_foreign_files_are_refused(tmp_path, bundle):
