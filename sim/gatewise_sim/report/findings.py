@@ -270,10 +270,15 @@ def caveats(report: Report) -> list[str]:
     system = report.system
     if system.answers.fallback and system.instances:
         reference = " (see the run over time)" if report.faults else ""
+        n_local = system.answers.local_fallback
+        causes = ["the cloud did not answer in time"] * (system.answers.fallback > n_local)
+        if n_local:
+            causes.append(
+                f"{count(n_local)} of them had missing values or exceeded the limit of offloads"
+            )
         sentences.append(
             f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
-            f"fallbacks{reference}: the cloud did not answer in time, so the device gave its own "
-            "answer."
+            f"fallbacks{reference}: {', and '.join(causes)}, so the device gave its own answer."
         )
     for policy in report.policies:
         utilisation = policy.utilisation or 0.0

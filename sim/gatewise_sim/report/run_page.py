@@ -239,8 +239,9 @@ def _tables_section(report: Report) -> Section:
             replace(engine_table, text="the same instances with a simulated clock and network")
         )
     text = (
-        "Every instance gets exactly one answer. A fallback is an answer of the device because the "
-        "cloud did not answer in time. Late responses came after the deadline and were not used."
+        "Every instance gets exactly one answer. A fallback is a device's own answer to an "
+        "instance that it could not offload, or that the cloud did not answer in time. Late "
+        "responses came after the deadline and were not used."
     )
     return Section(
         key="tables",

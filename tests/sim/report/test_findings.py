@@ -161,7 +161,20 @@ def test_overload_of_the_workers_is_stated_with_its_fallbacks():
 @pytest.mark.parametrize(
     ("report", "expected_text"),
     [
-        (make_report(), "1.00 % of the answers are fallbacks (see the run over time)"),
+        (
+            make_report(),
+            "1.00 % of the answers are fallbacks (see the run over time): the cloud did not answer",
+        ),
+        (
+            replace_system(make_report(), answers=replace(make_report().answers, local_fallback=3)),
+            "in time, and 3 of them had missing values or exceeded the limit of offloads, so",
+        ),
+        (
+            replace_system(
+                make_report(), answers=replace(make_report().answers, fallback=9, local_fallback=9)
+            ),
+            "(see the run over time): 9 of them had missing values or exceeded the limit",
+        ),
         (make_report(), "Assumed, not measured on this machine: a worker's time for a message"),
         (make_report(accuracy=None), "The rows have no labels"),
         (
