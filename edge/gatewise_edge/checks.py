@@ -92,11 +92,6 @@ def check_device(device: str) -> str:
     return device
 
 
-def check_model(name: str, field_name: str = "model name") -> str:
-    """Return a model's name or version, which is a topic level, or raise WireError."""
-    return check_level(field_name, name)
-
-
 def check_positive(field_name: str, value: Any) -> float:
     """Return a positive finite number, or raise InputError."""
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:

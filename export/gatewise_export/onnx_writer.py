@@ -46,6 +46,7 @@ AttributeValue: TypeAlias = int | str | NDArray[Any]
 
 
 # -- protocol buffers --------------------------------------------------------------------------
+# The tag of a field is its number << 3, plus 2 for bytes with a length or 0 for an integer.
 
 
 @lru_cache(4096)  # lengths and tags repeat

@@ -58,8 +58,8 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = ()
     offload_rate: options.OffloadRateSetting = None
-    min_recall: options.RecallSetting = ()
-    min_precision: options.PrecisionSetting = ()
+    min_recall: options.MinRecallSetting = ()
+    min_precision: options.MinPrecisionSetting = ()
     max_bytes: Annotated[
         str | None,
         Option(help="Largest size of the stages as C tables, such as 65536, 64KB or 1MB."),

@@ -205,7 +205,7 @@ class Device:
         _LOG.debug("%s is active", bundle.manifest.release)
 
     def _install(self, bundle: Bundle) -> Installation:
-        """Load a bundle; InputError if it does not allow the policy."""
+        """Load a bundle; raise InputError if it does not allow the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
         installation = Installation.load(

@@ -71,7 +71,7 @@ Decoded = TypeVar("Decoded")
 
 
 def write_map(entries: dict[str, Any]) -> bytes:
-    """Encode a message with its checksum; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
+    """Encode a message with its checksum; raise WireError if it exceeds :data:`.MAX_PAYLOAD`."""
     # The checksum is the last entry, and covers all bytes before its value.
     content = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
     payload: bytes = content + _checksum(content)
@@ -90,7 +90,7 @@ def _typed_array(array: NDArray[Any], dtype: str | np.dtype[Any]) -> cbor2.CBORT
 
 
 def encode_request(request: Request) -> bytes:
-    """Encode a request; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
+    """Encode a request; raise WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     return write_map(_request_entries(request))
 
 
@@ -115,7 +115,7 @@ def _request_entries(request: Request) -> dict[str, Any]:
 
 
 def encode_response(response: Response) -> bytes:
-    """Encode a response; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
+    """Encode a response; raise WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     entries = response_entries(response)
     for key, dtype in {"y": "<u2", "p": "<f4"}.items():
         if key in entries:
@@ -168,7 +168,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
 
 
 def decode_response(payload: bytes) -> Response:
-    """Decode a response from an untrusted sender; raises WireError as :func:`decode_request`."""
+    """Decode a response from an untrusted sender; raise WireError as :func:`decode_request`."""
     return decode_entries(payload, _build_response)
 
 

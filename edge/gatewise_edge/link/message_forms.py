@@ -90,7 +90,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Request:
-    """Decode a JSON request from an untrusted sender; raises WireError as :func:`decode_request`.
+    """Decode a JSON request from an untrusted sender; raise WireError as :func:`decode_request`.
 
     The reason is ``json`` if the payload is not a JSON object.
     """
@@ -134,7 +134,7 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
 
 
 def encode_json_response(response: Response) -> bytes:
-    """Encode a response as JSON; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
+    """Encode a response as JSON; raise WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     entries = response_entries(response) | {"id": response.id.hex()}
     if "y" in entries:
         entries["y"] = entries["y"].tolist()

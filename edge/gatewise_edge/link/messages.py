@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
 from gatewise.prices import request_bytes
-from gatewise_edge.checks import MAX_PAYLOAD, check_id, check_int, check_model, check_text
+from gatewise_edge.checks import MAX_PAYLOAD, check_id, check_int, check_level, check_text
 from gatewise_edge.errors import WireError
 
 #: Largest size of a request's values in bytes; the other fields fit the message with them.
@@ -115,8 +115,8 @@ class Request:
 
     def __post_init__(self) -> None:
         check_id(self.id)
-        check_model(self.model)
-        check_model(self.version, "model version")
+        check_level("model name", self.model)
+        check_level("model version", self.version)
         check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
         check_int("late_s", self.late_s, 0, MAX_LATE_S)
         X = np.asarray(self.X)
@@ -185,8 +185,8 @@ class Response:
     def __post_init__(self) -> None:
         check_id(self.id)
         if self.model or self.version or self.error is None:
-            check_model(self.model)
-            check_model(self.version, "model version")
+            check_level("model name", self.model)
+            check_level("model version", self.version)
         self.labels = np.asarray(self.labels, np.int64)
         self.probabilities = np.asarray(self.probabilities, np.float32)
         check_int("wait_ms", self.wait_ms, 0, MAX_TTL_MS)

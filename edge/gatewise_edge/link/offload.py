@@ -1,7 +1,7 @@
 """Requests in flight: their deadlines, at most one retry each, and their outcomes.
 
-Pure bookkeeping without clock, thread or socket. The caller passes the times, in seconds on any
-monotonic clock, so that a device and a simulator in virtual time run the same code::
+This is pure bookkeeping without clock, thread or socket: the caller passes the times, in seconds
+on any monotonic clock. A simulator in virtual time therefore runs the same code as a device::
 
     offload = table.open(id, ..., now=now)    # None if too many are in flight
     ...                                       # send offload.payload over the link

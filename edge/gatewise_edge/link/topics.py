@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from gatewise_edge.checks import check_device, check_level, check_model
+from gatewise_edge.checks import check_device, check_level
 from gatewise_edge.errors import WireError
 
 #: First levels of every topic; v1 is the version of the layout.
@@ -33,11 +33,6 @@ def request_topic(device: str) -> str:
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
-
-
-def json_request_topic(device: str) -> str:
-    """Topic of a device's JSON requests."""
-    return f"{request_topic(device)}/json"
 
 
 def json_response_topic(device: str) -> str:
@@ -72,7 +67,7 @@ def labels_topic(sender: str) -> str:
 
 def manifest_topic(model: str) -> str:
     """Topic of the retained announcements of a model's releases."""
-    return f"{_ROOT}/model/{check_model(model)}/manifest"
+    return f"{_ROOT}/model/{check_level('model name', model)}/manifest"
 
 
 def dead_letter_topic(reason: str) -> str:

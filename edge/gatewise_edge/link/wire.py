@@ -2,7 +2,6 @@
 
 from gatewise_edge.checks import MAX_PAYLOAD as MAX_PAYLOAD
 from gatewise_edge.checks import check_device as check_device
-from gatewise_edge.checks import check_model as check_model
 from gatewise_edge.link.encoding import decode_request as decode_request
 from gatewise_edge.link.encoding import decode_response as decode_response
 from gatewise_edge.link.encoding import encode_request as encode_request
@@ -12,7 +11,6 @@ from gatewise_edge.link.messages import BUSY as BUSY
 from gatewise_edge.link.messages import FAILED as FAILED
 from gatewise_edge.link.messages import MAX_RESPONSE_FIELD_BYTES as MAX_RESPONSE_FIELD_BYTES
 from gatewise_edge.link.messages import NO_MODEL as NO_MODEL
-from gatewise_edge.link.messages import RETRYABLE as RETRYABLE
 from gatewise_edge.link.messages import AuditMark as AuditMark
 from gatewise_edge.link.messages import Request as Request
 from gatewise_edge.link.messages import Response as Response
@@ -22,8 +20,6 @@ from gatewise_edge.link.topics import LABEL_TOPICS as LABEL_TOPICS
 from gatewise_edge.link.topics import REQUEST_TOPICS as REQUEST_TOPICS
 from gatewise_edge.link.topics import dead_letter_topic as dead_letter_topic
 from gatewise_edge.link.topics import device_of as device_of
-from gatewise_edge.link.topics import json_request_topic as json_request_topic
-from gatewise_edge.link.topics import json_response_topic as json_response_topic
 from gatewise_edge.link.topics import labels_topic as labels_topic
 from gatewise_edge.link.topics import manifest_topic as manifest_topic
 from gatewise_edge.link.topics import request_topic as request_topic

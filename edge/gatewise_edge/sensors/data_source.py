@@ -282,7 +282,7 @@ def _read_rows(
 
 
 def _next_rows(rows: Iterator[Any], stop_request: StopRequest) -> list[Any]:
-    """Return the next row in a list, which is empty at the end; a stop loses no row."""
+    """Return a list with the next row, or an empty list at the end; a stop loses no row."""
     next_rows: list[Any] = []
     try:
         with stop_request.interrupts():

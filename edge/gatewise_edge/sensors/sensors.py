@@ -60,9 +60,9 @@ class Sensors:
     Notes
     -----
     Functions run one at a time, except while one hangs, and while an audit reads after an answer.
-    The same function never runs twice at the same time. While a call has not returned, the sensor
-    counts as failed for every instance that needs it, so that at most one thread per sensor hangs.
-    :attr:`hung_sensors` lists such sensors.
+    The same function never runs twice at the same time: until a hanging call returns, the sensor
+    counts as failed for every instance that needs it. At most one thread per sensor can hang
+    therefore. :attr:`hung_sensors` lists such sensors.
 
     A function returns NaN for a missing value and raises an exception if it cannot read. Apart from
     retries, it is called at most once per instance. An acquired feature costs as much as in

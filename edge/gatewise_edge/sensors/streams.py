@@ -184,7 +184,7 @@ class LineReader:
             return [InputError(f"{self._source_name}, line {self._n_lines}: {error}")]
 
     def _read_header(self, cells: list[str]) -> None:
-        """Find the columns of the channels; InputError if the header names only some of them."""
+        """Find the channels' columns; raise InputError if the header names only some of them."""
         axes = [channel.axis for channel in self._channels]
         positions_by_channel = []
         for channel in self._channels:
@@ -229,7 +229,7 @@ class LineReader:
         self._n_header_cells = len(cells)
 
     def _read_cells(self, cells: list[str], line: str) -> Samples:
-        """Read the cells of one line; ValueError if they are not a sample."""
+        """Read the cells of one line; raise ValueError if they are not a sample."""
         n_channels = len(self._channels)
         if len(cells) not in (n_channels, n_channels + 1):
             expected_cells = f"{n_channels}, or the time and {n_channels}"
@@ -248,7 +248,7 @@ class LineReader:
         return Samples(values, self._read_time(time_cell))
 
     def _read_time(self, cell: str) -> float:
-        """Read a time in seconds; ValueError if it is neither a number nor in ISO 8601."""
+        """Read a time in seconds; raise ValueError if it is neither a number nor in ISO 8601."""
         if not _is_number(cell):
             try:
                 time = datetime.fromisoformat(cell.strip())

@@ -155,7 +155,7 @@ class WindowStream(InstanceSource):
         )
 
     def _check_end(self) -> None:
-        """Log the flaws of the stream at its end; InputError if there was no window."""
+        """Log the flaws of the stream at its end; raise InputError if there was no window."""
         for flaw in self._flaws:
             _LOG.warning("%s: %s; its complete windows are answered", self._source_name, flaw)
         windower = self._windower

@@ -174,7 +174,7 @@ def open_answer_log(path: Path, data_option: str) -> AnswerLog:
 def open_instances(
     settings: EdgeSettings, bundle: Bundle, stop_request: StopRequest
 ) -> InstanceSource:
-    """Open the source of ``--data`` or ``--signal``; InputError if it does not match the bundle."""
+    """Open ``--data`` or ``--signal``; raise InputError if it does not match the bundle."""
     kept_columns = (
         [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
     )

@@ -165,7 +165,7 @@ def read_state(folder: Path) -> tuple[State, bool]:
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Write both state files, one after the other; raises OSError."""
+    """Write both state files, one after the other; raise OSError."""
     # Convert the state as reading does, because 1 and 1.0 have different checksums.
     state = convert(plain_values(state), State)
     content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
@@ -344,7 +344,7 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
     def lock(self) -> None:
-        """Lock the store for this process; raises UpdateError if another process has locked it.
+        """Lock the store for this process; raise UpdateError if another process has locked it.
 
         A store that cannot be written needs no lock.
         """

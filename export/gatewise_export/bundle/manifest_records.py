@@ -208,7 +208,7 @@ class ManifestDocument(Record, frozen=True, kw_only=True):
     schema_version : int
         Version of the document's format. Readers refuse other versions.
     name, version : str
-        Name and version of the bundle, which are levels of MQTT topics.
+        Name and version of the bundle. They are also levels of MQTT topics.
     created : str
         ISO 8601 time in UTC.
     min_runtime_version : str

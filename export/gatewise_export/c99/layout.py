@@ -57,6 +57,7 @@ class PackedTrees:
     output : ndarray of shape (n_trees,) or None
         The output that each tree adds to; None if every tree adds to all outputs.
     base : ndarray of shape (n_outputs,)
+        The margins of an ensemble without trees; sums add it last.
     """
 
     start: NDArray[np.int64]
@@ -183,8 +184,8 @@ class Layout:
         forests = self.forests
         code_type = f"uint{self.code_bits or 8}_t"
 
-        def largest_number(name: str) -> int:
-            arrays = (getattr(forest, name) for forest in forests)
+        def largest_element(array_name: str) -> int:
+            arrays = (getattr(forest, array_name) for forest in forests)
             return max(
                 (int(array.max(initial=0)) for array in arrays if array is not None), default=0
             )
@@ -199,8 +200,8 @@ class Layout:
             "slot_type": unsigned_type(self.nan_flag or self.n_values - 1),
             "code_type": code_type,
             "key_type": "float" if self.code_bits is None else code_type,
-            "skip_type": unsigned_type(largest_number("skip")),
-            "start_type": unsigned_type(largest_number("start")),
+            "skip_type": unsigned_type(largest_element("skip")),
+            "start_type": unsigned_type(largest_element("start")),
             "row_type": f"uint{8 * row_bytes}_t",
             "bound_type": f"uint{8 * bound_bytes}_t",
             "pick_type": f"uint{8 * pick_bytes}_t",

@@ -83,22 +83,22 @@ def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedT
             tables.add(f"{name}_{array_name}", values, c_type)
         fields.append("0" if values is None else f"{name}_{array_name}")
     n_trees = len(trees.start) - 1
-    size_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
-    tables.add_struct(f"trees_type {name}", f"{', '.join(fields)}, {size_fields}")
+    number_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
+    tables.add_struct(f"trees_type {name}", f"{', '.join(fields)}, {number_fields}")
 
 
 def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
     """Add the tables of a linear model or kernel machine, and a struct that points to them."""
     # in the order of the fields of linear_type and kernel_type
     array_names = ["mean", "scale", "weights", "bias"]
-    size_fields = f"{model.n_features}, {model.n_outputs}"
+    number_fields = f"{model.n_features}, {model.n_outputs}"
     struct_name = "linear"
     if isinstance(model, KernelModel):
         struct_name = "kernel"
         array_names.insert(2, "landmarks")
         rate = c_text.c_number(float(model.rate))
-        size_fields = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
+        number_fields = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
     for array_name in array_names:
         tables.add(f"{name}_{array_name}", getattr(model, array_name), "float")
     fields = ", ".join(f"{name}_{array_name}" for array_name in ("inputs", *array_names))
-    tables.add_struct(f"{struct_name}_type {name}", f"{fields}, {size_fields}")
+    tables.add_struct(f"{struct_name}_type {name}", f"{fields}, {number_fields}")

@@ -100,7 +100,7 @@ class BuildTarget:
 
 
 def _run_command(folder: Path, command: Sequence[str], timeout_s: int) -> str:
-    """Run a command in a folder and return its output; InputError if it fails or hangs."""
+    """Run a command in a folder and return its output; raise InputError if it fails or hangs."""
     try:
         completed_process = subprocess.run(
             command,

@@ -68,7 +68,7 @@ def choose_instances(
         int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")
     ] = None,
     purpose: Annotated[
-        Purpose, typer.Option("--for", help="Use that most of the labels are chosen for.")
+        Purpose, typer.Option("--for", help="What most of the labels are for.")
     ] = "estimate",
     as_json: AsJson = False,
 ) -> None:

@@ -31,9 +31,9 @@ MaxLoss = Annotated[
 OffloadRate = Annotated[float | None, _OFFLOAD_RATE]
 OffloadRateSetting = Annotated[Share | None, _OFFLOAD_RATE]
 MinRecall = Annotated[list[str] | None, _MIN_RECALL]
-RecallSetting = Annotated[tuple[str, ...], _MIN_RECALL]
+MinRecallSetting = Annotated[tuple[str, ...], _MIN_RECALL]
 MinPrecision = Annotated[list[str] | None, _MIN_PRECISION]
-PrecisionSetting = Annotated[tuple[str, ...], _MIN_PRECISION]
+MinPrecisionSetting = Annotated[tuple[str, ...], _MIN_PRECISION]
 MaxBytes = Annotated[
     str | None,
     typer.Option(help="Largest size of the stages on a device, such as 65536, 64KB or 1MB."),
@@ -116,7 +116,7 @@ def loss_option(option_values: Sequence[str] | None) -> tuple[float | None, dict
 
 def chosen_goal(**options: float | None) -> dict[str, float]:
     """Get the goal option that is set, by name; raise InputError if several are set."""
-    goals = {name: value for name, value in options.items() if value is not None}
-    if len(goals) > 1:
+    goal = {name: value for name, value in options.items() if value is not None}
+    if len(goal) > 1:
         raise InputError("give only one of --budget, --max-loss and --offload-rate")
-    return goals
+    return goal

@@ -111,7 +111,7 @@ def outcomes(
     frame, _ = read_frame(data, ColumnOptions(), lambda columns: None)
     columns = _Columns(data, frame)
     if agreement is not None:
-        losses = _losses_of_agreement(columns, agreement, truth, big_answer)
+        score_columns = _columns_of_agreement(columns, agreement, truth, big_answer)
         if score or small_loss or big_loss:
             raise InputError("--agreement replaces --score, --small-loss and --big-loss")
     elif not score or not small_loss or big_loss is None or truth or big_answer:
@@ -119,13 +119,13 @@ def outcomes(
             "give --score, --small-loss and --big-loss, or --agreement, --truth and --big-answer"
         )
     else:
-        losses = {
+        score_columns = {
             "scores": columns.numbers(score),
             "small_losses": columns.numbers(small_loss),
             "big_losses": columns.numbers([big_loss])[:, 0],
         }
     outcome_table = Outcomes(
-        **losses,
+        **score_columns,
         small_cost=columns.costs(small_cost),
         big_cost=columns.costs([big_cost]),
         loss_limit=loss_limit,
@@ -205,7 +205,7 @@ class _Columns:
         return np.stack(costs, axis=1)
 
 
-def _losses_of_agreement(
+def _columns_of_agreement(
     columns: _Columns, answer_columns: str, truth: str | None, big_answer: str | None
 ) -> dict[str, NDArray[Any]]:
     """Compute scores from the agreement of answers, and losses of 1 for wrong answers."""

@@ -19,7 +19,7 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
 
     Without a budget the bundle gets the cheapest operating point whose accuracy is within 0.01 of
     the high-cost model's, or whose losses of recall are within --max-loss CLASS=SHARE. Figures are
-    measured on test rows, which are written to bundle-test.csv for verify, edge and simulate.
+    measured on test rows. They are written to bundle-test.csv for verify, edge and simulate.
 
     Columns of categories and dates are encoded, and the bundle contains the encoder. Name the kinds
     of columns with --column, or let `gatewise init` write a file of kinds and prices.

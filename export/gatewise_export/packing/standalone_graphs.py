@@ -126,7 +126,7 @@ def _append_answers(writer: GraphWriter, stage: Stage, n_margins: int) -> None:
     """Add nodes from ``margins`` to ``index``, ``probabilities`` and ``score``."""
     rule = STOP_RULES[stage.score]
     margins = MARGINS
-    if rule.n_score_outputs:
+    if rule.n_score_outputs:  # the last outputs are only for the score
         margins = "class_margins"
         writer.add_constant("class_columns", np.arange(n_margins))
         writer.add_node("Gather", f"{MARGINS} class_columns", margins, axis=1)

@@ -1,4 +1,4 @@
-"""A release, which is a version of a bundle that devices fetch file by file.
+"""Describe a release: one version of a bundle that devices fetch file by file.
 
 In a repository of The Update Framework each file of a bundle is a target with the path
 ``<model>/<version>/<file>``. Another target is ``release.json``, which lists the files with their
@@ -87,7 +87,7 @@ class Release(Record, frozen=True):
 
     @classmethod
     def from_json(cls, content: bytes) -> Self:
-        """Read ``release.json``; InputError if it is malformed."""
+        """Read ``release.json``; raise InputError if it is malformed."""
         return decode_json(content, cls, RELEASE_FILE)
 
     def to_json(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A repository of releases, which is a folder of static files that any web server can serve.
+"""Write a repository of releases: a folder of static files that any web server can serve.
 
 ::
 
@@ -64,9 +64,9 @@ class StaleVersionError(InputError):
 class Repository:
     """A repository of releases and the keys that sign it; :meth:`init` creates one.
 
-    `keys` is the folder of private keys, which are PEM files NAME.key. It is ``<folder>.keys`` by
-    default. A change needs the keys of the roles that it signs. Raises InputError if the repository
-    is missing, or if its metadata or a key is not valid.
+    `keys` is a folder with the private keys in PEM files NAME.key, by default ``<folder>.keys``. A
+    change needs the keys of the roles that it signs. Raises InputError if the repository is
+    missing, or if its metadata or a key is not valid.
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class Repository:
         return read_signer(path)
 
     def _signers(self, role: str) -> list[CryptoSigner]:
-        """Read the role's keys in the folder; InputError if fewer than the threshold exist."""
+        """Read the keys of a role; raise InputError if there are fewer than its threshold."""
         role_keys = self._metadata["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
         signers = [signer for signer in signers if signer.public_key.keyid in role_keys.keyids]
@@ -418,5 +418,5 @@ class Repository:
 
 
 def read_signer(path: Path) -> CryptoSigner:
-    """Read a private key for signing; InputError if it is not valid."""
+    """Read a private key for signing; raise InputError if it is not valid."""
     return CryptoSigner(Signer(path).key)

@@ -149,6 +149,7 @@ def _write_step_codes(
                 [direct_input] if direct_input in shape_of_step else direct_input.inputs
             )
         ]
+        # overwriting depends on the graph's reader of the input, which may be an inner spectrogram
         reads_planned_steps = all(direct_input in shape_of_step for direct_input in step.inputs)
         reader = step if reads_planned_steps else step.inputs[0]
         code = StepCode(
@@ -188,6 +189,7 @@ def _place_memory(
     window is needed only until its last reader within a block, because the step can run again for
     another block.
     """
+    # find the steps during which each result is needed
     steps_with_result = [{i} for i in range(len(step_codes))]
     for block_step in block_steps:
         ancestors = _ancestors(step_codes, block_step)
@@ -202,6 +204,7 @@ def _place_memory(
                 else range(i, last_reader)
             )
             steps_with_result[i].update(live_steps, {last_reader})
+    # place results, each with room for the step that works in it, and some inside their inputs
     result_floats = [math.prod(code.result_shape) for code in step_codes]
     for code in step_codes:
         for i in code.input_steps:
