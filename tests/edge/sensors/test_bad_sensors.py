@@ -23,9 +23,17 @@ CELLS_BY_KIND = ((1.0, 0.0), (0.1, 1.0), (0.1, 0.1))
 NEEDED_FEATURES = ("ab", "abc", "abce")
 #: Route and last stage of an answer to an instance of each kind without a fault.
 USUAL_OUTCOMES = (("edge", 0), ("edge", 1), ("cloud", 2))
+#: Outcomes of an instance that needs a failed sensor: an error if no stage has finished, the answer
+#: of the cloud, which does not need b, or the answer of the last stage with all its features.
+OUTCOMES_WITHOUT_FEATURE = {
+    "a": {("error", "a")},
+    "b": {("cloud", 2), ("error", "b")},
+    "c": {("fallback", 0)},
+    "e": {("fallback", 1)},
+}
 
 
-def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms=DEADLINE_MS):
+def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms):
     """Answer `n_instances` instances with a fault in sensor `faulty_feature`.
 
     Returns the outcomes by kind, the longest time to an outcome, and the hung sensors.
@@ -74,31 +82,40 @@ def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms=DE
     return outcomes, max_seconds, hung_sensors
 
 
-@pytest.mark.parametrize("faulty_feature", "abce")
+@pytest.mark.parametrize("faulty_feature", OUTCOMES_WITHOUT_FEATURE)
 @pytest.mark.parametrize("fault", ["hung", "dead", "slow"])
-def test_last_stage_with_its_features_answers(bundle, faulty_feature, fault):
-    outcomes, max_seconds, hung_sensors = answer_with_fault(bundle, faulty_feature, fault, 3)
-    for needed_features, kind_outcomes, usual_outcome in zip(
+@pytest.mark.parametrize(
+    ("n_instances", "deadline_ms", "max_stray_share"),
+    [
+        (3, DEADLINE_MS, 0.0),
+        # a busy machine delays good sensors of some of so many instances
+        pytest.param(2000, 40.0, 0.02, marks=pytest.mark.slow),
+    ],
+)
+def test_last_stage_with_its_features_answers(
+    bundle, faulty_feature, fault, n_instances, deadline_ms, max_stray_share
+):
+    outcomes, max_seconds, hung_sensors = answer_with_fault(
+        bundle, faulty_feature, fault, n_instances, deadline_ms
+    )
+    n_strays = 0
+    for needed_features, counts, usual_outcome in zip(
         NEEDED_FEATURES, outcomes, USUAL_OUTCOMES, strict=True
     ):
-        if faulty_feature == "a":
-            assert kind_outcomes == {("error", "a"): 1}, (needed_features, kind_outcomes)
-        elif faulty_feature == "b":
-            # The cloud does not need b, and answers if there is time left.
-            possible_outcomes = (
-                {("cloud", 2)} if fault == "dead" else {("cloud", 2), ("error", "b")}
-            )
-            assert possible_outcomes >= set(kind_outcomes), (needed_features, kind_outcomes)
-        elif faulty_feature in needed_features:
-            # An earlier stage answers: stage 0 without c, stage 1 without e.
-            assert kind_outcomes == {("fallback", 0 if faulty_feature == "c" else 1): 1}, (
-                needed_features,
-                kind_outcomes,
-            )
-        else:
-            assert kind_outcomes == {usual_outcome: 1}, (needed_features, kind_outcomes)
-    assert hung_sensors == ((faulty_feature,) if fault == "hung" else hung_sensors)
-    assert max_seconds < 1.0  # the deadline of 0.2 s and the delays of a loaded machine
+        expected_outcomes = (
+            OUTCOMES_WITHOUT_FEATURE[faulty_feature]
+            if faulty_feature in needed_features
+            else {usual_outcome}
+        )
+        n_strays += counts.total() - sum(counts[outcome] for outcome in expected_outcomes)
+    # Only instances that wait for b have no time left for the cloud: the first with a hung sensor.
+    if faulty_feature == "b" and (fault == "dead" or (fault == "hung" and n_instances > 3)):
+        n_strays += sum(counts["error", "b"] for counts in outcomes)
+    assert n_strays <= max_stray_share * n_instances, outcomes
+    if fault == "hung":
+        assert hung_sensors == (faulty_feature,)
+    if n_instances == 3:
+        assert max_seconds < 1.0  # the deadline of 0.2 s and the delays of a loaded machine
 
 
 def test_hung_sensor_is_read_again_after_its_call_has_returned(bundle):
@@ -121,47 +138,3 @@ def test_hung_sensor_is_read_again_after_its_call_has_returned(bundle):
             assert time.monotonic() < deadline
         assert np.isclose(device.answer().probabilities.sum(), 1.0)
         assert sensors.hung_sensors == ()
-
-
-# -- 2,000 instances -------------------------------------------------------------------------
-
-N_INSTANCES = 2000
-#: So that 2,000 instances of which some wait for it take seconds.
-SHORT_DEADLINE_MS = 40.0
-#: Largest share of instances with another outcome, because a busy machine delays good sensors.
-MAX_STRAY_SHARE = 0.02
-#: Outcomes of an instance that needs a failed sensor: an error if no stage has finished, the answer
-#: of the cloud, which does not need b, or the answer of the last stage with all its features.
-OUTCOMES_WITHOUT_FEATURE = {
-    "a": {("error", "a")},
-    "b": {("cloud", 2), ("error", "b")},
-    "c": {("fallback", 0)},
-    "e": {("fallback", 1)},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("faulty_feature", OUTCOMES_WITHOUT_FEATURE)
-@pytest.mark.parametrize("fault", ["hung", "dead", "slow"])
-def test_every_instance_is_answered_wherever_a_stage_has_its_features(
-    bundle, faulty_feature, fault
-):
-    outcomes, _, hung_sensors = answer_with_fault(
-        bundle, faulty_feature, fault, N_INSTANCES, SHORT_DEADLINE_MS
-    )
-    n_strays = 0
-    for needed_features, counts, usual_outcome in zip(
-        NEEDED_FEATURES, outcomes, USUAL_OUTCOMES, strict=True
-    ):
-        expected_outcomes = (
-            OUTCOMES_WITHOUT_FEATURE[faulty_feature]
-            if faulty_feature in needed_features
-            else {usual_outcome}
-        )
-        n_strays += counts.total() - sum(counts[outcome] for outcome in expected_outcomes)
-        # Only the instances that wait for b have no time left for the cloud.
-        if fault != "slow" and faulty_feature == "b":
-            n_strays += counts["error", "b"]
-    assert n_strays <= MAX_STRAY_SHARE * N_INSTANCES, outcomes
-    if fault == "hung":
-        assert hung_sensors == (faulty_feature,)
