@@ -49,7 +49,8 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = command(
-        "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
+        "demo", "--dataset", "iris", "--method", "confidence", "--devices", "2",
+        "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
     status, output, error_output, children = interrupt(

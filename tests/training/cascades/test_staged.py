@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise_training import ConfidenceCascade, StagedCascade
 
@@ -26,7 +27,8 @@ def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine_rows
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
 def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine_rows, settings):
-    staged_cascade = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine_rows)
+    tree = DecisionTreeClassifier(random_state=0)  # training a model takes longer
+    staged_cascade = StagedCascade(tree, random_state=0, n_stages=2, **settings).fit(*wine_rows)
     # three ways to select features give a sequence of at most two sets each, and single models,
     # which have further sets, are not among the candidates
     feature_sets = {tuple(stage.features) for stages in staged_cascade.chains_ for stage in stages}
