@@ -70,10 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ] + list(other_tests)
 
 
+def pytest_collectstart() -> None:
+    """Collect tests without garbage collection, which would visit all modules again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Exclude the half million objects of modules and tests from garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module")
