@@ -15,7 +15,12 @@ from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
 from gatewise_training.operating_points.cascade_record import CascadeRecord
-from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, class_weights
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    class_weights,
+    values_by_class,
+)
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import frontier_points, tune
@@ -319,6 +324,15 @@ def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows(
     assert terms["max_loss 0"] == 1
     assert "unused max_loss 0" not in terms  # JSON has no NaN
     assert terms["unused max_loss 1"] > 0
+
+
+@pytest.mark.parametrize(
+    ("classes", "key"), [((0.0, 1.0), "1"), ((False, True), "true"), ((3, 1), 1.0), (("a", "1"), 1)]
+)
+def test_settings_by_class_name_a_class_by_its_text_or_number(classes, key):
+    assert values_by_class("min_recall", {key: 0.5}, classes, 0.0, 1.0) == (None, 0.5)
+    with pytest.raises(InputError, match="there is no class 'True'; there are 0, 1, 2"):
+        values_by_class("min_recall", {True: 0.5}, (0, 1, 2), 0.0, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 
@@ -131,20 +132,18 @@ def values_by_class(
     low: float,
     high: float,
 ) -> Shares:
-    """List a setting's values in the order of the classes; keys are classes or their texts."""
+    """List a setting's values in the order of the classes, which `class_indices` finds by keys."""
     if not isinstance(value_of_class, Mapping | None):
         raise InputError(f"{name}: give a dict by class, not {value_of_class!r}")
     values: list[float | None] = [None] * len(classes)
-    class_texts = [str(class_label) for class_label in classes]
+    value_of_class = value_of_class or {}
     problems = []
-    for label, value in (value_of_class or {}).items():
+    for (label, value), class_index in zip(
+        value_of_class.items(), class_indices(value_of_class, classes).tolist(), strict=True
+    ):
         label_text = str(label)
-        if label in classes:
-            class_index = list(classes).index(label)
-        elif class_texts.count(label_text) == 1:
-            class_index = class_texts.index(label_text)
-        else:
-            class_list = ", ".join(class_texts[:8]) + ", ..." * (len(class_texts) > 8)
+        if class_index == UNKNOWN_CLASS:
+            class_list = ", ".join(map(str, classes[:8])) + ", ..." * (len(classes) > 8)
             problems.append(f"there is no class {label_text!r}; there are {class_list}")
             continue
         is_number = isinstance(value, Real) and not isinstance(value, bool)
