@@ -18,7 +18,6 @@ from gatewise_sim.fleet.results import (
     ERROR,
     FALLBACK,
     NO_LABEL,
-    REASON,
     REASONS,
     ROUTES,
     BoolArray,
@@ -242,8 +241,6 @@ class PolicyFigures:
         counts = self._count_routes()
         counts["lost"] = run.n_lost + int((~self._is_answered).sum())
         counts["late"] = int(run.device_counts.get("late", 0))
-        is_local = np.isin(run.answers.reason, [REASON["value"], REASON["offload-limit"]])
-        counts["local_fallback"] = int((is_local & (run.answers.route == FALLBACK)).sum())
         counts["retries"] = int(run.device_counts.get("retries", 0))
         return AnswerCounts(
             **{name: round(n_instances * run.scale) for name, n_instances in counts.items()},

@@ -270,9 +270,14 @@ def caveats(report: Report) -> list[str]:
     system = report.system
     if system.answers.fallback and system.instances:
         reference = " (see the run over time)" if report.faults else ""
-        n_local = system.answers.local_fallback
+        # instances without an answer have the reason `value` as well
+        n_local = round(
+            system.reasons.get("value", 0.0)
+            + system.reasons.get("offload-limit", 0.0)
+            - system.answers.error
+        )
         causes = ["the cloud did not answer in time"] * (system.answers.fallback > n_local)
-        if n_local:
+        if n_local > 0:
             causes.append(
                 f"{count(n_local)} of them had missing values or exceeded the limit of offloads"
             )

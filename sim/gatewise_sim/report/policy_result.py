@@ -32,10 +32,8 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
     """Numbers of instances by outcome, and of requests and audits.
 
     `late` responses came after their deadline. `retries` are requests that were sent a second time.
-    `lost` instances have no answer. `local_fallback` counts fallbacks without a request, because a
-    value was missing or the limit of offloads was reached. `audits` counts the answers of devices
-    that a worker compared with the high-cost model's, and `audits_disagreed` the answers that
-    differed.
+    `lost` instances have no answer. `audits` counts the answers of devices that a worker compared
+    with the high-cost model's, and `audits_disagreed` the answers that differed.
     """
 
     edge: int
@@ -44,7 +42,6 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
     late: int
     lost: int
     error: int = 0
-    local_fallback: int = 0
     retries: int = 0
     audits: int = 0
     audits_disagreed: int = 0

@@ -98,12 +98,12 @@ def test_timeline_and_classes_sum_to_the_run(fleet_run, policy_result):
     assert policy_result.classes[1].precision == 1.0
 
 
-def test_fallbacks_beyond_the_limit_of_offloads_are_counted_apart(table):
+def test_fallbacks_beyond_the_limit_of_offloads_have_their_reason(table):
     scenario = make_scenario(
         devices=2, time="300s", workload="poisson:30/min", max_offloads="6/h", link="wifi"
     )
-    answers = make_policy_result(table, scenario, run_policy(table, scenario)).answers
-    assert answers.local_fallback == answers.fallback > 20
+    result = make_policy_result(table, scenario, run_policy(table, scenario))
+    assert result.reasons["offload-limit"] == result.answers.fallback > 20
 
 
 def test_lost_instances_are_not_answers_of_the_timeline(table, scenario, fleet_run):

@@ -166,12 +166,14 @@ def test_overload_of_the_workers_is_stated_with_its_fallbacks():
             "1.00 % of the answers are fallbacks (see the run over time): the cloud did not answer",
         ),
         (
-            replace_system(make_report(), answers=replace(make_report().answers, local_fallback=3)),
+            replace_system(make_report(), reasons={"value": 3.0, "timeout": 7.0}),
             "in time, and 3 of them had missing values or exceeded the limit of offloads, so",
         ),
         (
             replace_system(
-                make_report(), answers=replace(make_report().answers, fallback=9, local_fallback=9)
+                make_report(),
+                answers=replace(make_report().answers, fallback=9, error=2),
+                reasons={"value": 4.0, "offload-limit": 7.0},
             ),
             "(see the run over time): 9 of them had missing values or exceeded the limit",
         ),
