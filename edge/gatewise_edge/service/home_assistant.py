@@ -103,7 +103,7 @@ class HomeAssistant:
         Link of the device.
     prefix : str
         Discovery prefix of Home Assistant.
-    write : callable
+    publish_document : callable
         Publishes a document on ``gw/v1/<device>/answers``. The document has the fields of the
         answer's line and ``confidence`` (null for a value), ``cost_today`` and
         ``share_offloaded``.
@@ -117,7 +117,7 @@ class HomeAssistant:
         self,
         link: MqttLink,
         prefix: str,
-        write: Callable[[dict[str, Any]], None],
+        publish_document: Callable[[dict[str, Any]], None],
         *,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], date] = date.today,
@@ -128,11 +128,11 @@ class HomeAssistant:
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
         self._is_announced = False
-        self._publish_document = write
+        self._publish_document = publish_document
         self._latest_document: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
-        self._next_at = clock()
-        #: The day, and its sums.
+        self._next_time_s = clock()
+        #: The current day, and the sums of its answers.
         self._day = today()
         self._cost = 0.0
         self._n_answers = 0
@@ -168,9 +168,9 @@ class HomeAssistant:
         )
 
     def _publish_when_due(self) -> None:
-        wait_s = self._next_at - self._clock()
+        wait_s = self._next_time_s - self._clock()
         if wait_s <= 0:
-            self._next_at = self._clock() + _MIN_INTERVAL_S
+            self._next_time_s = self._clock() + _MIN_INTERVAL_S
             self._publish()
         elif self._timer is None:
             self._timer = threading.Timer(wait_s, self._on_timer)

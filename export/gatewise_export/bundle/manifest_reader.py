@@ -206,7 +206,7 @@ def _check_files(manifest: Manifest) -> None:
     used_files += [] if manifest.signal is None else list(manifest.signal.models)
     if len(used_files) > MAX_FILES:
         _fail("files", f"has {len(used_files)} entries, more than {MAX_FILES}")
-    # a model with the name of the manifest or signature would be overwritten, or read as one
+    # the manifest or the signature would overwrite a model of the same name
     for name in (MANIFEST, SIGNATURE):
         if name in used_files:
             _fail("files", f"{name!r} cannot be the name of a model's file")
@@ -265,9 +265,9 @@ def _check_chains(manifest: Manifest) -> None:
         _check_unique(field, chain, "stage")
         if manifest.answers_values and len(chain) != 1:
             _fail(field, f"must hold one stage for task {manifest.task!r}")
-    unused = set(range(n_stages)).difference(*manifest.chains)
-    if unused:
-        _fail("chains", f"stage {min(unused)} is in no chain")
+    unused_stages = set(range(n_stages)).difference(*manifest.chains)
+    if unused_stages:
+        _fail("chains", f"stage {min(unused_stages)} is in no chain")
     if manifest.answers_values and manifest.cloud is not None:
         _fail("cloud", f"must be null, because task {manifest.task!r} cannot offload")
     if manifest.active >= len(manifest.operating_points):

@@ -17,18 +17,19 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.c99 import c_text
 
+#: Largest number of columns of a request that fits a microcontroller's memory.
 MAX_COLUMNS = 4096
-"""Largest number of columns of a request that fits a microcontroller's memory."""
 #: Sizes of fields in docs/wire.md: the id of a request, a CRC-32 and a float32.
 ID_BYTES = 16
 CRC_BYTES = 4
 FLOAT_BYTES = 4
+#: Size of the time to live: one byte for its type, then an unsigned number of 4 bytes.
 CBOR_TTL_BYTES = 5
-"""Size of the time to live: one byte for its type, then an unsigned number of 4 bytes."""
+#: Text of the largest time to live, one day in ms.
 LONGEST_JSON_TTL = "86400000"
-"""Text of the largest time to live in ms, which is one day."""
+#: Example of the longest text that the C code writes for a float32.
 LONGEST_JSON_FLOAT = "-123456789e-38"
-"""Example of the longest text that the C code writes for a float32."""
+#: End of the list of values and of the request.
 JSON_END = "]}"
 #: Largest sizes in docs/wire.md of a response without its row, of the row without the classes, and
 #: of each class.

@@ -110,7 +110,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
                 ),
                 *(share_text(point.recall, class_index) for class_index in classes),
                 f"{point.offload_rate:.3f}",
-                "" if manifest.answers_values else byte_size(point.bytes),  # never written in C
+                # systems that answer with values are never written in C
+                "" if manifest.answers_values else byte_size(point.bytes),
                 " ".join(marks + ["<- active"] * is_active),
             )
         )
@@ -118,7 +119,8 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     header = ["point", "cost", accuracy_name(manifest)]
     header += ["weighted accuracy"] * frontier.is_weighted
     header += [f"recall {manifest.classes[class_index]}" for class_index in classes]
-    has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
+    # a graph has no tables in C, so its file is counted
+    has_graph = any(stage.kind == "graph" for stage in manifest.stages)
     header += ["offload", "as files" if has_graph else "as C tables", ""]
     print_table(f"{title} (on validation rows)", header, rows)
     if is_any_off_curve:
