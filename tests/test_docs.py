@@ -48,7 +48,10 @@ def test_tutorials_run(page, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(find_plugin() is None, reason="needs mosquitto's dynamic security plugin")
 def test_operations_page_runs(tmp_path):
-    with contextlib.chdir(tmp_path), Shell(tmp_path, secure_port=free_port()) as shell:
+    with (
+        contextlib.chdir(tmp_path),
+        Shell(tmp_path, secure_port=free_port(), runs_here=True) as shell,
+    ):
         run_page(OPERATIONS_PAGE, shell)
 
 
