@@ -169,7 +169,7 @@ class Roster(Record, frozen=True, kw_only=True):
         """
         # check the clients to revoke and to renew, and list the new clients
         clients_to_revoke = client_names(settings.revoke)
-        # a client may be revoked again, because the broker was out of reach at the first time
+        # a client may be revoked again, because the broker may have been out of reach before
         unknown_clients = {*clients_to_revoke} - {*self.revoked} | {*client_names(settings.renew)}
         for name in sorted(unknown_clients - self.clients.keys()):
             raise InputError(
