@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_iris
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
@@ -137,3 +138,15 @@ def test_the_papers_constraints_are_totally_unimodular(seed):
             assert round(minor) in (-1, 0, 1)
             n_regular += abs(minor) > 0.5
     assert n_regular > 100  # enough minors are not 0
+
+
+def test_prices_are_found_by_the_names_of_columns():
+    X, y = load_iris(return_X_y=True, as_frame=True)
+    forest = RandomForestClassifier(3, random_state=0).fit(X.to_numpy(), y)
+    prices = dict(zip(X.columns, [1.0, 2.0, 3.0, 4.0], strict=True))
+    expected_cost = (
+        prune(forest, X.to_numpy(), y, FeatureCosts([*prices.values()])).at(lam=0.0).cost
+    )
+    reversed_prices = dict(reversed(prices.items()))
+    for costs in ([*prices.values()], reversed_prices, FeatureCosts(reversed_prices)):
+        assert prune(forest, X, y, costs).at(lam=0.0).cost == expected_cost

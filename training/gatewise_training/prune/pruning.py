@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import index_labels
+from gatewise_training.data.input_checks import check_costs, index_labels
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import (
     PriceSolver,
@@ -36,7 +35,7 @@ def prune(
     forest: Any,
     X_val: ArrayLike,
     y_val: ArrayLike | None,
-    costs: FeatureCosts,
+    costs: Any,
     *,
     solver: str = "mincut",
     depth_cost: float = 0.0,
@@ -53,7 +52,7 @@ def prune(
         Instances over which the cost is averaged.
     y_val : array-like of shape (n,), or None
         Labels of these instances. Only the accuracies of :meth:`PruningPath.frontier` need them.
-    costs : FeatureCosts
+    costs : FeatureCosts, dict or Series by name, or list
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
         The solvers other than "mincut" solve the whole problem again for each price. They serve as
         checks.
@@ -79,6 +78,7 @@ def prune(
     --------
     >>> from sklearn.datasets import load_breast_cancer
     >>> from sklearn.ensemble import RandomForestClassifier
+    >>> from gatewise.costs import FeatureCosts
     >>> X, y = load_breast_cancer(return_X_y=True)
     >>> forest = RandomForestClassifier(5, random_state=0).fit(X[:400], y[:400])
     >>> path = prune(forest, X[400:], y[400:], FeatureCosts.uniform(30))
@@ -90,6 +90,9 @@ def prune(
     trees = forest_of(forest)
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
+    columns = getattr(X_val, "columns", None)
+    names = range(x.shape[1]) if columns is None else columns
+    costs = check_costs(costs, tuple(map(str, names)), columns is not None)
     y = None
     if y_val is not None:
         unknown_label_text = "the forest has no class {}, which is in y_val"
