@@ -248,7 +248,8 @@ def _check_status_topic(probe: BrokerProbe, device: str) -> Finding:
         return BROKER.problem(
             "status-denied",
             f"this client may not write {topic}, so the device's status stays unknown",
-            f"allow it in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
+            f"allow it in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status; add a revoked client "
+            "again with gatewise broker add",
         )
     status_text = "empty" if retained_message is None else payload.decode(errors="replace")
     return BROKER.ok(f"this client may write {topic}; its value is {status_text}")
