@@ -83,7 +83,7 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
         "To mend all: --drop ash --drop hue; or have `gatewise init`",
     ),
     (set_cell("cultivar", "moon"), "class 'moon' has only one row"),
-    (set_cell("cultivar", np.nan), "'cultivar' is missing in 1 row"),
+    (set_cell("cultivar", np.nan), "'cultivar' is missing (empty, NA, null) in 1 row"),
     (repeat_column, "column name 'ash' stands twice"),
     (lambda frame: frame.head(0), "has no rows"),
     (lambda frame: frame[frame.cultivar == "north"], "only one class"),
