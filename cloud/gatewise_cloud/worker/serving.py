@@ -266,11 +266,10 @@ class BatchServer:
     ) -> None:
         """Compare an audited answer with the device's, and archive the instances."""
         # a late request is no evidence, because the audit's sampler did not choose it
-        if ticket.late_s:
-            pass
-        elif ticket.audit is None:
+        is_evidence = not ticket.late_s
+        if is_evidence and ticket.audit is None:
             self.fleet_audit.offload(ticket.model, len(labels))
-        elif len(labels) == 1:
+        elif is_evidence and ticket.audit is not None and len(labels) == 1:
             bound = disagreement_bound(manifest)
             self.fleet_audit.observe(ticket.model, ticket.audit, int(labels[0]), bound)
         if self._archive is not None:
