@@ -96,7 +96,7 @@ def init(
 
         gatewise repo init fleet --root-keys 3 --threshold 2
     """
-    repository = Repository.init(repo, keys, root_keys=root_keys, threshold=threshold)
+    repository = Repository.init(repo, keys, n_root_keys=root_keys, threshold=threshold)
     text = f"repository {repo}, keys in {repository.keys}; devices trust {repository.root_file}"
     _print_outcome(as_json, {"root": repository.root_file, "keys": repository.keys}, text)
 

@@ -7,9 +7,10 @@
 
 The metadata of each role is signed with Ed25519 keys from another folder, which is never served.
 ``root`` lists the keys of all roles, ``targets`` lists the files, and ``snapshot`` and
-``timestamp`` list the current versions. The last two expire after some days, by which a device
-notices that it is cut off from updates. Files are written before the metadata that lists them, and
-``timestamp.json`` is written last. A killed writer therefore leaves the repository unchanged.
+``timestamp`` list the current versions. The last two expire after some days, so that a device
+notices when it is cut off from updates. Files are written before the metadata that lists them, and
+``timestamp.json`` is the last of a change to releases. A killed writer therefore leaves the
+releases unchanged. When keys or root are renewed, the new root follows ``timestamp.json``.
 """
 
 from __future__ import annotations
@@ -110,18 +111,18 @@ class Repository:
         folder: str | Path,
         keys: str | Path | None = None,
         *,
-        root_keys: int = 1,
+        n_root_keys: int = 1,
         threshold: int = 1,
     ) -> Self:
         """Create a repository without releases, and its keys.
 
-        `threshold` of the `root_keys` must sign the root metadata. Raises InputError if a
-        repository or a key already exists.
+        `threshold` of the `n_root_keys` root keys must sign the root metadata. Raises InputError if
+        a repository or a key already exists.
         """
         repository = cls(folder, keys, load=False)
-        if not 1 <= threshold <= root_keys:
+        if not 1 <= threshold <= n_root_keys:
             raise InputError(
-                f"a threshold of {threshold} with {root_keys} keys; use 1 to {root_keys}"
+                f"a threshold of {threshold} with {n_root_keys} keys; use 1 to {n_root_keys}"
             )
         if repository._metadata_folder.exists():
             raise InputError(f"{folder} already has a repository")
@@ -130,7 +131,7 @@ class Repository:
         repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = Root(consistent_snapshot=True)
         for role in ROLES:
-            for _ in range(root_keys if role == "root" else 1):
+            for _ in range(n_root_keys if role == "root" else 1):
                 root.add_key(repository._new_key(role).public_key, role)
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
@@ -153,7 +154,7 @@ class Repository:
         )
 
     def find(self, name: str) -> OfferedRelease:
-        """Get a release by its name, which is ``model/version`` or a version that one model has.
+        """Get a release by its name, ``model/version``, or by a version that only one model has.
 
         Raises InputError if no release or several releases have the name.
         """
@@ -196,7 +197,7 @@ class Repository:
             }
             # describe the release, which may already exist
             release = Release(
-                release=1,
+                release=1,  # version of the format
                 model=manifest.name,
                 version=manifest.version,
                 files={
@@ -260,20 +261,22 @@ class Repository:
     ) -> OfferedRelease:
         """Withdraw a release, ``model/version``, so that devices return to the previous release.
 
-        The default is the preferred release of the only model. A withdrawn release stays as it is.
-        Raises InputError if the release does not exist, or if `name` is missing and several models
-        are offered. Raises StaleVersionError if the repository is not at the `expected_version`.
+        The default is the preferred release of the only model. Withdrawing a withdrawn release
+        changes nothing. Raises InputError if the release does not exist, or if `name` is missing
+        and several models are offered. Raises StaleVersionError if the repository is not at the
+        `expected_version`.
         """
-        if name is None:
-            # in reverse order, because the last entry of a model, its preferred release, stays
-            preferred = {offer.model: offer for offer in reversed(self.offers()) if offer.rollout}
-            if len(preferred) != 1:
-                raise InputError(
-                    "name the release to withdraw" if preferred else "no release is offered"
-                )
-            name = str(*preferred.values())
         with self._locked():
             self._check_version(expected_version)
+            if name is None:
+                # reversed, so that a model's preferred release overwrites the others
+                offers = reversed(self.offers())
+                preferred = {offer.model: offer for offer in offers if offer.rollout}
+                if len(preferred) != 1:
+                    raise InputError(
+                        "name the release to withdraw" if preferred else "no release is offered"
+                    )
+                name = str(*preferred.values())
             offer = self.find(name)
             return self._set_offer(offer, offer.serial, 0) if offer.rollout else offer
 
@@ -298,7 +301,6 @@ class Repository:
             self._write_metadata(
                 *(role for role in due_roles if role == "targets"), "snapshot", "timestamp"
             )
-            # root last, as in rotate_key
             self._write_metadata(*(role for role in due_roles if role == "root"))
         return unsigned_expiries
 
@@ -324,6 +326,7 @@ class Repository:
                 self._write_metadata("targets", extra_signers=role_signers)
             if role != "root":
                 self._write_metadata("snapshot", "timestamp", extra_signers=role_signers)
+            # root last, because a killed writer then leaves metadata that the old root accepts
             self._write_metadata("root", extra_signers=root_signers)
             for path in self.keys.glob("*.key"):
                 if read_signer(path).public_key.keyid == old_key_id:
@@ -410,9 +413,9 @@ class Repository:
         folder, _, name = path.rpartition("/")
         return self.folder / "targets" / folder / f"{digest}.{name}"
 
-    def _set_offer(self, offer: OfferedRelease, serial: int, rollout: int) -> OfferedRelease:
+    def _set_offer(self, offer: OfferedRelease, serial: int, rollout_parts: int) -> OfferedRelease:
         target = self._metadata["targets"].signed.targets[offer.path]
-        target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout}
+        target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout_parts}
         self._write_metadata("targets", "snapshot", "timestamp")
         return self.find(str(offer))
 

@@ -181,7 +181,7 @@ def test_rotation_ends_an_attack_with_all_online_keys(device_at_8, fleet, server
 def test_root_keys_have_a_threshold_and_are_replaced(
     run_device, tmp_path, first_path, make_bundle, server
 ):
-    repository = Repository.init(tmp_path / "three", root_keys=3, threshold=2)
+    repository = Repository.init(tmp_path / "three", n_root_keys=3, threshold=2)
     trust_path = tmp_path / "trust.json"  # the first root, which the device has from the start
     shutil.copy(repository.root_file, trust_path)
     for _ in range(4):  # more than three, so that no key of the first root is left

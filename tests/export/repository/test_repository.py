@@ -115,6 +115,13 @@ def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository,
             repository.add(other_bundle.path)
 
 
+def test_rollback_withdraws_the_release_that_another_process_published(repository, bundles):
+    repository.add(bundles["9"])
+    repository.publish("8")
+    Repository(repository.folder).publish("9")
+    assert str(repository.rollback()) == "small/9"
+
+
 def test_publish_and_rollback_change_the_preferred_release(repository, bundles):
     repository.add(bundles["9"])
     with pytest.raises(InputError, match="no release is offered"):
