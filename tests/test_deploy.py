@@ -33,7 +33,7 @@ from tests.support.mosquitto import SecureBroker
 from tests.support.needs import find_program
 from tests.support.ports import free_port
 
-bundle = small_bundle.bundle
+bundle = small_bundle.bundle  # fixture
 
 
 def test_yaml_files_can_be_parsed():
@@ -55,7 +55,7 @@ def test_mosquitto_files_equal_the_output_of_broker_init():
 
 
 def test_mosquitto_accepts_the_configuration(tmp_path):
-    """A real mosquitto starts with the file, with other paths, another port and another user."""
+    """A real mosquitto starts with the file after its paths, port and user are replaced."""
     broker_folder = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
     config = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
     for deployed_text, test_text in (
@@ -181,7 +181,7 @@ def test_docker_compose_accepts_the_file():
 def test_dockerfile_copies_existing_files_and_runs_without_root():
     lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
     instructions = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
-    instruction_names = [step[0] for step in instructions]
+    instruction_names = [name for name, _ in instructions]
     assert instruction_names[0] == "FROM"
     assert set(instruction_names) <= {
         "FROM", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "ENV", "HEALTHCHECK", "ENTRYPOINT",
@@ -212,7 +212,7 @@ def test_dockerfile_copies_existing_files_and_runs_without_root():
 
 @pytest.mark.slow
 def test_telegraf_reads_all_texts_that_a_device_publishes(bundle):
-    """Telegraf's JSON parser drops texts that are neither tags nor listed as fields."""
+    """Telegraf's JSON parser drops strings that are neither tags nor listed as fields."""
     configuration = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())
     (consumer,) = configuration["inputs"]["mqtt_consumer"]
     (parsing,) = consumer["topic_parsing"]
@@ -243,16 +243,16 @@ def exposed_metrics(tmp_path_factory):
     from gatewise_edge.service.edge_metrics import EdgeMetrics
 
     path = small_bundle.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
-    kept = path.parent / "kept"
+    archive_folder = path.parent / "archive"
     with (
         MosquittoBroker() as broker,
-        Worker(path, broker.url, keep=kept) as worker,
+        Worker(path, broker.url, keep=archive_folder) as worker,
         Device(path) as device,
     ):
-        updater = SimpleNamespace(counters={"taken": 0})
+        updater = SimpleNamespace(counters={"adopted": 0})
         text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
-    open_folder(kept).add(make_archived_rows(20), FACTS, NOW)
-    text += true_figures.metrics_text(true_figures.monitor(kept)).encode()
+    open_folder(archive_folder).add(make_archived_rows(20), FACTS, NOW)
+    text += true_figures.metrics_text(true_figures.monitor(archive_folder)).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
@@ -265,7 +265,7 @@ def read_dashboard():
     return json.loads((DEPLOY / "grafana" / "dashboards" / "gatewise.json").read_text())
 
 
-def list_expressions():
+def iterate_expressions():
     """Yield the queries of panels, alerts and autoscalers."""
     for panel in read_dashboard()["panels"]:
         for target in panel.get("targets", []):
@@ -285,7 +285,7 @@ def list_expressions():
 def test_dashboards_and_alerts_use_existing_metrics(exposed_metrics):
     used_metrics = {
         name
-        for expression in list_expressions()
+        for expression in iterate_expressions()
         for name in re.findall(r"gatewise_\w+", expression)
     }
     assert len(used_metrics) > 20  # the expressions were found
@@ -311,11 +311,13 @@ def test_dashboard_panels_do_not_overlap_and_have_data():
             references = [target["refId"] for target in panel["targets"]]
             assert references
             assert len(set(references)) == len(references)
-    (source,) = read_documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
+    (data_source,) = read_documents("grafana/provisioning/datasources/prometheus.yaml")[0][
+        "datasources"
+    ]
     source_ids = {
         target["datasource"]["uid"] for panel in panels for target in panel.get("targets", [])
     }
-    assert source_ids == {source["uid"]}
+    assert source_ids == {data_source["uid"]}
     (provider,) = read_documents("grafana/provisioning/dashboards/gatewise.yaml")[0]["providers"]
     volumes = read_documents("compose.yaml")[0]["services"]["grafana"]["volumes"]
     assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
@@ -332,7 +334,7 @@ def test_prometheus_accepts_its_files_and_the_panels(tmp_path):
     # promtool also checks the expressions of the panels, with a value for Grafana's variable.
     rules = [
         {"record": f"panel:{index}", "expr": expression.replace("$__rate_interval", "1m")}
-        for index, expression in enumerate(list_expressions())
+        for index, expression in enumerate(iterate_expressions())
     ]
     rules_path = tmp_path / "panels.yml"
     rules_path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
@@ -353,7 +355,7 @@ def test_alerts_pass_their_tests():
     tested_alerts = {
         case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]
     }
-    assert len(tested_alerts) >= 7  # today's number
+    assert len(tested_alerts) >= 7  # the number when this test was written
 
 
 # -- the README --------------------------------------------------------------------------------

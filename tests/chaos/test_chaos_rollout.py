@@ -129,7 +129,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
     for device in devices:
         answers += device.read_answers()
         done_event = device.find_events("done")[0]
-        assert (done_event["version"], done_event["update"]["taken"]) == ("1", 2)
+        assert (done_event["version"], done_event["update"]["adopted"]) == ("1", 2)
         assert list_versions(device) == ["1", "2", "1"]
         assert device.split_late_answers()[1] == []
     assert all(

@@ -84,7 +84,7 @@ def test_an_announcement_causes_a_check_and_nothing_else(repository, running_dev
     wait_until(lambda: updater.counters["announced"] >= counters_before["announced"] + 4, "all 4")
     wait_until(lambda: updater.counters["checks"] > counters_before["checks"], "a check")
     assert device.bundle.manifest.version == "8"
-    assert updater.counters["taken"] == 1
+    assert updater.counters["adopted"] == 1
     assert updater.trouble is None
     repository.publish("small/9")
     announce(b"news again")

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 #: Seconds between two saves of a trial's counts. A restart loses at most this much of the trial,
-#: and so few writes hardly wear flash memory.
+#: and writing this rarely causes little flash wear.
 _SAVE_SECONDS: Final = 5.0
 #: Names of the counters.
 _COUNTER_NAMES: Final = (
-    "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
+    "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "adopted",
     "repaired", "passed", "rolled_back", "withdrawn",
 )  # fmt: skip
 
@@ -100,7 +100,8 @@ class Updater:
             trust=settings.trust,
             fetcher=self._fetcher,
         )
-        #: Guards the counts, the schedule and the flags below, and wakes the thread.
+        #: Guards the counts, the schedule and the two flags below, and wakes the thread. Only the
+        #: thread changes the digests.
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
         self._schedule = CheckSchedule(settings, clock)
@@ -108,7 +109,7 @@ class Updater:
         self._release_status = ReleaseStatus(link, store, clock)
         self._must_act = False  # whether the thread must act on an answer
         self._is_stopping = False
-        self._unfit_digests: set[str] = set()  # digests that this process does not try again
+        self._skipped_digests: set[str] = set()  # digests that this process does not try again
         #: Releases that the repository has not withdrawn.
         self._valid_digests: Set[str] = {store.state.proved, store.state.previous}
         self._running_digest = ""  # digest of the running release; empty for the first bundle
@@ -139,7 +140,7 @@ class Updater:
                 self.store.refuse(state.active, active=state.proved)
             else:  # it ran before, so a wrong option or a sensor may be the cause
                 _LOG.error("release %s did not start; the next start tries it again", state.active)
-                self._unfit_digests.add(state.active)
+                self._skipped_digests.add(state.active)
         self._release_status.begin(device)
         self._thread = threading.Thread(
             target=self._run_updates, name="gatewise-update", daemon=True
@@ -174,7 +175,7 @@ class Updater:
         """Counts so far, by name.
 
         ``announced`` counts announcements, ``checks`` successful checks, ``bytes`` fetched bytes.
-        ``taken``, ``repaired``, ``passed``, ``rolled_back`` and ``withdrawn`` count releases. The
+        ``adopted``, ``repaired``, ``passed``, ``rolled_back`` and ``withdrawn`` count releases. The
         other names are the reasons of an :class:`.UpdateError` and count failures.
         """
         with self._condition:
@@ -203,10 +204,10 @@ class Updater:
                 self._condition.notify_all()
 
     def _run_updates(self) -> None:
-        """Do the updater's work on its thread; an error is recorded and ends no later work."""
+        """Do the updater's work on its thread; a recorded error does not stop later work."""
         while self._wait_for_work():
             try:
-                self._save_counts()
+                self._save_progress()
                 self._release_status.publish_when_due()
                 if self._trial.verdict == "passed":
                     self._end_passed_trial()
@@ -216,7 +217,7 @@ class Updater:
                     self._check_repository()
             except UpdateError as error:
                 self._record_failure(error)
-            except Exception as error:
+            except Exception as error:  # the new files are the likely cause
                 _LOG.exception("the update failed unexpectedly")
                 self._record_failure(UpdateError("bundle", f"{type(error).__name__}: {error}"))
 
@@ -234,7 +235,7 @@ class Updater:
             self._must_act = False
             return not self._is_stopping
 
-    def _save_counts(self) -> None:
+    def _save_progress(self) -> None:
         """Save the counts of a trial and the remaining time of a postponement."""
         now = self._clock()
         state = self.store.state
@@ -275,7 +276,7 @@ class Updater:
                     break
         finally:
             self._leave_withdrawn()
-            if changes := self._without_withdrawn(self.store.state.active):
+            if changes := self._clear_withdrawn_changes(self.store.state.active):
                 self.store.save(**changes)
         self._trouble = None
         self._schedule.n_failures = 0
@@ -293,8 +294,8 @@ class Updater:
         valid_digests = [digest for digest in proved_digests if digest in self._valid_digests]
         self._return_to(valid_digests)
 
-    def _without_withdrawn(self, active: str) -> dict[str, str]:
-        """Changes of the state with which a later start runs no withdrawn release."""
+    def _clear_withdrawn_changes(self, active: str) -> dict[str, str]:
+        """State changes that keep a later start from running a withdrawn release."""
         state = self.store.state
         valid_digests = {"", active, *self._valid_digests}
         return {
@@ -305,7 +306,7 @@ class Updater:
         """Whether a release may run here: it has not failed and is not postponed."""
         state = self.store.state
         postponed_digest = state.postponed if state.postponed_s else ""
-        return offer.digest not in {*state.refused, *self._unfit_digests, postponed_digest}
+        return offer.digest not in {*state.refused, *self._skipped_digests, postponed_digest}
 
     def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offered release; return False if it does not fit this device."""
@@ -324,7 +325,7 @@ class Updater:
         )
         if misfit is not None:
             _LOG.warning("%s does not fit this device: %s", offer, misfit)
-            self._unfit_digests.add(offer.digest)
+            self._skipped_digests.add(offer.digest)
             return False
         if not is_stored:
             fetch = partial(self._client.fetch, release)
@@ -350,7 +351,7 @@ class Updater:
             n_starts=1,
             n_bad_before=n_bad_before,
             n_answers_before=n_answers_before,
-            **self._without_withdrawn(digest),
+            **self._clear_withdrawn_changes(digest),
         )
         if not is_saved and digest != state_before.proved:
             self.store.save(active=state_before.active)
@@ -370,14 +371,18 @@ class Updater:
                 **state_before.trial_counts,
             )
             if self.store.state.is_on_trial:
-                self._trial.begin(**state_before.trial_counts)
+                # without the answers during the check, which are those of the release on trial
+                self._trial.begin(
+                    **state_before.trial_counts,
+                    previous_counts=(n_bad_before, n_answers_before),
+                )
             self._release_status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{release_name} is refused: {error}") from None
         self._running_digest = digest
         if self.store.state.is_on_trial:
             self._trial.begin()
-        self._increment("taken")
+        self._increment("adopted")
         self._release_status.begin(device)
         self.store.remove_old_releases()
         _LOG.info("%s is active%s", release_name, ", on trial" if self._trial.is_running else "")
@@ -404,7 +409,7 @@ class Updater:
         _LOG.info("%s has passed its trial", self._release_name)
 
     def _roll_back(self) -> None:
-        """Replace a release that failed its trial by the last one that passed."""
+        """Replace a release that failed its trial with the last one that passed."""
         self._trial.end()
         _LOG.error("%s failed its trial: %s", self._release_name, self._trial)
         self.store.refuse(self._running_digest, active=self.store.state.proved)
@@ -422,7 +427,7 @@ class Updater:
                 bundle = self._open_bundle(digest)
                 # Save the choice first: a device that is killed meanwhile starts with this release.
                 changes = {"active": digest, "proved": digest, "n_starts": 0}
-                self.store.save(**self._without_withdrawn(digest) | changes)
+                self.store.save(**self._clear_withdrawn_changes(digest) | changes)
                 self._device.adopt(bundle)
             except GatewiseError as error:
                 _LOG.error("cannot return to %s: %s", digest or self._first_bundle_path, error)

@@ -71,7 +71,7 @@ def test_running_process_adopts_a_published_release(
         metrics = response.read().decode()
     assert 'gatewise_model_info{model="small",version="8"} 1.0' in metrics
     assert 'gatewise_update_total{event="announced"} 1.0' in metrics
-    assert 'gatewise_update_total{event="taken"} 1.0' in metrics
+    assert 'gatewise_update_total{event="adopted"} 1.0' in metrics
     assert 'gatewise_trouble{what="update"} 0.0' in metrics
     process.process.stdin.close()
     *_, last_line = process.process.stdout.read().splitlines()

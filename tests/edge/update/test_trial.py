@@ -11,6 +11,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge import Answer, SensorError
 from gatewise_edge.update.trial import Trial
+from gatewise_export.bundle.errors import BundleError
 from tests.edge.update.conftest import N_FAILING_ERRORS, SURE_ROW, TIMEOUT_S
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import FakeLink
@@ -284,6 +285,23 @@ def test_updater_continues_after_thousands_of_failures(run_device, fleet, server
     server.handlers.clear()
     fleet.publish("8")
     device.wait_for_version("8")
+
+
+def test_answers_while_another_release_is_refused_do_not_count_for_the_previous_one(
+    device_on_trial, fleet, monkeypatch
+):
+    updater = device_on_trial.updater
+    previous_counts = updater._trial.previous_counts
+
+    def observe_an_error_and_fail(digest):
+        updater.observe(ValueError())
+        raise BundleError("damaged")
+
+    monkeypatch.setattr(updater, "_open_bundle", observe_an_error_and_fail)
+    fleet.publish("9")
+    device_on_trial.wait_for_refusal("bundle", "8")
+    assert updater._trial.is_running
+    assert updater._trial.previous_counts == previous_counts
 
 
 def test_rollback_never_returns_to_a_release_that_has_not_passed(device_on_trial, fleet):

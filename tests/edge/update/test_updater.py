@@ -38,7 +38,7 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run_device, fleet, s
     device.wait_for_version("7")  # without an offer it runs the first bundle
     counters = device.updater.counters
     # It took 8, 9, and 8 again.
-    assert (counters["taken"], counters["passed"], counters["rolled_back"]) == (3, 3, 0)
+    assert (counters["adopted"], counters["passed"], counters["rolled_back"]) == (3, 3, 0)
     assert device.updater.trouble is None
     assert list(device.store.partial_folder.iterdir()) == []
 
