@@ -53,6 +53,13 @@ def test_node_counts_add_up_to_the_bootstrap_samples(forest):
     assert (forest.node_errors >= 0).all()
 
 
+def test_nodes_without_rows_have_shares_of_zero(forest):
+    counts = forest.counts.copy()
+    counts[-1] = 0.0
+    shares = Forest(forest.trees, counts).node_shares("mean")
+    np.testing.assert_allclose(shares.sum(axis=1), [1.0] * (len(counts) - 1) + [0.0])
+
+
 def test_summed_counts_add_the_counts_of_the_leaves_of_a_row(forest):
     rows = X[:40].astype(np.float32)
     summed_counts = forest.summed_counts(rows)

@@ -48,15 +48,13 @@ class Forest:
             )
 
     @classmethod
-    def of_counts(cls, trees: TreeEnsemble, counts: NDArray[np.float64]) -> Forest:
+    def from_counts(cls, trees: TreeEnsemble, counts: NDArray[np.float64]) -> Forest:
         """Make a forest from trees and the counts of their nodes, (n_nodes, n_classes).
 
         The values of the trees are replaced by the class distributions.
         """
         n_classes = counts.shape[1]
-        # the counts of a node without rows are 0, and its shares are 0 rather than 0 / 0
-        node_weights = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-        values = (counts / node_weights / max(trees.n_trees, 1)).astype(np.float32)
+        values = (_class_shares(counts) / max(trees.n_trees, 1)).astype(np.float32)
         output = np.full(trees.n_trees, -1, np.int32)
         base = np.zeros(n_classes, np.float32)
         return cls(replace(trees, value=values, output=output, base=base), counts)
@@ -85,12 +83,12 @@ class Forest:
         trees = TreeEnsemble.join(
             [forest.trees for forest in forests], first_trees.base, first_trees.n_features
         )
-        return cls.of_counts(trees, np.concatenate([forest.counts for forest in forests]))
+        return cls.from_counts(trees, np.concatenate([forest.counts for forest in forests]))
 
-    def select(self, trees: Sequence[int]) -> Forest:
-        """Make a forest of the trees with these numbers, in this order."""
-        selected_trees, nodes = self.trees.select_trees(trees)
-        return Forest.of_counts(selected_trees, self.counts[nodes])
+    def select(self, tree_indices: Sequence[int]) -> Forest:
+        """Make a forest of the trees with these indices, in this order."""
+        selected_trees, nodes = self.trees.select_trees(tree_indices)
+        return Forest.from_counts(selected_trees, self.counts[nodes])
 
     @property
     def n_trees(self) -> int:
@@ -114,11 +112,11 @@ class Forest:
 
     @property
     def node_errors(self) -> NDArray[np.float64]:
-        """Total weight of the training rows that each node misclassifies as a leaf, (n_nodes,)."""
+        """Weight of the training rows that each node would misclassify as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
-    def with_counts_of(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> Forest:
-        """Replace the counts by counts of other rows, such as all training rows.
+    def count_rows(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Count other rows, such as all training rows, by node and class, like :attr:`counts`.
 
         Shapes: `x` (n, n_features), `y` (n,) class indices.
         """
@@ -130,7 +128,7 @@ class Forest:
         for node in range(self.n_nodes - 1, -1, -1):
             if self.parent[node] >= 0:
                 counts[self.parent[node]] += counts[node]
-        return replace(self, counts=counts)
+        return counts
 
     def feature_usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of the rows that use each feature on at least one path, shape (n_features,)."""
@@ -155,7 +153,7 @@ class Forest:
 
     def vote_shares(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of the trees that vote for each class, shape (n, n_classes)."""
-        votes = Forest.of_counts(self.trees, self.node_shares("majority"))
+        votes = Forest.from_counts(self.trees, self.node_shares("majority"))
         return votes.proba(x).astype(np.float64)
 
     def node_shares(self, voting: Voting) -> NDArray[np.float64]:
@@ -165,16 +163,21 @@ class Forest:
         has share 1; in a tie this is the class with the lowest index.
         """
         if voting == "mean":
-            return np.asarray(self.counts / self.counts.sum(axis=1, keepdims=True))
+            return _class_shares(self.counts)
         shares = np.zeros_like(self.counts)
         shares[np.arange(self.n_nodes), self.counts.argmax(axis=1)] = 1.0
         return shares
 
-    def pruned(self, is_kept: NDArray[np.bool_]) -> Forest:
-        """Turn the inner nodes outside `is_kept`, bool (n_nodes,), into leaves."""
-        is_inner = is_kept & (self.trees.left >= 0)
+    def pruned(self, is_inner: NDArray[np.bool_]) -> Forest:
+        """Turn the inner nodes outside `is_inner`, bool (n_nodes,), into leaves."""
+        is_inner = is_inner & (self.trees.left >= 0)
         nodes = np.flatnonzero(_mark_reachable(is_inner, self.parent))
         return Forest(self.trees.take_nodes(nodes, is_inner=is_inner), self.counts[nodes])
+
+
+def _class_shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Divide the counts of each node by their sum; a node without rows has shares of 0."""
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-300))
 
 
 @numba.njit(cache=True, nogil=True)

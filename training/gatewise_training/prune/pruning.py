@@ -101,7 +101,7 @@ def prune(
     if training is not None:
         unknown_label_text = "the forest has no class {}, which is in the training rows"
         labels = index_labels(np.asarray(training[1]).tolist(), classes, unknown_label_text)
-        training_counts = trees.with_counts_of(_as_rows(training[0]), labels).counts
+        training_counts = trees.count_rows(_as_rows(training[0]), labels)
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
         prices = breakpoints(problem)

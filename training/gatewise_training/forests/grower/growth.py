@@ -133,4 +133,4 @@ def _make_forest(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int
         base=np.zeros(n_classes, np.float32),
         n_features=n_features,
     )
-    return Forest.of_counts(trees, counts)
+    return Forest.from_counts(trees, counts)
