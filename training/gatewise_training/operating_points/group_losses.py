@@ -1,20 +1,22 @@
-"""Bounds on the loss of new groups at operating points, by the losses of the validation groups.
+"""Upper bounds on the loss of operating points in new groups, from the validation groups.
 
 Because groups are few, their mean loss and its standard error alone promise too much:
 
-- Gains do not make up for losses. A cheap stage gains where the high-cost model's out-of-fold
-  clones fail on a group, but the final model has seen more groups and may not fail there. A gain of
-  a group therefore counts 0, except for the part of it that chance explains. The bound is
+- Gains do not make up for losses. The validation answers of the high-cost model come from its
+  out-of-fold clones, and a cheap stage gains in a group in which they fail. The final model has
+  seen more groups and may not fail there. A gain of a group therefore counts 0, except for the part
+  of it that chance explains. The bound is
   ``mean + t * standard error`` of these losses. If gains are large and common, the bound on the
   mean of losses and gains may be lower, even at a higher confidence, and replaces it.
 - Cheaper points must be safe as well. A point may look safe by chance, or lose its safety because
-  the scores of the final model differ from the folds' scores. Points that are cheaper by a share of
-  the cost must therefore also keep the bound. The share is chosen on random halves of the groups,
-  so that a point that is chosen on one half keeps its loss on the other half nine times in ten.
+  the scores of the final model differ from the folds' scores. Therefore all points
+  that cost at least a share of its cost must also be within the bound. The share is chosen on
+  random halves of the groups, so that a point that is chosen on one half keeps its loss on the
+  other half nine times in ten.
 
-The candidates are the points of the frontier and safer points. If stages are more often right than
-the high-cost model, the frontier has no points between the two, although some groups lose. If no
-point is safe enough, all instances go to the high-cost model.
+The candidates are the points of the frontier and safer points. The latter are needed if stages are
+more often right than the high-cost model. The frontier then ends at the stages, although they lose
+in some groups. If no point is safe enough, all instances go to the high-cost model.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ NET_LOSS_LEVEL = 0.95
 """Confidence of the bound on the mean of losses and gains."""
 
 COST_SHARES = (1.0, 0.9, 0.8)
-"""Shares of a point's cost. Cheaper points down to that cost must also keep the bound."""
+"""Shares of a point's cost. Points that cost at least that share must also be within the bound."""
 
 MIN_SHARE_OF_HALVES = 0.9
 """Share of the random halves of the groups on which a choice must keep the loss."""
@@ -60,9 +62,9 @@ def loss_bounds(
     """Bound the mean loss of new groups by the losses of seen groups.
 
     `loss_sums` has the sums over the rows of each group, shape (..., n_groups). `weights` has shape
-    (n_groups,), and `variance` of a row's loss has shape (...,). The bounds have shape (...,), and
-    are 1 for a single group. The loss of a group is estimated by shrinking its mean towards the
-    mean of all rows, by the variance between groups (DerSimonian & Laird 1986).
+    (n_groups,). `variance` is that of the loss of a row, shape (...,). The bounds have the same
+    shape, and are 1 for a single group. The loss of a group is estimated by shrinking its mean
+    towards the mean of all rows, by the variance between groups (DerSimonian & Laird 1986).
     """
     n = len(weights)
     if n < 2:
@@ -84,10 +86,10 @@ def loss_bounds(
     loss_mean = (group_means + np.maximum(-shrunken_means, 0.0)) @ weight_shares
     # bound by standard errors: sqrt(n / (n - 1) sum (weight share * deviation)^2)
     group_losses = np.maximum(group_means, 0.0)
-    loss_error = stats.t.ppf(LOSS_LEVEL, n - 1) * _estimate_errors(group_losses, weight_shares)
+    loss_margin = stats.t.ppf(LOSS_LEVEL, n - 1) * _estimate_errors(group_losses, weight_shares)
     # the bound on the mean of losses and gains, at a higher confidence
-    net_error = stats.t.ppf(NET_LOSS_LEVEL, n - 1) * _estimate_errors(group_means, weight_shares)
-    bounds: NDArray[np.float64] = np.minimum(loss_mean + loss_error, mean[..., 0] + net_error)
+    net_margin = stats.t.ppf(NET_LOSS_LEVEL, n - 1) * _estimate_errors(group_means, weight_shares)
+    bounds: NDArray[np.float64] = np.minimum(loss_mean + loss_margin, mean[..., 0] + net_margin)
     return bounds
 
 
@@ -136,20 +138,20 @@ class GroupLosses:
             losses = np.stack(losses_by_point)
             loss_sums.append(group_sums(answer_weights * losses))
             square_sums.append(losses**2 @ answer_weights)
-        group_losses = np.concatenate(loss_sums)
-        mean_loss = group_losses.sum(axis=1) / weights.sum()
+        group_loss_sums = np.concatenate(loss_sums)
+        mean_loss = group_loss_sums.sum(axis=1) / weights.sum()
         variance = np.concatenate(square_sums) / weights.sum() - mean_loss**2
         optimism = (
             np.array([reference_accuracy - point.effective_accuracy for point in points])
             - mean_loss
         )
         costs = np.array([point.cost for point in points])
-        return cls(costs, group_losses, weights, variance, np.maximum(optimism, 0.0))
+        return cls(costs, group_loss_sums, weights, variance, np.maximum(optimism, 0.0))
 
-    def select_points(self, points: Sequence[int]) -> GroupLosses:
-        """Get the losses of some of the points."""
+    def select_points(self, point_indices: Sequence[int]) -> GroupLosses:
+        """Get the losses of some of the points, by their indices."""
         arrays = (self.costs, self.loss_sums, self.variance, self.optimism)
-        costs, loss_sums, variance, optimism = (values[points] for values in arrays)
+        costs, loss_sums, variance, optimism = (values[point_indices] for values in arrays)
         return GroupLosses(costs, loss_sums, self.weights, variance, optimism)
 
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
@@ -160,16 +162,16 @@ class GroupLosses:
         return loss_bounds(loss_sums, weights, self.variance) + self.optimism
 
     def choose_cost_share(self, max_loss: float) -> float:
-        """Choose one of COST_SHARES: cheaper points down to it must also keep the loss."""
+        """Choose the share of a point's cost above which cheaper points must be within the loss."""
         rng = np.random.default_rng(0)
         # choose on one half of the groups, check the loss on the other
-        halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(N_SPLITS)]
+        splits = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(N_SPLITS)]
         for cost_share in COST_SHARES[:-1]:
             n_halves_within_loss = 0
-            for choosing_groups, checking_groups in halves:
+            for choosing_groups, checking_groups in splits:
                 bounds = self.largest_nearby_bounds(self.bounds(choosing_groups), cost_share)
                 safe_points = np.flatnonzero(bounds <= max_loss)
-                if not len(safe_points):
+                if not len(safe_points):  # all instances go to the high-cost model, without a loss
                     n_halves_within_loss += 1
                     continue
                 loss_sum = self.loss_sums[safe_points[0], checking_groups].sum()
@@ -177,17 +179,18 @@ class GroupLosses:
                 n_halves_within_loss += bool(loss <= max_loss)
             if n_halves_within_loss >= MIN_SHARE_OF_HALVES * N_SPLITS:
                 return cost_share
-        return COST_SHARES[-1]
+        return COST_SHARES[-1]  # the safest, even if it is not safe enough on the halves
 
     def largest_nearby_bounds(
         self, bounds: NDArray[np.float64], cost_share: float
     ) -> NDArray[np.float64]:
-        """Get the largest bound of each point and the points down to `cost_share` of its cost."""
-        first_points = np.searchsorted(self.costs, cost_share * self.costs * (1 - 1e-9))
+        """Get the largest bound among each point and the points of at least a share of its cost."""
+        # 1 - 1e-9, so that rounding excludes no point of exactly that cost
+        first_indices = np.searchsorted(self.costs, cost_share * self.costs * (1 - 1e-9))
         return np.array(
             [
-                bounds[min(point, index) : index + 1].max()
-                for index, point in enumerate(first_points)
+                bounds[min(first_index, index) : index + 1].max()
+                for index, first_index in enumerate(first_indices)
             ]
         )
 
@@ -198,7 +201,7 @@ def with_group_errors(
     records: Sequence[CascadeRecord],
     max_loss: float,
 ) -> Frontier:
-    """Set the errors of a frontier's points for new groups, and add safer points off its curve.
+    """Set each point's error by its bound in new groups, and add safer points off the curve.
 
     The error of a point is the bound on the loss of new groups minus the loss of the validation
     groups. `points` are all measured points, and `max_loss` sets
@@ -220,37 +223,44 @@ def with_group_errors(
     losses = GroupLosses.from_points(points, records, reference_accuracy)
     bounds = losses.bounds()
     is_safer = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
-    near_points = [
+    candidate_indices = [
         index
         for index, point in enumerate(points)
         if point in curve_points or (is_safer[index] and point != certain_point)
     ]
-    # bounds of the points near the curve, over all points down to a share of their cost
-    losses = losses.select_points(near_points)
-    bounds = losses.largest_nearby_bounds(bounds[near_points], losses.choose_cost_share(max_loss))
-    with_error = _with_errors([points[index] for index in near_points], bounds, reference_accuracy)
+    # bounds of the candidates, each over the candidates down to a share of its cost
+    candidate_losses = losses.select_points(candidate_indices)
+    candidate_bounds = candidate_losses.largest_nearby_bounds(
+        bounds[candidate_indices], candidate_losses.choose_cost_share(max_loss)
+    )
+    candidates = [points[index] for index in candidate_indices]
+    bounded_points = _set_errors(candidates, candidate_bounds, reference_accuracy)
     # the frontier's points off the curve need only errors
     off_curve_points = [
         point
         for point in frontier.off_curve_points
-        if point not in with_error and point != certain_point
+        if point not in bounded_points and point != certain_point
     ]
     if off_curve_points:
-        bounds = GroupLosses.from_points(off_curve_points, records, reference_accuracy).bounds()
-        off_curve_points = [*_with_errors(off_curve_points, bounds, reference_accuracy).values()]
+        off_curve_losses = GroupLosses.from_points(off_curve_points, records, reference_accuracy)
+        off_curve_points = [
+            *_set_errors(off_curve_points, off_curve_losses.bounds(), reference_accuracy).values()
+        ]
     off_curve_points += [
-        safe_point for point, safe_point in with_error.items() if point not in curve_points
+        bounded_point
+        for point, bounded_point in bounded_points.items()
+        if point not in curve_points
     ]
     if certain_point is not None and certain_point not in curve_points:
         off_curve_points.append(certain_point)
     return replace(
         frontier,
-        points=tuple(with_error[point] for point in frontier.points),
+        points=tuple(bounded_points[point] for point in frontier.points),
         off_curve_points=tuple(off_curve_points),
     )
 
 
-def _with_errors(
+def _set_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference_accuracy: float
 ) -> dict[OperatingPoint, OperatingPoint]:
     """Map each point to a copy that has the bound minus the point's loss as its error."""
