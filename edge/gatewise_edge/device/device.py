@@ -316,7 +316,7 @@ class Device:
         InputError
             If the rows do not match the bundle; then the device begins no instance.
         """
-        checked_rows = self._installation.check_rows(rows)
+        checked_rows = self._installation.as_checked_rows(rows)
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked_rows):
             answers += self._answer_group(
@@ -369,7 +369,7 @@ class Device:
         """Begin an instance with its deadline; with a `group` it shares a request."""
         started_at = self._clock()
         try:
-            source = installation.source_of(row)
+            source = installation.features_or_source(row)
         except InputError as error:
             self._count_error(error)
             raise

@@ -1,7 +1,7 @@
 """An installation of a bundle on a device: its loaded models, prices and inputs.
 
 To adopt a new bundle, a device replaces its installation. Each instance refers to the installation
-with which it began, and ends with the same stages, prices, sensors and model version.
+with which it began, and is finished with the same stages, prices, sensors and model version.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class Installation:
         Stages that an instance may reach. A cap on the cost of an instance may exclude the last
         stages and the cloud.
     n_stages : int
-        Number of all stages of the bundle, which is also the exit of the high-cost model.
+        Number of stages in the bundle; also the exit index that stands for the high-cost model.
     has_cloud : bool
         Whether an instance may be offloaded.
     stages_take_nan, cloud_takes_nan : bool
         Whether the stages and the high-cost model allow missing values.
     request_inputs : ndarray of intp
         Features in a request, in this order.
-    dtype : dtype
+    request_dtype : dtype
         Type of a request's values.
     offload_price, request_price : float
-        Price of an offload without its features, with and without a response.
+        Price of an offload that gets a response, and of one that gets none, without its features.
     meter : Meter
         Costs of features.
     source : FeatureSource or None
@@ -83,7 +83,7 @@ class Installation:
     stages_take_nan: bool
     cloud_takes_nan: bool
     request_inputs: NDArray[np.intp]
-    dtype: np.dtype[Any]
+    request_dtype: np.dtype[Any]
     offload_price: float
     request_price: float
     meter: Meter
@@ -128,8 +128,8 @@ class Installation:
         stages = load_stages(bundle, runner, provider)
         manifest = bundle.manifest
         request_inputs = manifest.cloud_inputs()
-        dtype = manifest.request_dtype
-        if may_offload and dtype.itemsize * len(request_inputs) > MAX_VALUE_BYTES:
+        request_dtype = manifest.request_dtype
+        if may_offload and request_dtype.itemsize * len(request_inputs) > MAX_VALUE_BYTES:
             raise InputError(
                 f"a request has {len(request_inputs)} values, which take more than the "
                 f"{MAX_VALUE_BYTES} bytes of a message"
@@ -162,7 +162,7 @@ class Installation:
             stages_take_nan=stages_take_nan,
             cloud_takes_nan=manifest.missing.cloud == "allowed",
             request_inputs=request_inputs,
-            dtype=dtype,
+            request_dtype=request_dtype,
             offload_price=prices.offload_price(len(request_inputs)),
             request_price=prices.request_price(len(request_inputs)),
             meter=Meter(costs, manifest.feature_column_names, feature_limits),
@@ -177,10 +177,10 @@ class Installation:
 
     def cast_for_request(self, values: NDArray[np.float32]) -> NDArray[Any]:
         """Cast values to the type of a request, unless that would change a value."""
-        if self.dtype == values.dtype:
+        if self.request_dtype == values.dtype:
             return values
         with np.errstate(all="ignore"):
-            cast_values = values.astype(self.dtype)
+            cast_values = values.astype(self.request_dtype)
         return cast_values if np.array_equal(cast_values, values) else values
 
     @property
@@ -199,7 +199,7 @@ class Installation:
         has_floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return has_floats and self.row_names is None
 
-    def check_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
+    def as_checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
         """Check the features or windows of all instances, and return them as an array.
 
         Raw rows are returned without a check, because the encoder checks each cell. Raises
@@ -209,7 +209,7 @@ class Installation:
         instances: Any = rows
         for method_name in ("to_dicts", "to_pylist"):  # of polars and of Arrow
             if hasattr(instances, method_name):
-                return self.check_rows(getattr(instances, method_name)())
+                return self.as_checked_rows(getattr(instances, method_name)())
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             has_names = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if has_names else instances.to_numpy()
@@ -244,7 +244,7 @@ class Installation:
             )
         return X
 
-    def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
+    def features_or_source(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
         """Return the features of a row, or the source from which to read them.
 
         Without a row the source is the sensors. Raises InputError if the row does not match the
@@ -265,7 +265,7 @@ class Installation:
             cells = instance.to_dict()
             has_names = any(isinstance(name, str) for name in cells)
             instance = cells if has_names else instance.to_numpy()
-        # Raw cells, a window, or features.
+        # Raw cells, a window, or features. A mapping has features only if it has no raw cells.
         encoder = self.manifest.encoder
         if encoder is not None and not self._has_features(instance):
             return CellSource(raw_cells(instance, encoder, self.row_names), self.columns)
@@ -288,7 +288,7 @@ def _plausible_limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, Cha
     manifest = bundle.manifest
     n_features = len(manifest.features)
     lowest, highest = ranges.features.limits()
-    if manifest.instance is not None:
+    if manifest.instance is not None:  # the values of an array have one common range
         lowest = np.full(n_features, lowest[0])
         highest = np.full(n_features, highest[0])
     signal = manifest.signal
@@ -309,9 +309,10 @@ def _row_names_and_positions(
     manifest = bundle.manifest
     if manifest.encoder is not None:
         raw_names = None if row_names is None else tuple(row_names)
+        # only refuses rows that lack a column, because the encoder finds its columns by name
         _feature_positions(raw_names or manifest.encoder.names, manifest.encoder.names)
         return raw_names, None
-    # A device computes the features of a window, so that a row has no other names.
+    # A device computes the features of a window, so its rows cannot have other names.
     if row_names is None or manifest.signal is not None:
         return manifest.feature_names, None
     return tuple(row_names), _feature_positions(tuple(row_names), manifest.feature_names)

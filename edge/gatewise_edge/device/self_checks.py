@@ -1,4 +1,4 @@
-"""Self-test of a bundle, which compares this device's results with those of packing."""
+"""Self-test of a bundle, which compares this device's results with those recorded at packing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gatewise_export.bundle.decisions import differing_windows
 #: Relative and absolute tolerance for the margins of a given graph on another kind of machine,
 #: which may sum float32 values in another order.
 MARGIN_TOLERANCE: Final = 1e-3
-#: Number of sample rows that a flat model also runs one by one. onnxruntime runs a single row by
-#: another method than many rows, and any row shows a difference between the two.
+#: Number of sample rows that a flat model also runs one by one. onnxruntime uses a different
+#: method for a single row than for many, and any row reveals a difference.
 N_SINGLE_ROWS: Final = 4
 
 
@@ -33,8 +33,8 @@ def self_test(
 ) -> int:
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
-    A flat model runs all rows together, and the first :data:`N_SINGLE_ROWS` also one by one. Given
-    graphs and trees that acquire node by node run one row at a time, as on a device.
+    A flat model runs all rows together, and the first :data:`N_SINGLE_ROWS` also one by one. Graphs
+    that the user gave, and trees that acquire node by node, run one row at a time, as on a device.
 
     Margins must be equal bit for bit, so that exits and labels are equal as well. A stage that
     acquires node by node must acquire the same features. A given graph may sum in another order on
@@ -49,7 +49,7 @@ def self_test(
     with_blocks : bool, default True
         Whether to compute the features of the sample's windows as well.
     provider : str, default "cpu"
-        Execution provider of given graphs. On another provider than the CPU the margins may differ,
+        Execution provider of given graphs. On a provider other than the CPU the margins may differ,
         but every row must get the same label, and probabilities within
         :data:`.PROVIDER_TOLERANCE`.
 
@@ -68,7 +68,9 @@ def self_test(
     stage_runs = [_run_stage(stage, X, meter) for stage in stages]
     outputs_by_row = list(zip(*(stage_run.outputs for stage_run in stage_runs), strict=True))
     last_exit = bundle.manifest.last_exit
-    exits_and_labels = [_decide(row_outputs, last_exit) for row_outputs in outputs_by_row]
+    exits_and_labels = [
+        _find_exit_and_label(row_outputs, last_exit) for row_outputs in outputs_by_row
+    ]
     exits, labels = (np.array(decisions) for decisions in zip(*exits_and_labels, strict=True))
     # Compare the features and the outputs of each stage.
     differences: dict[str, int] = {}
@@ -99,8 +101,8 @@ def self_test(
                 is_different = ~_have_equal_answers(stage, margins, expected_margins)
         differences[f"stage_{stage_index}"] = int(np.count_nonzero(is_different))
         if f"bought_{stage_index}" in sample:
-            is_different = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
-            differences[f"bought_{stage_index}"] = int(np.count_nonzero(is_different))
+            differs_in_inputs = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
+            differences[f"bought_{stage_index}"] = int(np.count_nonzero(differs_in_inputs))
     # Compare the decisions, in rows with equal margins.
     differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & has_equal_margins))
     is_on_device = (exits < len(stages)) & has_equal_margins
@@ -146,7 +148,7 @@ def _run_stage(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _Sta
     return _StageRun(outputs, single_row_margins, acquired)
 
 
-def _decide(outputs: Sequence[StageOutput], last_exit: int) -> tuple[int, int | float]:
+def _find_exit_and_label(outputs: Sequence[StageOutput], last_exit: int) -> tuple[int, int | float]:
     """Exit of one instance, or the number of stages if none stops, and the last stage's label."""
     exit_stage = next((i for i, output in enumerate(outputs) if output.stops), len(outputs))
     exit_stage = min(exit_stage, last_exit)

@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 
 #: Largest number of open connections; Prometheus and a supervisor need one each.
 _MAX_CONNECTIONS: Final = 8
-#: Longest wait for data of a client, and age after which a connection may be closed in favour of
+#: Longest wait for data from a client, and age after which a connection may be closed in favour of
 #: another one, both in seconds.
 _MAX_CONNECTION_SECONDS: Final = 5.0
 
@@ -23,15 +23,15 @@ _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 
 class StatusServer(ThreadingHTTPServer):
-    """An HTTP server of two pages that runs inside a ``with`` block.
+    """An HTTP server with two pages that runs inside a ``with`` block.
 
     ``/metrics`` responds with the text that `read_metrics` returns. ``/healthz`` responds with
     status 200 and ``ok`` if `read_trouble` returns None, otherwise with status 503 and the returned
     text. With port 0 the system chooses a free port; the attribute `port` is the actual one.
 
     The server handles at most 8 connections at a time. When another one arrives, it closes those
-    that are open for more than 5 s. It requires no password, so `host` should be an address that
-    only trusted clients can reach. Raises InputError if the port cannot be used.
+    that have been open for more than 5 s. It requires no password, so `host` should be an address
+    that only trusted clients can reach. Raises InputError if the port cannot be used.
     """
 
     daemon_threads = True

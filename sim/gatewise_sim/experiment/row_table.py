@@ -116,7 +116,7 @@ def make_row_table(
         offload_price=installation.offload_price,
         request_price=installation.request_price,
         n_values=len(installation.request_inputs),
-        dtype=installation.dtype,
+        dtype=installation.request_dtype,
         truth=labels,
         last_stage=outcomes.last_stage,
         is_offloaded=outcomes.is_offloaded,

@@ -83,7 +83,7 @@ def test_a_simulation_reads_images_and_counts_their_bytes(pair_and_path):
         version=installation.manifest.version,
         n_values=len(installation.request_inputs),
         n_classes=len(installation.manifest.classes),
-        dtype=installation.dtype,
+        dtype=installation.request_dtype,
     )
     # 9,000 ms to live; the names of model and version are a few bytes.
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
