@@ -1,6 +1,6 @@
 """Runs of a fleet in virtual time.
 
-Requests are simulated event by event, by the objects that decide on a device and in a worker.
+Requests are simulated event by event, with the same decision code as real devices and workers.
 Instances that a device answers are computed together, because they wait for nothing. The same
 scenario gives the same answers, bit for bit. Instances of a device do not slow each other down.
 
@@ -177,11 +177,12 @@ class VirtualFleet:
         policy = self._policy
         is_offloaded = self._choose_offloads(arrivals.row)
         has_audits = policy.has_audits_and_limit and bool(self._scenario.audit)
+        # Any instance may be drawn for an audit, which is a request.
         positions = np.flatnonzero(is_offloaded | has_audits)
         step_columns = StepColumns(len(positions))
         fleet_context = self._make_context(step_columns)
         instances = arrivals.subset(positions)
-        with _disable_collector():
+        with _disable_garbage_collector():
             self._run_requests(fleet_context, instances, is_offloaded[positions], on_progress)
             self._clock.run()
         answers = self._make_answers(arrivals, positions, step_columns)
@@ -275,18 +276,18 @@ class VirtualFleet:
             return round_trip
         timings = self._timings
         link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
-        # Request and response pass the broker and its connection to the worker.
-        cloud_seconds = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms
+        # Request and response pass through the broker and its connection to the worker.
+        cloud_seconds = 2 * (timings.broker_us * 1e-6 + timings.hop_ms * 1e-3)
         cloud_seconds += self._worker_context.run_seconds(1, 1)
         request_bytes = self._sizes.request(int(self._scenario.deadline_ms))
         bytes_up = publish_bytes(REQUEST_TOPIC, request_bytes)
         bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(_TYPICAL_WORKER_US))
         for trip_index in range(_N_ROUND_TRIPS):
-            begin = 1000.0 * (trip_index + 1)  # late enough that the link is free again
-            arrival = link.send(begin, bytes_up, True)
+            sent_at = 1000.0 * (trip_index + 1)  # late enough that the link is free again
+            arrival = link.send(sent_at, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
             response_arrival = link.send(arrival + cloud_seconds, bytes_down, False)
-            round_trip.add_round_trip(response_arrival - begin)
+            round_trip.add_round_trip(response_arrival - sent_at)
         return round_trip
 
     # -- answers --------------------------------------------------------------------------------
@@ -300,6 +301,7 @@ class VirtualFleet:
         rows = arrivals.row
         stage_ms = 1000.0 * self._stage_seconds[rows]
         local_route = table.local_route[rows]
+        # A policy may leave to the device an instance that its stages would offload.
         stop_reason = np.where(table.is_offloaded[rows], REASON["edge-only"], REASON["stopped"])
         local_reason = np.where(local_route > EDGE, REASON["value"], stop_reason)
 
@@ -356,7 +358,7 @@ class VirtualFleet:
         }
         worker_counts |= queue_means(worker_counts, scenario)
         worker_counts |= self._fleet_load.mean_counts()
-        del worker_counts["queued_seconds"]
+        del worker_counts["queued_seconds"]  # reported as its mean, `wait_ms`
         return FleetRun(
             answers=answers,
             seconds=scenario.seconds,
@@ -432,8 +434,8 @@ def run_fleet(
 
 
 @contextmanager
-def _disable_collector() -> Iterator[None]:
-    """Disable Python's cycle collector within the block, which is slow with many objects."""
+def _disable_garbage_collector() -> Iterator[None]:
+    """Disable the garbage collector, which is slow with many objects, within the block."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -108,13 +108,13 @@ def _flatten_row(row: Mapping[str, Any], skipped_names: Iterable[str] = ()) -> d
 
 def _describe_run(report: Report) -> str:
     settings = report.settings
-    time_text = settings.get("time")
+    span_text = settings.get("time")
     workload = settings.get("workload", "")
     engine = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
     phrases = [
         f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
         plural(settings.get("workers") or 0, "cloud worker"),
-        f"{duration(read_span(time_text, 'time'))} of {workload}" if time_text else workload,
+        f"{duration(read_span(span_text, 'time'))} of {workload}" if span_text else workload,
     ]
     return f"{report.dataset}, {engine}: {', '.join(phrases)}"
 
@@ -126,13 +126,15 @@ def _accuracy_section(report: Report) -> Section:
     points = report.frontier.points
     limits = frontier_limits(report)
     introduction = "The dots and the line are the operating points of the bundle on validation rows"
-    if limits is not None and (n_below := sum(point.accuracy < limits[1][0] for point in points)):
-        introduction += f" ({n_below} of {len(points)} are below the plot)"
+    if limits is not None:
+        lowest_accuracy = limits[1][0]
+        if n_below := sum(point.accuracy < lowest_accuracy for point in points):
+            introduction += f" ({n_below} of {len(points)} are below the plot)"
     introduction += ". The ring is the active one, and the dashed line the high-cost model."
     if report.frontier.measured == "agreement":
         introduction += (
-            " They are shares of answers that agree with the high-cost model, because the bundle "
-            "was made without labels, and are no accuracies."
+            " The points are shares of answers that agree with the high-cost model, not "
+            "accuracies, because the bundle was made without labels."
         )
     if report.has_labels:
         level = percent(report.confidence_level, 0)
@@ -145,7 +147,9 @@ def _accuracy_section(report: Report) -> Section:
     classes = _choose_classes(report)
     page_tables = [tables.class_table(classes)] if classes else []
     if 0 < len(classes) < len(report.system.classes):
-        remark = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
+        remark = (
+            f"the {len(classes)} of {len(report.system.classes)} classes with the most offloads"
+        )
         page_tables = [replace(page_tables[0], text=remark)]
     if report.balanced_accuracy is not None:
         introduction += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
@@ -186,13 +190,15 @@ def _latency_section(report: Report) -> Section:
     time_plot = timeline_plot(report)
     if time_plot is not None:
         start_time_of_day = read_clock(report.settings.get("day_start", "00:00"), "day_start")
-        outages = [
+        fault_texts = [
             f"{fault_name(fault)} {format_span(fault.begin, fault.end, start_time_of_day)}"
             for fault in report.faults
         ]
-        if len(outages) > 4:  # too many for a sentence
-            outages = [*outages[:3], f"{len(outages) - 3} more outages"]
-        introduction += f" Shaded: {listed(outages)}." if outages else " There was no outage."
+        if len(fault_texts) > 4:  # too many for a sentence
+            fault_texts = [*fault_texts[:3], f"{len(fault_texts) - 3} more outages"]
+        introduction += (
+            f" Shaded: {listed(fault_texts)}." if fault_texts else " There was no outage."
+        )
         if report.system.timeline[0].edge_accuracy is not None:
             introduction += " The dashed line is the accuracy of the devices alone."
         plots.append(Plot(time_plot, "Over time"))
@@ -209,7 +215,7 @@ def _spending_section(report: Report) -> Section:
         page_tables.append(tables.stage_table(report))
     return Section(
         key="spending",
-        title="What an answer takes",
+        title="Resources per answer",
         text="All policies answer the same instances. A stage acquires its features, runs its "
         "small model, and answers if its score is high enough. Other instances go to the cloud.",
         tables=page_tables,
@@ -254,13 +260,13 @@ def _tables_section(report: Report) -> Section:
 
 
 def _describe_row_check(row_check: RowCheck) -> str:
-    source = "the bundle's stages and cloud model give"
+    source_phrase = "the bundle's stages and cloud model give"
     difference_texts = [
         f"{n_answers:,} {'has' if n_answers == 1 else 'have'} another {column.removesuffix('s')}"
         for column, n_answers in row_check.differing.items()
         if n_answers
     ]
-    outcome = f"every one has exactly the label, route and cost that {source}."
+    outcome = f"every one has exactly the label, route and cost that {source_phrase}."
     if difference_texts:
-        outcome = f"{listed(difference_texts)} than {source}."
+        outcome = f"{listed(difference_texts)} than {source_phrase}."
     return f"Of {row_check.compared:,} instances that edge or cloud answered, {outcome}"

@@ -47,7 +47,7 @@ def test_sections_of_the_page_are_in_order(page):
     assert re.findall(r'<h2 id="[^"]+">([^<]+)', page) == [
         "Accuracy against cost",
         "Time to the answer",
-        "What an answer takes",
+        "Resources per answer",
         "Tables",
     ]
     assert "<h1>" in page[: page.index("Before you rely on it")]
@@ -116,7 +116,7 @@ def test_agreement_of_operating_points_is_not_called_accuracy():
     assert "agree with the high-cost model" not in render_page(report)
     agreement = replace(report.frontier, measured="agreement")
     html = render_page(replace(report, frontier=agreement))
-    assert "They are shares of answers that agree with the high-cost model" in html
+    assert "agree with the high-cost model, not accuracies" in html
 
 
 def test_timeline_without_answers_is_drawn():
@@ -205,4 +205,4 @@ def test_page_lists_only_the_most_offloaded_of_many_classes():
     text = read_visible_text(
         render_page(make_report(system={"classes": (*[offloaded_class] * 60, absent_class)}))
     )
-    assert "the 40 classes of 61 with most offloads" in text
+    assert "the 40 of 61 classes with the most offloads" in text
