@@ -254,7 +254,7 @@ class SignalInput:
             for block in self.graph.blocks
         ]
         problems = [
-            block.advice
+            block.missing_function_message
             for block in blocks
             if isinstance(block, FunctionBlock) and not block.function
         ]

@@ -336,13 +336,13 @@ def subtract_mean(samples: Values) -> Values:
     return differences
 
 
-def names_per_channel(channels: tuple[str, ...], feature_words: tuple[str, ...]) -> tuple[str, ...]:
+def names_per_channel(
+    channels: tuple[str, ...], channel_suffixes: tuple[str, ...]
+) -> tuple[str, ...]:
     """Make the feature names of each channel; they contain its name if there are several."""
     if len(channels) == 1:
-        return feature_words
-    return tuple(
-        f"{channel}.{feature_word}" for channel in channels for feature_word in feature_words
-    )
+        return channel_suffixes
+    return tuple(f"{channel}.{suffix}" for channel in channels for suffix in channel_suffixes)
 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:

@@ -1,4 +1,4 @@
-"""Blocks of every kind for windows and images, and random windows and images."""
+"""Test helpers: one block of every kind, and random windows and images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 import gatewise_signals as sig
 
 RATE_HZ = 50.0
-CHANNELS = 3
+CHANNELS = 3  # of the windows that :func:`make_signal_blocks` reads
 
 
 def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
@@ -34,6 +34,7 @@ def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
         sig.SpectralMoments(spectrum),
         sig.MelEnergies(mel_spectrogram),
         sig.Mfcc(mel_spectrogram, 3),
+        # frames of which the length is not a power of 2
         sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(one_channel, RATE_HZ, 11, 5), 3), 2, 2),
     ]
 
@@ -41,12 +42,13 @@ def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
 def draw_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> NDArray[Any]:
     """Draw a window with noise, constants, clipping, NaN, infinities or extreme values."""
     x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (n_samples, n_channels))
-    content_kind = rng.integers(8)
+    content_kind = rng.integers(8)  # 6 and 7 leave the noise as it is
     if content_kind == 0:
         x[:] = rng.normal(0, 1000, n_channels)
     elif content_kind == 1:
         x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if x.size else x
     elif content_kind in (2, 3) and x.size:
+        # besides NaN and infinities, values near the largest and the smallest of float32
         special_values = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
         x[rng.random(x.shape) < rng.random()] = rng.choice(special_values)
     elif content_kind == 4:
@@ -58,7 +60,7 @@ def draw_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> ND
         return x.astype(dtype)
 
 
-def make_picture_blocks(source: sig.Picture) -> list[sig.Block]:
+def make_image_blocks(source: sig.Picture) -> list[sig.Block]:
     """Make a block of each kind for images of at least 6 x 6 pixels."""
     return [
         sig.Thumbnail(source, 3, 5),
@@ -69,7 +71,7 @@ def make_picture_blocks(source: sig.Picture) -> list[sig.Block]:
     ]
 
 
-def draw_picture(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
+def draw_image(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
     """Draw an image of any type, with the values of :func:`draw_window`."""
     n_pixels = int(np.prod(shape))
     return draw_window(rng, n_pixels, 1).reshape(shape)

@@ -45,6 +45,7 @@ class Block(Step):
         Parameters
         ----------
         function : callable
+            Function from windows, (n, ...), to features, (n, n_features).
         names : sequence of str
             Names of the features.
         price : float, optional
@@ -132,7 +133,7 @@ class SignalBlock(Block):
 
     @property
     @abstractmethod
-    def feature_words(self) -> tuple[str, ...]:
+    def channel_suffixes(self) -> tuple[str, ...]:
         """Short names of the features of one channel, such as ``rms``."""
 
     @abstractmethod
@@ -141,11 +142,11 @@ class SignalBlock(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return names_per_channel(self.source.channels, self.feature_words)
+        return names_per_channel(self.source.channels, self.channel_suffixes)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        features = self.values(inputs[0])
-        return np.ascontiguousarray(features, np.float32).reshape(len(features), -1)
+        values = self.values(inputs[0])
+        return np.ascontiguousarray(values, np.float32).reshape(len(values), -1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,7 +224,7 @@ class FunctionBlock(_NamedFeatures):
         return self.name
 
     @property
-    def advice(self) -> str:
+    def missing_function_message(self) -> str:
         """Message that explains how to provide the function of a block in a bundle."""
         import_hint = f" ({self.path} in training)" if self.path else ""
         return (
@@ -234,7 +235,7 @@ class FunctionBlock(_NamedFeatures):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         if self.function is None:
-            raise InputError(self.advice)
+            raise InputError(self.missing_function_message)
         windows = inputs[0].view()
         windows.flags.writeable = False
         try:

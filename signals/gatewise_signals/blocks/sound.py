@@ -26,8 +26,8 @@ from gatewise_signals.steps import (
 )
 
 MEL_HZ = 700.0
-MEL_UNIT = 2595.0
-"""Constants of the mel scale, ``2595 * log10(1 + f / 700)``, in which 1000 Hz are 1000 mel."""
+MEL_FACTOR = 2595.0
+"""Constants of the mel scale, ``2595 * log10(1 + f / 700)``, on which 1000 Hz is 1000 mel."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,10 +233,10 @@ def _make_mel_filters(
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
     """Compute the filters of mel bands; see :meth:`MelSpectrogram.filters`."""
     low_mel, high_mel = (
-        MEL_UNIT * math.log10(1 + frequency_hz / MEL_HZ) for frequency_hz in (low_hz, high_hz)
+        MEL_FACTOR * math.log10(1 + frequency_hz / MEL_HZ) for frequency_hz in (low_hz, high_hz)
     )
     # mel(f) = 2595 * log10(1 + f / 700); edges are equally spaced in mel
-    edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
+    edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_FACTOR) - 1)
     frequencies = bin_hz(n_bins, rate_hz).astype(float)
     bins = []
     weights = []

@@ -79,7 +79,7 @@ class BandPowers(SignalBlock):
             raise InputError(f"bands: edges are {self.edges}; give at least two, for one band")
 
     @property
-    def feature_words(self) -> tuple[str, ...]:
+    def channel_suffixes(self) -> tuple[str, ...]:
         bands = zip(self.edges[:-1], self.edges[1:], strict=True)
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
@@ -123,7 +123,13 @@ class SpectralMoments(SignalBlock):
     """
 
     kind: ClassVar[str] = "moments"
-    feature_words: ClassVar[tuple[str, ...]] = ("centroid", "spread", "entropy", "rolloff", "peak")
+    channel_suffixes: ClassVar[tuple[str, ...]] = (
+        "centroid",
+        "spread",
+        "entropy",
+        "rolloff",
+        "peak",
+    )
     source: Spectrum
     rolloff: float = 0.85
 

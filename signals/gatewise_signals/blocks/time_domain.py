@@ -111,7 +111,7 @@ class Mean(SignalBlock):
     """Mean of the samples, the cheapest block."""
 
     kind: ClassVar[str] = "mean"
-    feature_words: ClassVar[tuple[str, ...]] = ("mean",)
+    channel_suffixes: ClassVar[tuple[str, ...]] = ("mean",)
 
     def values(self, x: Values) -> Values:
         return channel_means(x)[..., np.newaxis]
@@ -128,7 +128,7 @@ class Statistics(SignalBlock):
     """
 
     kind: ClassVar[str] = "statistics"
-    feature_words: ClassVar[tuple[str, ...]] = (
+    channel_suffixes: ClassVar[tuple[str, ...]] = (
         "std",
         "skewness",
         "kurtosis",
@@ -180,7 +180,7 @@ class Quantiles(SignalBlock):
         check_rising("quantiles: at", self.at, 0, 1)
 
     @property
-    def feature_words(self) -> tuple[str, ...]:
+    def channel_suffixes(self) -> tuple[str, ...]:
         return tuple(f"q{100 * probability:g}" for probability in self.at)
 
     def values(self, x: Values) -> Values:
@@ -202,7 +202,7 @@ class ZeroCrossings(SignalBlock):
     """
 
     kind: ClassVar[str] = "crossings"
-    feature_words: ClassVar[tuple[str, ...]] = ("rate", "change")
+    channel_suffixes: ClassVar[tuple[str, ...]] = ("rate", "change")
 
     def values(self, x: Values) -> Values:
         features = np.zeros((*x.shape[:-1], 2), np.float32)
@@ -238,7 +238,7 @@ class Autocorrelation(SignalBlock):
             check_whole("autocorrelation: a lag", lag, 1, 1 << 20)
 
     @property
-    def feature_words(self) -> tuple[str, ...]:
+    def channel_suffixes(self) -> tuple[str, ...]:
         return tuple(f"lag{lag}" for lag in self.lags)
 
     def values(self, x: Values) -> Values:
@@ -285,7 +285,7 @@ class WaveletEnergies(SignalBlock):
         check_whole("wavelet: levels", self.levels, 1, 24)
 
     @property
-    def feature_words(self) -> tuple[str, ...]:
+    def channel_suffixes(self) -> tuple[str, ...]:
         return (*(f"level{k}" for k in range(1, self.levels + 1)), "rest")
 
     def values(self, x: Values) -> Values:

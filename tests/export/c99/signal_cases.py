@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import gatewise_signals as sig
-from tests.support.signal_blocks import RATE_HZ, make_picture_blocks, make_signal_blocks
+from tests.support.signal_blocks import RATE_HZ, make_image_blocks, make_signal_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def make_cases() -> dict[str, Case]:
             if name == "frames"
             else sig.Pixels(scale=0.5)
         )
-        named_cases[name] = Case(sig.SignalGraph(make_picture_blocks(pixels)), windows)
+        named_cases[name] = Case(sig.SignalGraph(make_image_blocks(pixels)), windows)
     return named_cases
 
 

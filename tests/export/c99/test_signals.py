@@ -219,7 +219,7 @@ class Peak(SignalBlock):
     """Block without a translation to C."""
 
     kind: ClassVar[str] = "peak"
-    feature_words: ClassVar[tuple[str, ...]] = ("peak",)
+    channel_suffixes: ClassVar[tuple[str, ...]] = ("peak",)
 
     def values(self, channels):
         return channels.max(axis=-1, keepdims=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from tests.support.signal_blocks import draw_picture, make_picture_blocks
+from tests.support.signal_blocks import draw_image, make_image_blocks
 
 PIXELS = sig.Pixels()
 
@@ -120,10 +120,8 @@ def test_standard_blocks_compute_finite_features_for_any_shape(shape):
 def test_features_of_a_picture_do_not_depend_on_the_batch(seed, height, width, n_pictures):
     rng = np.random.default_rng(seed)
     gradient_sums = sig.FrameDifference(sig.Frame(1), sig.Frame(0, scale=0.5))
-    graph = sig.SignalGraph(
-        [*make_picture_blocks(sig.Frame(1)), *make_picture_blocks(gradient_sums)]
-    )
-    x = draw_picture(rng, n_pictures, 2, height, width)
+    graph = sig.SignalGraph([*make_image_blocks(sig.Frame(1)), *make_image_blocks(gradient_sums)])
+    x = draw_image(rng, n_pictures, 2, height, width)
     batch_features = graph.transform(x)
     single_features = np.concatenate([graph.transform(picture[None]) for picture in x])
     is_same = (batch_features.view(np.uint32) == single_features.view(np.uint32)) | (
@@ -134,12 +132,12 @@ def test_features_of_a_picture_do_not_depend_on_the_batch(seed, height, width, n
 
 def test_random_pictures_give_features_or_an_input_error():
     rng = np.random.default_rng(8)
-    graph = sig.SignalGraph(make_picture_blocks(PIXELS))
+    graph = sig.SignalGraph(make_image_blocks(PIXELS))
     n_refused = 0
     for _ in range(250):
         shape = rng.choice([0, 1, 3, 6, 9, 28], rng.choice([2, 3], p=[0.8, 0.2]))
         try:
-            features = graph.transform(draw_picture(rng, 4, *shape))
+            features = graph.transform(draw_image(rng, 4, *shape))
         except InputError:
             n_refused += 1
             continue
