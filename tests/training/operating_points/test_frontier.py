@@ -24,65 +24,65 @@ def make_frontier(*costs_and_accuracies: tuple[float, float], error: float = 0.0
 
 
 #: Cost and accuracy of points; the second is just below a line between two others.
-CURVE = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
+POINTS = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
 
 
 def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
-    curve = make_frontier(*CURVE)
-    assert [point.cost for point in curve.hull().points] == [1.0, 3.54, 9.0]
-    point, reason = curve.choose(None, max_loss=0.01)
+    frontier = make_frontier(*POINTS)
+    assert [point.cost for point in frontier.hull().points] == [1.0, 3.54, 9.0]
+    point, reason = frontier.choose(None, max_loss=0.01)
     assert point.cost == 3.54
     assert reason == "the cheapest point of the hull within a loss of 0.01"
 
 
 def test_the_choice_of_a_point_states_its_reason() -> None:
-    curve = make_frontier(*CURVE)
-    assert curve.choose(None, budget=3.52) == (
-        curve.points[1], "the most accurate point that costs at most 3.52"
+    frontier = make_frontier(*POINTS)
+    assert frontier.choose(None, budget=3.52) == (
+        frontier.points[1], "the most accurate point that costs at most 3.52"
     )  # fmt: skip
-    point, reason = curve.choose(None, max_loss=0.0, slack=1.0)
+    point, reason = frontier.choose(None, max_loss=0.0, slack=1.0)
     assert (point.cost, reason) == (
         9.0,
         "the most accurate point, as none keeps a loss of 0 for certain",
     )
 
 
-def test_the_next_point_is_chosen_if_it_gains_two_percent_of_its_cost_and_one_error() -> None:
+def test_the_next_point_is_chosen_only_if_its_gain_is_worth_its_cost_and_no_chance() -> None:
     gain = 1 / 128  # exact in binary; two percent of the cost 50 are 1
     for cost, error, chosen_cost in (
         (51.0, gain, 51.0),
         (51.01, gain, 50.0),
         (51.0, 1.01 * gain, 50.0),
     ):
-        curve = make_frontier(
+        frontier = make_frontier(
             (0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error
         )
-        assert [point.cost for point in curve.hull().points] == [0.0, 50.0, cost, 1e3]
-        assert curve.choose(None, max_loss=0.375).point.cost == chosen_cost
+        assert [point.cost for point in frontier.hull().points] == [0.0, 50.0, cost, 1e3]
+        assert frontier.choose(None, max_loss=0.375).point.cost == chosen_cost
 
 
 def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
-    curve = make_frontier((1.0, 0.5), (2.0, 0.875))
-    point, reason = curve.choose(None, max_loss=0.25)
+    frontier = make_frontier((1.0, 0.5), (2.0, 0.875))
+    point, reason = frontier.choose(None, max_loss=0.25)
     assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
     # a loss of 1 allows every point
-    assert curve.choose(None, max_loss=1.0).reason.startswith("the cheapest point of the hull")
-    assert "loss of 1" not in curve.choose(None, max_loss=1.0).reason
+    assert frontier.choose(None, max_loss=1.0).reason.startswith("the cheapest point of the hull")
+    assert "loss of 1" not in frontier.choose(None, max_loss=1.0).reason
 
 
 def test_a_free_point_within_the_loss_is_chosen() -> None:
-    curve = make_frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
-    assert curve.choose(None, max_loss=0.125).point.cost == 0.0
+    frontier = make_frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
+    assert frontier.choose(None, max_loss=0.125).point.cost == 0.0
 
 
-def test_points_keep_a_loss_at_its_bound_less_a_margin_of_standard_errors() -> None:
-    curve = make_frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
-    assert curve.at(max_loss=0.125).cost == 1.0  # a loss equal to the bound
-    assert curve.at(max_loss=0.1249).cost == 4.0
-    assert curve.at(max_loss=0.125, slack=1.0).cost == 4.0
-    # a bound of the loss 0.125 and one standard error of 0.0625
-    assert curve.at(max_loss=0.1875, slack=1.0).cost == 1.0
-    assert curve.at(max_loss=0.25, slack=3.0).cost == 4.0
+def test_slack_lowers_the_bound_of_a_loss_by_standard_errors() -> None:
+    frontier = make_frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
+    assert frontier.at(max_loss=0.125).cost == 1.0  # a loss equal to the bound
+    assert frontier.at(max_loss=0.1249).cost == 4.0
+    assert frontier.at(max_loss=0.125, slack=1.0).cost == 4.0
+    # bound = loss 0.125 + one standard error 0.0625
+    assert frontier.at(max_loss=0.1875, slack=1.0).cost == 1.0
+    assert frontier.at(max_loss=0.25, slack=3.0).cost == 4.0
 
 
 def test_a_point_off_the_hull_is_chosen_if_no_point_of_the_hull_keeps_the_loss() -> None:
@@ -92,9 +92,9 @@ def test_a_point_off_the_hull_is_chosen_if_no_point_of_the_hull_keeps_the_loss()
         )
         for cost, accuracy, error in ((1.0, 0.5, 0.0), (5.0, 0.625, 0.0), (6.0, 0.875, 0.5))
     ]
-    curve = Frontier.from_points(points, reference_accuracy=0.875)
-    assert [point.cost for point in curve.hull().points] == [1.0, 6.0]
-    point, reason = curve.choose(None, max_loss=0.25, slack=1.0)
+    frontier = Frontier.from_points(points, reference_accuracy=0.875)
+    assert [point.cost for point in frontier.hull().points] == [1.0, 6.0]
+    point, reason = frontier.choose(None, max_loss=0.25, slack=1.0)
     assert (point.cost, reason) == (5.0, "the cheapest point within a loss of 0.25")
 
 
@@ -108,29 +108,29 @@ def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> Non
             OperatingPoint((2.0,), cost=safe_cost, accuracy=0.875, offload_rate=1.0)
             for safe_cost in (6.0, 7.0)
         )
-        curve = Frontier((unsafe_point,), 0.875, off_curve_points=(safer_point, safe_point))
-        assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == expected_cost
+        frontier = Frontier((unsafe_point,), 0.875, off_curve_points=(safer_point, safe_point))
+        assert frontier.choose(None, max_loss=0.01, slack=1.0).point.cost == expected_cost
 
 
 def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
-    curve = make_frontier((1.0, 0.5), (4.0, 0.75))
+    frontier = make_frontier((1.0, 0.5), (4.0, 0.75))
     with pytest.raises(
         LossError, match=r"loses at most 0\.1; the smallest loss is 0\.125"
     ) as raised:
-        curve.at(max_loss=0.1)
+        frontier.at(max_loss=0.1)
     assert raised.value.smallest_loss == 0.125
-    assert curve.at(max_loss=0.125).cost == 4.0
+    assert frontier.at(max_loss=0.125).cost == 4.0
 
 
 def test_a_point_that_costs_exactly_the_budget_keeps_it() -> None:
-    curve = make_frontier((1.0, 0.5), (4.0, 0.75))
-    assert curve.at(budget=4.0).cost == 4.0
-    assert curve.at(budget=3.99).cost == 1.0
-    assert curve.at(budget=1.0).cost == 1.0
+    frontier = make_frontier((1.0, 0.5), (4.0, 0.75))
+    assert frontier.at(budget=4.0).cost == 4.0
+    assert frontier.at(budget=3.99).cost == 1.0
+    assert frontier.at(budget=1.0).cost == 1.0
     with pytest.raises(InputError, match=r"costs at most 0\.99; the cheapest costs 1"):
-        curve.at(budget=0.99)
+        frontier.at(budget=0.99)
     with pytest.raises(InputError, match="costs at most 0;"):
-        curve.at(budget=0.0)
+        frontier.at(budget=0.0)
 
 
 def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() -> None:
@@ -176,15 +176,15 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
 )
 def test_invalid_goals_are_refused(goal: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        make_frontier(*CURVE).choose(None, **goal)
+        make_frontier(*POINTS).choose(None, **goal)
 
 
 def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
-    curve = make_frontier(*CURVE)
-    assert curve.at(max_loss=1).cost == 1.0
-    assert curve.at(max_loss=0.0).cost == 9.0
-    assert curve.at(offload_rate=0).cost == 9.0
-    assert curve.at(budget=2.5).cost == 1.0  # a budget may exceed 1
+    frontier = make_frontier(*POINTS)
+    assert frontier.at(max_loss=1).cost == 1.0
+    assert frontier.at(max_loss=0.0).cost == 9.0
+    assert frontier.at(offload_rate=0).cost == 9.0
+    assert frontier.at(budget=2.5).cost == 1.0  # a budget may exceed 1
 
 
 def test_the_hull_excludes_points_on_and_below_its_lines() -> None:
@@ -215,16 +215,16 @@ def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
     points = make_points_of_sizes(
         (1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200)
     )
-    curve = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
-    assert [point.cost for point in curve.points] == [1.0, 2.0]
-    assert [point.cost for point in curve.off_curve_points] == [3.0]
-    small_frontier = curve.within_bytes(200)
+    frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
+    assert [point.cost for point in frontier.points] == [1.0, 2.0]
+    assert [point.cost for point in frontier.off_curve_points] == [3.0]
+    small_frontier = frontier.within_bytes(200)
     assert [point.cost for point in small_frontier.points] == [1.0, 3.0]
-    assert [point.cost for point in curve.within_bytes(199).points] == [1.0]
-    assert curve.choose(None, 200, budget=9.0).point.cost == 3.0
-    assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
+    assert [point.cost for point in frontier.within_bytes(199).points] == [1.0]
+    assert frontier.choose(None, 200, budget=9.0).point.cost == 3.0
+    assert frontier.at(budget=9.0, max_bytes=399).cost == 3.0
     with pytest.raises(TooLargeError) as raised:
-        curve.within_bytes(99)
+        frontier.within_bytes(99)
     assert raised.value.smallest_bytes == 100
     one_byte_frontier = Frontier.from_points(
         make_points_of_sizes((1.0, 0.5, 1)), reference_accuracy=1.0
@@ -232,7 +232,7 @@ def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
     assert one_byte_frontier.within_bytes(1).points == one_byte_frontier.points
     for max_bytes in (0, 1.5, "100"):
         with pytest.raises(InputError, match="whole number of at least 1"):
-            curve.within_bytes(max_bytes)  # type: ignore[arg-type]
+            frontier.within_bytes(max_bytes)  # type: ignore[arg-type]
 
 
 def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
@@ -257,11 +257,11 @@ def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -
         OperatingPoint((cost,), cost=cost, accuracy=cost / 10, offload_rate=0.0, max_cost=max_cost)
         for cost, max_cost in ((1.0, 2.0), (4.0, 6.0), (5.0, None))
     ]
-    curve = Frontier.from_points(points, reference_accuracy=1.0)
-    assert [point.cost for point in curve.within_cost(6.0).points] == [1.0, 4.0]
-    assert [point.cost for point in curve.within_cost(5.9).points] == [1.0]
+    frontier = Frontier.from_points(points, reference_accuracy=1.0)
+    assert [point.cost for point in frontier.within_cost(6.0).points] == [1.0, 4.0]
+    assert [point.cost for point in frontier.within_cost(5.9).points] == [1.0]
     with pytest.raises(InputError, match=r"the lowest cap possible is 2\.0"):
-        curve.within_cost(1.0)
+        frontier.within_cost(1.0)
 
 
 # -- classes -------------------------------------------------------------------------------
@@ -288,6 +288,17 @@ POINTS_BY_CLASS = [
 ]
 
 
+def make_frontier_by_class(**fields: Any) -> Frontier:
+    return Frontier(
+        points=tuple(POINTS_BY_CLASS[:1]),
+        reference_accuracy=0.95,
+        off_curve_points=tuple(POINTS_BY_CLASS[1:]),
+        classes=("ok", "fault"),
+        class_rows=(100, 100),
+        **fields,
+    )
+
+
 def make_bounds(**bounds: dict[str, float]) -> ClassBounds:
     return ClassBounds.from_mappings(("ok", "fault"), **bounds)
 
@@ -310,9 +321,7 @@ def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
 
 
 def test_errors_name_the_bounds_by_class() -> None:
-    frontier = Frontier(
-        tuple(POINTS_BY_CLASS[:1]), 0.95, tuple(POINTS_BY_CLASS[1:]), ("ok", "fault"), (100, 100)
-    )
+    frontier = make_frontier_by_class()
     bounds = make_bounds(min_recall={"fault": 0.78})
     with pytest.raises(InputError, match=r"at most 2;.*of those that keep min_recall fault=0.78"):
         frontier.choose(bounds, budget=2.0)
@@ -323,9 +332,7 @@ def test_errors_name_the_bounds_by_class() -> None:
 
 
 def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -> None:
-    frontier = Frontier(
-        tuple(POINTS_BY_CLASS[:1]), 0.95, tuple(POINTS_BY_CLASS[1:]), ("ok", "fault"), (100, 100)
-    )
+    frontier = make_frontier_by_class()
     # the standard error of 0.7 on 100 rows is sqrt(0.7 * 0.3 / 100) = 0.046
     bounds = make_bounds(min_recall={"fault": 0.7})
     assert [point.cost for point in frontier.points_within(bounds)] == [2.0, 3.0]
@@ -339,14 +346,7 @@ def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -
 
 
 def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None:
-    frontier = Frontier(
-        tuple(POINTS_BY_CLASS[:1]),
-        0.95,
-        tuple(POINTS_BY_CLASS[1:]),
-        ("ok", "fault"),
-        (100, 100),
-        reference_recall=(1.0, 0.875),
-    )
+    frontier = make_frontier_by_class(reference_recall=(1.0, 0.875))
     losses = {"fault": 0.125}
     assert frontier.at(max_loss=losses).cost == 2.0
     assert frontier.at(max_loss=losses, budget=9.0).cost == 2.0
@@ -354,9 +354,6 @@ def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None
     assert frontier.at(max_loss={"fault": 0.1}, budget=9.0).cost == 3.0
     with pytest.raises(InputError, match="costs at most 1;"):
         frontier.at(max_loss=losses, budget=1.0)
-
-
-# -- displays ------------------------------------------------------------------------------
 
 
 def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
@@ -370,22 +367,25 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
         )
         for cost, accuracy, weighted_accuracy in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
-    curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
-    assert curve.is_weighted
-    assert len(curve.points) == 2
-    assert curve.reference_effective_accuracy == 0.8
-    assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(curve)
-    assert curve.at(max_loss=0.06).cost == 2.0
+    frontier = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
+    assert frontier.is_weighted
+    assert len(frontier.points) == 2
+    assert frontier.reference_effective_accuracy == 0.8
+    assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(frontier)
+    assert frontier.at(max_loss=0.06).cost == 2.0
+
+
+# -- displays ------------------------------------------------------------------------------
 
 
 def test_frames_mark_the_points_of_the_hull_and_the_curve() -> None:
-    curve = make_frontier(*CURVE)
+    curve = make_frontier(*POINTS)
     frontier = Frontier(
         curve.points, 0.875, off_curve_points=(POINTS_BY_CLASS[1],), classes=("ok", "fault")
     )
     assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(frontier)
-    assert repr(frontier).endswith("reference 0.8750, 1 others)")
-    assert "others" not in repr(curve)
+    assert repr(frontier).endswith("reference 0.8750, 1 other)")
+    assert "other" not in repr(curve)
     frame = frontier.to_frame()
     assert frame["hull"].tolist() == [True, False, True, True, False]
     assert frame["on_curve"].tolist() == [True] * 4 + [False]

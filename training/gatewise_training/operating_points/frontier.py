@@ -110,7 +110,8 @@ class Frontier:
         cheapest = self.points[0]
         costliest = self.points[-1]
         accuracy_name = "weighted accuracy" if self.is_weighted else "accuracy"
-        off_curve_text = f", {len(self.off_curve_points)} others" if self.off_curve_points else ""
+        n_others = len(self.off_curve_points)
+        off_curve_text = f", {n_others} other{'s' * (n_others > 1)}" if n_others else ""
         return (
             f"Frontier({len(self.points)} points: cost {cheapest.cost:.4g} to "
             f"{costliest.cost:.4g}, {accuracy_name} {cheapest.effective_accuracy:.4f} to "
