@@ -41,6 +41,7 @@ def test_every_file_is_in_a_kustomization():
         assert kustomization["namespace"] == "gatewise"
 
 
+# `fill` is a single pod, which is applied alone
 @pytest.mark.parametrize("overlay", ["base", "keda", "hpa"])
 def test_kustomize_builds_the_manifests(overlay):
     kubectl = find_program("kubectl", "a binary of kubernetes.io")
@@ -61,7 +62,7 @@ def test_only_the_autoscaler_sets_replicas_of_the_spread_workers():
     assert deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
 
 
-@pytest.mark.parametrize("overlay", ["base", "fill"])
+@pytest.mark.parametrize("overlay", ["base", "fill"])  # the others take the image of base
 def test_images_have_digests(overlay):
     (deployment,) = find_manifests("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -2,8 +2,8 @@
 
     python peer_forest.py FOLDER
 
-The interpreter needs both packages. FOLDER has the training rows in digits.npz. The script writes a
-header for each form of C, and versions and the include folder into peers.json.
+The interpreter needs both packages. FOLDER has the training rows in digits.npz. The script writes
+one header per form of C, and peers.json with the versions and the include folder.
 """
 
 from __future__ import annotations

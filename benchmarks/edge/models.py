@@ -22,10 +22,11 @@ N_TREES = 50
 MAX_DEPTH = 4
 #: Rows of each part of the fold with ``--quick``.
 QUICK_ROWS = 1500
-#: Bound on the flat arrays of the small cascade.
-SMALL_BYTES = 2**16
-#: Bound on the tables in C, which take fewer bytes than flat arrays.
-SMALL_TABLE_BYTES = 2**14
+#: Bound on the flat arrays of the small cascade's operating point.
+MAX_FLAT_BYTES = 2**16
+#: Bound on the tables in C of the stages that it may fit. The same stages take more bytes in flat
+#: arrays, which MAX_FLAT_BYTES bounds.
+MAX_C_TABLE_BYTES = 2**14
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
     fold = problem.make_folds(0)[0]
     if is_quick:
         fold = fold.sample(QUICK_ROWS)
-    # a loss of 0 selects the penalty with all trees
+    # max_loss 0 selects the penalty that keeps all trees
     tree_params = {
         "n_rounds": N_TREES,
         "max_depth": MAX_DEPTH,
@@ -61,7 +62,7 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
     }
     cascade_params = {"max_loss": peers.MAX_LOSS}
 
-    def all_trees(system: BudgetedClassifier) -> BudgetedClassifier:
+    def select_all_trees(system: BudgetedClassifier) -> BudgetedClassifier:
         return system.at(budget=problem.costs.total)
 
     specifications = {
@@ -69,22 +70,22 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
             f"{N_TREES} trees of depth {MAX_DEPTH}, one graph",
             "greedy-miser",
             tree_params,
-            all_trees,
+            select_all_trees,
         ),
         "lazy-50": _Specification(
             f"{N_TREES} trees of depth {MAX_DEPTH}, acquired node by node",
             "cegb",
             tree_params,
-            all_trees,
+            select_all_trees,
         ),
         "letters": _Specification(
             "Letters' cascade, within 1 % of its high-cost model", "staged", cascade_params
         ),
         "letters-64kb": _Specification(
-            "its most accurate point within 64 KB of flat arrays",
+            f"its most accurate point within {MAX_FLAT_BYTES // 1024} KB of flat arrays",
             "staged",
-            cascade_params | {"max_bytes": SMALL_TABLE_BYTES},
-            _within_small_bytes,
+            cascade_params | {"max_bytes": MAX_C_TABLE_BYTES},
+            _select_small_point,
         ),
     }
     models = {}
@@ -118,8 +119,8 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
     return models
 
 
-def _within_small_bytes(system: BudgetedClassifier) -> BudgetedClassifier:
-    """Select the operating point within SMALL_BYTES that is most accurate on validation rows."""
-    points = [point for point in system.frontier_.points if point.nbytes <= SMALL_BYTES]
+def _select_small_point(system: BudgetedClassifier) -> BudgetedClassifier:
+    """Select the operating point within MAX_FLAT_BYTES that is most accurate on validation rows."""
+    points = [point for point in system.frontier_.points if point.nbytes <= MAX_FLAT_BYTES]
     best_point = max(points, key=lambda point: (point.accuracy, -point.cost))
     return system.at(budget=best_point.cost)

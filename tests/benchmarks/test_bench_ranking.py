@@ -1,4 +1,4 @@
-"""Tests that points of rankings are AP@5 of the probability of relevance."""
+"""Tests that benchmark points of ranking problems are scored by AP@5."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def fold(problem):
 
 @pytest.fixture(scope="module")
 def system(fold):
-    """A cascade that is fitted to the fold."""
+    """A cascade fitted to the fold."""
     cascade = StagedCascade(n_stages=2, families=("linear",), effort="low", random_state=0)
     return cascade.fit(*fold.train, validation=fold.validation)
 
 
-def compute_average_precision(system, table, qid):
+def compute_average_precision(system, labelled_rows, qid):
     """Compute the AP@5 of a system's probabilities for rows and labels."""
-    X, y = table
+    X, y = labelled_rows
     return average_precision_at(system.predict_proba(X)[:, 1], y == 1, qid)
 
 
@@ -70,7 +70,7 @@ def test_truth_scores_classes_by_accuracy_and_queries_by_ap():
     assert classes.score(classes.to_answers(proba)) == 0.75
     assert len(classes) == 4
     assert queries.to_answers(proba).tolist() == proba[:, 1].tolist()
-    assert queries.score(queries.to_answers(proba)) == 0.2  # each query: one relevant, then not
+    assert queries.score(queries.to_answers(proba)) == 0.2  # (1/1 + 0) / 5 in each query
     assert queries.score(np.array(0)) == pytest.approx(0.1)  # a tie of two: either may be first
     assert len(queries) == 2
 
@@ -105,7 +105,7 @@ def test_own_choice_is_scored_as_a_ranking(system, fold):
     "method", ["f0", "static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"]
 )
 def test_every_peer_ranks_better_than_chance(method, problem, fold):
-    task = peers.Task(problem, fold, 0, 4, lambda _name, make: make())
+    task = peers.Task(problem, fold, seed=0, n_fits=4, read_or_fit=lambda _name, make: make())
     points = peers.run_method(method, task).points
     chance = fold.test_truth.score(np.zeros(len(fold.test[1])))
     assert points[0].cost == 0
@@ -122,10 +122,14 @@ def test_peers_try_small_trees_for_noisy_labels(is_noisy, leaf_counts, problem, 
         tried_leaf_counts.add(parameters["num_leaves"])
         return fit_booster(plan, columns, n_classes, parameters, **options)
 
-    monkeypatch.setattr(boosters, "LARGE_ROWS", 10)  # so that these few rows count as many
+    monkeypatch.setattr(boosters, "LARGE_ROWS", 10)  # so that these few rows are a large data set
     monkeypatch.setattr(peer_cegb, "booster_fit", record_and_fit)
     task = peers.Task(
-        replace(problem, has_noisy_labels=is_noisy), fold, 0, 2, lambda _name, make: make()
+        replace(problem, has_noisy_labels=is_noisy),
+        fold,
+        seed=0,
+        n_fits=2,
+        read_or_fit=lambda _name, make: make(),
     )
     peers.run_method("cegb-coupled", task)
     assert tried_leaf_counts == leaf_counts
@@ -147,8 +151,8 @@ def test_figures_name_their_metric(problem):
     point = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
     points = [free_point, point]
     fold_figures = {"n_test": 40, "points": points, "own": None, "seconds": 1.0, "about": {}}
-    cell = {"seed": 0, "code": "c", "folds": [fold_figures]}
-    figures = summary.summarise(problem, {"staged": [cell]})
+    result = {"seed": 0, "code": "c", "folds": [fold_figures]}
+    figures = summary.summarise(problem, {"staged": [result]})
     assert figures["metric"] == "AP@5"
     page = pages.markdown({"made": figures})
     assert "31.00 (AP@5, validation: staged)" in page
@@ -172,6 +176,7 @@ def test_mq2008_is_split_by_query():
         train_queries = set(np.unique(arrays["qid"])) - set(fold.queries[0]) - set(fold.queries[1])
         assert not set(fold.queries[0]) & set(fold.queries[1])
         assert len(fold.train[1]) == np.isin(arrays["qid"], list(train_queries)).sum()
+        # fold 1 tests on part 5, fold 2 on part 1, and so on
         is_test_row = arrays["part"] == (number + 4) % 5 + 1
         assert np.array_equal(fold.test[1], arrays["y"][is_test_row] > 0)
         assert np.array_equal(fold.queries[1], arrays["qid"][is_test_row])

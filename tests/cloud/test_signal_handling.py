@@ -10,7 +10,7 @@ from gatewise_cloud.signal_handling import exit_on_termination
 
 @pytest.fixture
 def set_default_action():
-    """Fixture that sets the default action of a signal, which nohup may have ignored."""
+    """Fixture that sets the default action of a signal that nohup may have set to be ignored."""
     previous_handlers = {}
 
     def set_action(signal_number):
