@@ -125,7 +125,7 @@ def test_invalid_arguments_are_refused(cancer_forest):
         prune(sklearn_forest, x, y, costs, solver="magic")
     with pytest.raises(InputError, match="the forest has no class 'other'"):
         prune(sklearn_forest, x, np.where(y == "benign", y, "other"), costs)
-    with pytest.raises(InputError, match="all three must agree"):
+    with pytest.raises(InputError, match="30 feature costs for 5 features"):
         prune(sklearn_forest, x[:, :5], y, costs)
     with pytest.raises(InputError, match="not LogisticRegression"):
         prune(LogisticRegression(), x, y, costs)
