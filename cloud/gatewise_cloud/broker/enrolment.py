@@ -33,7 +33,7 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
 from gatewise_cloud.broker.broker_files import client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
-from gatewise_edge.service.enrolment import MAX_BODY_BYTES, write_token
+from gatewise_edge.service.enrolment import MAX_BODY_BYTES, format_token
 from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")
@@ -72,7 +72,7 @@ def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
             raise InputError(f"client {name!r} has a certificate: revoke it first")
         secret = secrets.token_hex(16)
         unused_tokens[name] = _UnusedToken(sha256=_hash_secret(secret), expires=expiry)
-        tokens[name] = write_token(name, secret, authority_certificate)
+        tokens[name] = format_token(name, secret, authority_certificate)
     _write_tokens(folder, unused_tokens)
     return tokens
 

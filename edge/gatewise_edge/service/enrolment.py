@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import http.client
 import json
 import os
 import ssl
@@ -32,17 +33,17 @@ _DIGEST_LENGTH: Final = 64
 _TIMEOUT_SECONDS: Final = 20.0
 
 
-def ca_digest(certificate: bytes) -> str:
+def ca_digest(authority_certificate: bytes) -> str:
     """Compute the digest of an authority's certificate (PEM) for a token."""
-    encoded_certificate = x509.load_pem_x509_certificate(certificate).public_bytes(
+    encoded_certificate = x509.load_pem_x509_certificate(authority_certificate).public_bytes(
         serialization.Encoding.DER
     )
     return hashlib.sha256(encoded_certificate).hexdigest()
 
 
-def write_token(name: str, secret: str, certificate: bytes) -> str:
-    """Write the one-time token of a device; `certificate` is the authority's, in PEM."""
-    return f"{name}.{secret}.{ca_digest(certificate)}"
+def format_token(name: str, secret: str, authority_certificate: bytes) -> str:
+    """Format the one-time token of a device; the authority's certificate is in PEM."""
+    return f"{name}.{secret}.{ca_digest(authority_certificate)}"
 
 
 def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
@@ -51,11 +52,11 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     Writes ``ca.crt``, ``device.crt`` and ``device.key`` to the folder; the key never leaves the
     device. Returns the device's name and the URL of its broker. Raises InputError if the token or
     the URL is malformed or the folder already has a key, and LinkError if the server cannot be
-    reached, does not match the token, or refuses.
+    reached, does not match the token, refuses, or sends a malformed response.
     """
     # Check the arguments.
-    name, _, digest = token.rpartition(".")
-    name = name.rpartition(".")[0]
+    name_and_secret, _, digest = token.rpartition(".")
+    name = name_and_secret.rpartition(".")[0]
     if not url.startswith("https://") or not name or len(digest) != _DIGEST_LENGTH:
         raise InputError("give the https:// URL of the enrolment server, and the whole token")
     key_file = folder / "device.key"
@@ -80,21 +81,27 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     csr_builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     csr = csr_builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     request_body = json.dumps({"token": token, "csr": csr.decode()}).encode()
-    response: dict[str, Any] = json.loads(_fetch(f"{url}/enrol", verified_context, request_body))
-    # Write the files.
+    content = _fetch(f"{url}/enrol", verified_context, request_body)
+    try:
+        response: dict[str, Any] = json.loads(content)
+        certificate, broker_url = str(response["certificate"]), str(response["broker"])
+        x509.load_pem_x509_certificate(certificate.encode())
+    except (ValueError, KeyError, TypeError):
+        raise LinkError(url, f"{url} sends a malformed response") from None
+    # Write the files last, because a key would block another try.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     encoded_key = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(encoded_key)
-    (folder / "device.crt").write_text(str(response["certificate"]))
+    (folder / "device.crt").write_text(certificate)
     (folder / "ca.crt").write_bytes(authority_certificate)
-    return {"device": name, "broker": str(response["broker"])}
+    return {"device": name, "broker": broker_url}
 
 
 def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
-    """Send a request and return the body of the response; LinkError states a failure."""
+    """Send a request and return the body of the response; raise LinkError if that fails."""
     try:
         request = urllib.request.Request(url, data=request_body)
         with urllib.request.urlopen(
@@ -110,5 +117,5 @@ def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = N
         except (ValueError, KeyError, TypeError):
             reason = error.reason
         raise LinkError(url, f"{url} refuses: {reason}") from None
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise LinkError(url, f"{url} cannot be reached: {error}") from None

@@ -45,7 +45,7 @@ from gatewise_sim.scenario import Scenario
 _N_BINS: Final = 48
 #: Number of additional bin edges from the beginning to the end of an outage. Without them, the
 #: timeline would not show an outage that is shorter than a bin.
-_N_EDGES_PER_FAULT: Final = 5
+_N_EDGES_PER_OUTAGE: Final = 5
 #: Quantiles of the latency by their keys in the report: usual latency, and usual service levels.
 _PROBABILITY_BY_KEY: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 #: Latencies below this count as this long in the histogram, because log10(0) is infinite.
@@ -70,19 +70,22 @@ class PolicyFigures:
     prices: Prices | None
     feature_names: Sequence[str]
 
-    def make_result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
-        """Make the report's record of the run; InputError if no instance arrived."""
+    def make_result(self, policy_key: str, policy_name: str, engine: EngineName) -> PolicyResult:
+        """Make the report's record of the run; InputError if no instance arrived.
+
+        The report identifies the policy by `policy_key` and prints `policy_name`.
+        """
         run = self.run
         answers = run.answers
         if not len(answers):
             raise InputError("no instance arrived: simulate more devices or a longer time")
-        active_joules = float(self._joules_by_instance().sum())
+        active_joules = float(self._joules_by_instance.sum())
         radio = self.scenario.link_profile.radio
         active_joules_per_day = active_joules / run.n_devices / (run.seconds / DAY)
         idle_joules_per_day = (radio.idle_w + self.energy.idle_w) * DAY
         return PolicyResult(
-            key=key,
-            name=name,
+            key=policy_key,
+            name=policy_name,
             engine=engine,
             sampling=run.sampling,
             scaled=run.scale > 1.0,
@@ -163,6 +166,7 @@ class PolicyFigures:
         has_run_stages = ~((answers.route == CLOUD) & self.run.is_cloud_first)
         return np.asarray(joules_by_row[answers.row] * has_run_stages, np.float64)
 
+    @cached_property
     def _joules_by_instance(self) -> FloatArray:
         joules = self.run.answers.radio_joules + self._feature_joules + self._stage_joules
         return np.asarray(joules, np.float64)
@@ -258,7 +262,7 @@ class PolicyFigures:
         return dict(zip(ROUTES, counts, strict=True))
 
     def _compute_monthly_bill(self, joules: float) -> Bill | None:
-        """Compute the bill of a month, with `joules` of the devices of the run.
+        """Compute the monthly bill; `joules` is the energy that the devices used in the run.
 
         The headers of packets are added to the bytes of MQTT, because the network operator charges
         for IP traffic.
@@ -274,11 +278,11 @@ class PolicyFigures:
             + device_counts.get("retries", 0)
             - device_counts.get("unsent", 0)
         )
-        n_senders = max(int((answers.payload_bytes_up > 0).sum()), 1)
-        mean_bytes_up = float(answers.bytes_up.sum()) / n_senders
-        mean_bytes_down = float(answers.bytes_down.sum()) / n_senders
-        # Count the packets of the request and of the response with mean numbers of bytes. The
-        # receiver confirms each of the two messages by a PUBACK in a separate packet.
+        n_instances_with_request = max(int((answers.payload_bytes_up > 0).sum()), 1)
+        mean_bytes_up = float(answers.bytes_up.sum()) / n_instances_with_request
+        mean_bytes_down = float(answers.bytes_down.sum()) / n_instances_with_request
+        # Estimate the packets of a request and its response from their mean sizes. The receiver
+        # confirms each of the two messages by a PUBACK in a separate packet.
         n_packets_per_request = n_packets(mean_bytes_up) + n_packets(mean_bytes_down) + 2
         header_bytes = HEADER_BYTES * n_requests * n_packets_per_request
         uses_cloud = answers.is_requested.any() or answers.is_audited.any()
@@ -299,9 +303,11 @@ class PolicyFigures:
         """Count instances by latency, in ten bins per decade.
 
         Bin k contains latencies from 10^(k / 10) ms up to the start of bin k + 1. The histogram
-        begins with the lowest bin that has an instance.
+        begins with the lowest bin that has an instance, and has no bins if all instances are lost.
         """
         answers = self.run.answers
+        if not self._is_answered.any():
+            return LatencyHistogram()
         latency_ms = np.maximum(answers.latency_ms[self._is_answered], _MIN_HISTOGRAM_MS)
         bin_number = np.floor(10 * np.log10(latency_ms))
         lowest_bin = int(bin_number.min())
@@ -347,11 +353,11 @@ class PolicyFigures:
         }
 
     def _make_timeline(self) -> tuple[TimelineBin, ...]:
-        """Make bins of equal length, which the additional edges of outages divide."""
+        """Make bins of equal length, split further by the edges of outages."""
         edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
             edges.update(
-                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
+                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_OUTAGE).tolist()
             )
         times = sorted(edges)
         # The answers are sorted by time of arrival, so the answers of a bin are a slice.
@@ -426,7 +432,7 @@ class PolicyFigures:
             return None
         answers = run.answers
         n_instances = len(answers)
-        # The share is of all instances, because an offloaded instance counts as agreement.
+        # Divide by all instances, because an offloaded one counts as agreement.
         n_observed = run.worker_counts.get("audit_instances", 0.0)
         # Add in int64, because the sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]

@@ -105,6 +105,30 @@ def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
         make_tokens(broker_folder.folder, ["pi-1"])
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"<html>",
+        b"[]",
+        b'{"certificate": "-----BEGIN CERTIFICATE-----"}',
+        b'{"certificate": "none", "broker": "mqtts://localhost"}',
+    ],
+)
+def test_a_malformed_response_leaves_no_key(broker_folder, tmp_path, monkeypatch, content):
+    def respond(handler):
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        handler._respond(200, content)
+
+    monkeypatch.setattr("gatewise_cloud.broker.enrolment._EnrolmentHandler.do_POST", respond)
+    token = make_pi_5_token(broker_folder)
+    with (
+        serve_enrolments(broker_folder) as url,
+        pytest.raises(LinkError, match="malformed response"),
+    ):
+        enrol(url, token, tmp_path / "tls")
+    assert not (tmp_path / "tls").exists()
+
+
 @pytest.mark.slow
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
     token = make_pi_5_token(broker_folder)

@@ -7,6 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from gatewise.errors import InputError
+from gatewise_sim.experiment.sweep import FIGURES
 from gatewise_sim.fleet.energy import MONTH_SECONDS, DeviceEnergy, Prices, Radio
 from gatewise_sim.fleet.results import ROUTES
 from gatewise_sim.intervals import N_BATCHES, Batches
@@ -117,6 +118,18 @@ def test_lost_instances_are_not_answers_of_the_timeline(table, scenario, fleet_r
     for route in ROUTES:
         n_answers = sum(getattr(time_bin, route) for time_bin in policy_result.timeline)
         assert n_answers == getattr(policy_result.answers, route)
+
+
+def test_run_that_loses_every_instance_has_no_latencies(table, scenario, fleet_run):
+    answers = dataclasses.replace(
+        fleet_run.answers, route=np.full(len(fleet_run.answers), -1, fleet_run.answers.route.dtype)
+    )
+    lost_run = dataclasses.replace(fleet_run, answers=answers)
+    policy_result = make_policy_result(table, scenario, lost_run, prices=Prices())
+    assert policy_result.answers.lost == policy_result.instances == len(answers)
+    assert policy_result.latency_ms == {}
+    assert policy_result.histogram.all == ()
+    assert FIGURES["p50_ms"](policy_result) is None
 
 
 def test_audits_of_a_part_of_the_fleet_are_scaled_once():
