@@ -58,18 +58,18 @@ N_TREES = 10
 N_TRAINING_ROWS = 1200
 #: A compiler places floats at multiples of this number of bytes.
 FLOAT_ALIGNMENT = 4
-#: Chip of 8 bits that simavr emulates.
+#: 8-bit chip emulated by simavr.
 AVR = "atmega1284p"
 
 TARGETS: harness.Targets = {
     "differing": (
-        "adversarial rows with another decision than in Python, on all machines",
+        "adversarial rows decided differently than in Python, over all machines",
         "at most",
         0,
     ),
     "unanswered": ("offloaded rows without exactly one outcome", "at most", 0),
     "wrong": ("answers of the worker with another label than Python's", "at most", 0),
-    "late_ms": ("ms from a row's deadline to its outcome, at the slowest", "at most", 10),
+    "late_ms": ("ms from deadline to outcome of the slowest row", "at most", 10),
 }
 
 
@@ -111,7 +111,7 @@ def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     cascade = Cascade(
         title="digits", stages=(stage,), thresholds=(None,), classes=tuple(range(10)),
         feature_names=tuple(f"p{i}" for i in range(64)), takes_missing=False, offloads=False,
-        cloud_takes_missing=False, rows=rows[:0],
+        cloud_takes_missing=False, rows=rows[:0],  # without a self-test
     )  # fmt: skip
     write_cascade(cascade, folder, name="m")
     expected_labels = forest.predict(rows)
@@ -178,11 +178,12 @@ def _compare_rows(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]
     """Count rows whose answer on a machine is not bitwise equal to that of Python."""
     rows = _adversarial_rows(cascade, n_rows)
     (folder / "rows.bin").write_bytes(rows.tobytes())
+    # CASCADE writes these fields for each row, with a byte for each column that the stages read.
     layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     n_slots = len(layout_columns)
-    sizes = ", ".join(map(str, cascade.n_outputs))
+    sizes = ", ".join(map(str, cascade.stage_n_outputs))
     answer_code = (
-        f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
+        f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.stage_n_outputs)}\n{CASCADE}"
     )
     expected_answers = cascade.expected_answers(rows)
     outputs = np.concatenate(expected_answers.outputs, axis=1)
@@ -242,13 +243,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             comparisons[name] = _compare_rows(Path(folder), cascade, n_rows)
     n_differing = sum(
-        run.get("differing", 0) for runs in comparisons.values() for run in runs.values()
+        comparison.get("differing", 0)
+        for comparison_by_machine in comparisons.values()
+        for comparison in comparison_by_machine.values()
     )
     figures = {
         "differing": n_differing,
-        "unanswered": sum(run["rows"] - run["outcomes"] for run in offloads.values()),
-        "wrong": sum(run["wrong_answers"] for run in offloads.values()),
-        "late_ms": max(run["largest_ms"] - run["deadline_ms"] for run in offloads.values()),
+        "unanswered": sum(offload["rows"] - offload["outcomes"] for offload in offloads.values()),
+        "wrong": sum(offload["wrong_answers"] for offload in offloads.values()),
+        "late_ms": max(
+            offload["largest_ms"] - offload["deadline_ms"] for offload in offloads.values()
+        ),
     }
     return {
         "forest": forest,
@@ -285,9 +290,9 @@ def _compiler_version(chip: str) -> str:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Write the page."""
+    """Return the lines of the page."""
     forest = results["forest"]
-    rows = []
+    forest_rows = []
     for chip in CHIPS:
         for name in FORESTS:
             run = forest[f"{chip} {name}"]
@@ -301,7 +306,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
                     str(run["other_labels"]),
                 )
             )
-            rows.append((chip, name, *cells))
+            forest_rows.append((chip, name, *cells))
     comparison_rows = [
         (name, *(map(_comparison_text, runs.values())))
         for name, runs in results["compared"].items()
@@ -321,13 +326,13 @@ def page(results: Mapping[str, Any]) -> list[str]:
         f"forest as C ({versions}). It has {N_TREES} trees with {forest['inner_nodes']:,} inner "
         "nodes and classifies scikit-learn's digits (64 features, 10 classes). The C is compiled "
         "with `-Os` and linked without unused sections. Flash and RAM are in bytes. They include "
-        "the stack and the library's functions, but not what a program needs that only reads "
+        "the stack and the library's functions, but not those of a program that only reads "
         "rows. qemu counts instructions per row, not cycles. The last column counts, "
         f"among {results['peers']['rows']} test rows, those with another label than "
         "scikit-learn's; emlearn rounds probabilities to 8 bits.",
         "",
         *harness.table_lines(
-            ("chip", "C of", "flash", "RAM", "instructions", "other labels"), rows
+            ("chip", "C of", "flash", "RAM", "instructions", "other labels"), forest_rows
         ),
         "",
         "The next table counts rows that differ from Python in the exit stage, the label, the "

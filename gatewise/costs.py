@@ -27,15 +27,15 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise.prices import (
     CloudPrices,
-    Label,
+    GroupLabel,
     PriceList,
     quoted_names,
     read_label,
-    read_names,
     read_own_prices,
     read_prerequisites,
     read_shared_prices,
     request_bytes,
+    split_names_and_prices,
 )
 
 __all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
@@ -104,13 +104,13 @@ class FeatureCosts:
         self,
         own: ArrayLike | Mapping[str, float],
         *,
-        group: Sequence[Label | None] | NDArray[Any] | Mapping[str, Label] | None = None,
+        group: Sequence[GroupLabel | None] | NDArray[Any] | Mapping[str, GroupLabel] | None = None,
         shared: Mapping[Any, float] | Sequence[float] | NDArray[Any] | None = None,
-        requires: Mapping[Any, Label | Sequence[Label]] | None = None,
+        requires: Mapping[Any, GroupLabel | Sequence[GroupLabel]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
         # own prices and names
-        own_names, own_values = read_names(own)
+        own_names, own_values = split_names_and_prices(own)
         self.names = own_names if names is None else tuple(str(name) for name in names)
         if own_names is not None and self.names != own_names:
             raise InputError("names= differs from the names that the feature costs already have")
@@ -130,7 +130,7 @@ class FeatureCosts:
             if unknown_names:
                 raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
             group = [group.get(name) for name in self.names or ()]
-        label_of_feature: list[Label | None] = (
+        label_of_feature: list[GroupLabel | None] = (
             [None] * n_features if group is None else [read_label(label) for label in group]
         )
         if len(label_of_feature) != n_features:

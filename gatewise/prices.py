@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 
 
 def check_price(subject: str, price: float) -> None:
-    """Raise InputError, with `subject` in its message, unless a price is finite and at least 0."""
+    """Check that a price is finite and at least 0; `subject` starts the message of InputError."""
     if not isinstance(price, int | float | np.number) or isinstance(price, bool):
         raise InputError(f"{subject} is {price!r}, not a number")
     if not math.isfinite(price) or price < 0:
@@ -130,7 +130,7 @@ class PriceList:
         readers = {".toml": _read_toml, ".csv": _read_csv}
         reader = readers.get(path.suffix.lower())
         if reader is None:
-            raise InputError(f"{file_description}: the ending must be .toml or .csv")
+            raise InputError(f"{file_description}: the file extension must be .toml or .csv")
         if not path.is_file():
             raise InputError(f"{file_description} does not exist")
         return reader(path, file_description)
@@ -173,10 +173,11 @@ class PriceList:
             )
         if problems:
             raise InputError(f"{self.file_description} {'; it '.join(problems)}")
-        # remove the groups whose columns are all of kind `drop`
+        # a column without a price has passed the check above only if there is a default
         features = {
             name: self.features.get(name) or ColumnPrice(default or 0.0) for name in column_names
         }
+        # remove the groups whose columns are all of kind `drop`, as no feature pays their price
         used_groups = {column_price.group for column_price in features.values()}
         unused_groups = {self.features[name].group for name in self.dropped_columns} - used_groups
         groups = {
@@ -259,26 +260,27 @@ def _read_price(text: str, location: str) -> float:
 
 # -- mappings, Series, sequences --------------------------------------------------------------
 
-Label = int | str
+GroupLabel = int | str
 """Label of a feature group."""
 
 
-def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
+def split_names_and_prices(own_prices: Any) -> tuple[tuple[str, ...] | None, Any]:
     """Split a mapping or Series into names and prices; other values have no names."""
-    if isinstance(own, Mapping):
-        return tuple(str(name) for name in own), list(own.values())
-    series_index = getattr(own, "index", None)
-    if hasattr(own, "to_numpy") and series_index is not None and hasattr(series_index, "dtype"):
-        values = own.to_numpy()
+    if isinstance(own_prices, Mapping):
+        return tuple(str(name) for name in own_prices), list(own_prices.values())
+    # pandas is not imported here, so its Series is recognised by its attributes
+    series_index = getattr(own_prices, "index", None)
+    if hasattr(own_prices, "to_numpy") and hasattr(series_index, "dtype"):
+        values = own_prices.to_numpy()
         keys = tuple(series_index)
         return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)
-    return None, own
+    return None, own_prices
 
 
-def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
-    """Read the own prices of features; an InputError contains the feature's name or number."""
+def read_own_prices(own_prices: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
+    """Read the own prices of features; an InputError names the feature, or gives its number."""
     try:
-        prices = np.array(own, np.float64)
+        prices = np.array(own_prices, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"feature costs must be numbers: {error}") from error
     if prices.ndim != 1 or not len(prices):
@@ -290,7 +292,7 @@ def read_own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np
     return prices
 
 
-def read_label(group: Any) -> Label | None:
+def read_label(group: Any) -> GroupLabel | None:
     """Read the label of a group; None, NaN, -1 and an empty text mean no group."""
     if group is None or (isinstance(group, float) and math.isnan(group)):
         return None
@@ -299,12 +301,12 @@ def read_label(group: Any) -> Label | None:
     return str(group) or None
 
 
-def read_shared_prices(shared: Any) -> dict[Label, float]:
+def read_shared_prices(shared: Any) -> dict[GroupLabel, float]:
     """Read shared prices from a mapping by label or a sequence by number."""
     if shared is None:
         return {}
     prices_by_group = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
-    prices: dict[Label, float] = {}
+    prices: dict[GroupLabel, float] = {}
     for group, price in prices_by_group:
         label = read_label(group)
         if label is None:
@@ -314,9 +316,9 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
     return prices
 
 
-def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
+def read_prerequisites(requires: Any) -> dict[GroupLabel, tuple[GroupLabel, ...]]:
     """Read the groups that each group requires, given as one label or several."""
-    prerequisites: dict[Label, tuple[Label, ...]] = {}
+    prerequisites: dict[GroupLabel, tuple[GroupLabel, ...]] = {}
     for group, required_groups in (requires or {}).items():
         required_list = (
             [required_groups] if isinstance(required_groups, str | int) else list(required_groups)
@@ -324,7 +326,7 @@ def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
         labels = [read_label(label) for label in (group, *required_list)]
         if any(label is None for label in labels):
             raise InputError(
-                f"requires: group {group!r} and {required_groups!r} are not all groups"
+                f"requires: {group!r} or {required_groups!r} is not the label of a group"
             )
         group_label, *prerequisite_labels = (label for label in labels if label is not None)
         prerequisites[group_label] = tuple(dict.fromkeys(prerequisite_labels))

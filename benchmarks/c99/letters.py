@@ -196,7 +196,7 @@ def _measure_point(title: str, system: Any, fold: Fold, is_small: bool) -> dict[
     cascade = cascade_of(system, sample=rows, lean=is_small)
     stages = [
         type(stage.model).__name__ if has_model else "left out"
-        for stage, has_model in zip(cascade.stages, cascade.has_model, strict=True)
+        for stage, has_model in zip(cascade.stages, cascade.stage_has_model, strict=True)
     ]
     figures = {
         "stages": stages,

@@ -49,12 +49,12 @@ from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals import SignalGraph
 from gatewise_signals.signal_input import SignalInput
 
-#: Windows that each machine answers, and with ``--quick``.
+#: Number of windows that each machine answers, without and with ``--quick``.
 N_WINDOWS = 400
 N_QUICK_WINDOWS = 60
-#: Training windows of the trees, which are small: more windows would not change their size in C.
+#: Number of training windows; more would not change the size of these small trees in C.
 N_TRAINING_WINDOWS = 1500
-#: Rows of the self-test, which are in the code.
+#: Number of self-test rows embedded in the C code.
 N_SAMPLE_ROWS = 32
 PACKAGES = ("numpy", "lightgbm")
 #: Writes exit, label and features of each window as floats; :func:`_read_answers` reads them.
@@ -110,7 +110,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _exceeds_bound(set_figures: dict[str, Any]) -> bool:
-    return any(target.get("wrong") for target in set_figures["targets"].values())
+    return any(
+        target_figures.get("exceeds_bound") for target_figures in set_figures["targets"].values()
+    )
 
 
 def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
@@ -144,24 +146,24 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
     rng = np.random.default_rng(0)
     train = rng.permutation(train)[:N_TRAINING_WINDOWS]
     test = np.sort(rng.permutation(test)[:max_windows])
-    train_rows = signal.features(signal_set.windows[train])
+    train_feature_rows = signal.features(signal_set.windows[train])
     windows = signal_set.windows[test]
-    rows = signal.features(windows)
+    feature_rows = signal.features(windows)
     stages = []
     thresholds = []
     n_first_features = graph.columns(len(graph.blocks) // 2).start
     for stage_features in (np.arange(n_first_features), np.arange(len(graph.feature_names))):
         model = LGBMClassifier(n_estimators=30, num_leaves=8, n_jobs=1, verbose=-1)
-        model.fit(train_rows[:, stage_features], signal_set.y[train])
+        model.fit(train_feature_rows[:, stage_features], signal_set.y[train])
         trees = TreeEnsemble.from_lightgbm(model.booster_)
         stages.append(Stage(trees, stage_features, "softmax"))
-        scores = split_outputs(stages[-1].margins(rows), "margin")[1]
+        scores = split_outputs(stages[-1].margins(feature_rows), "margin")[1]
         thresholds.append(float(np.median(scores)))  # a stage answers half of the rows
     cascade = Cascade(
         title=signal_set.name,
         stages=tuple(stages),
         thresholds=tuple(thresholds),
-        rows=rows[:N_SAMPLE_ROWS],
+        rows=feature_rows[:N_SAMPLE_ROWS],
         feature_names=graph.feature_names,
         classes=tuple(np.unique(signal_set.y).tolist()),
         takes_missing=True,
@@ -176,7 +178,7 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
 def _compile_and_run(
     target: Target, source: CSource, cascade: Cascade, windows: NDArray[Any]
 ) -> dict[str, Any]:
-    """Compile the C code; return its sizes and, if it runs, the differences of answers."""
+    """Compile the C code; return its sizes and, if it runs, how its answers differ."""
     folder = source.folder
     command = [target.compiler, *STRICT_FLAGS, *target.flags]
     sizes = _measure_sizes(target, folder, command)
@@ -236,10 +238,10 @@ def _compare(
     has_other_decision = (exits != expected.exits) | (labels != expected.labels)
     return {
         "windows": len(windows),
-        "wrong": int(exceeds_bound.sum()),
-        "decided_otherwise": int((has_other_decision & ~exceeds_bound).sum()),
-        "farthest": float(f"{relative_errors.max():.2g}"),
-        "same_bits": round(float((relative_errors == 0).mean()), 3),
+        "exceeds_bound": int(exceeds_bound.sum()),
+        "other_decisions": int((has_other_decision & ~exceeds_bound).sum()),
+        "max_relative_error": float(f"{relative_errors.max():.2g}"),
+        "bit_equal_share": round(float((relative_errors == 0).mean()), 3),
     }
 
 

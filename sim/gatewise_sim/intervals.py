@@ -1,8 +1,8 @@
 """Confidence intervals of a run's figures, by batch means.
 
 The run is cut into 2,000 slices of time, which are dealt to :data:`N_BATCHES` batches in turn. Each
-batch therefore covers the whole day and every outage. The rows are a sample as well, and are dealt
-to batches in a second way. A figure gets the wider of the two intervals.
+batch therefore covers the whole day and every outage. Rows are also a sample, so a second set of
+batches is dealt by row. A figure gets the wider of the two intervals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from gatewise_sim.report.policy_result import Estimate
 #: instances.
 N_BATCHES: Final = 20
 #: Number of slices of the run. There are many for each batch, so each batch covers the whole day.
-_SLICES: Final = 2000
-#: 97.5 % quantiles of Student's t with 19 degrees of freedom, and of the normal distribution.
+_N_SLICES: Final = 2000
+#: 97.5 % quantiles of Student's t with 19 degrees of freedom, and of the normal distribution. In
+#: short runs, fewer batches may have instances; their interval is then slightly too narrow.
 _T_QUANTILE: Final = 2.093
 _Z_QUANTILE: Final = 1.960
 
@@ -39,7 +40,7 @@ class Batches:
     def deal(cls, answers: Answers, seconds: float, n_rows: int) -> Batches:
         """Deal slices of the run, and rows of the table, to batches in turn."""
         # A run of length 0 has its instances in one slice.
-        slice_indices = (answers.time * (_SLICES / max(seconds, 1e-9))).astype(np.int64)
+        slice_indices = (answers.time * (_N_SLICES / max(seconds, 1e-9))).astype(np.int64)
         batch_indices = [slice_indices % N_BATCHES]
         if n_rows >= N_BATCHES:
             # In random order, because the rows of a table may be sorted.
@@ -48,34 +49,34 @@ class Batches:
         return cls(tuple(batch_indices))
 
     def mean(
-        self, values: NDArray[Any], sizes: NDArray[Any] | None = None, upper_limit: float = np.inf
+        self, values: NDArray[Any], weights: NDArray[Any] | None = None, upper_limit: float = np.inf
     ) -> Estimate | None:
-        """Estimate the mean of `values` per instance, or per unit of `sizes`; None without any."""
-        total_size = float(len(values)) if sizes is None else float(sizes.sum())
-        if not total_size:
+        """Estimate the mean of `values` per instance or unit of `weights`, or None without any."""
+        total_weight = float(len(values)) if weights is None else float(weights.sum())
+        if not total_weight:
             return None
-        mean = float(values.sum(dtype=np.float64)) / total_size
+        mean = float(values.sum(dtype=np.float64)) / total_weight
         half_widths = [0.0]
-        for batch_index in self.batch_indices:
-            sums = np.bincount(batch_index, values, minlength=N_BATCHES)
-            weights = np.bincount(batch_index, sizes, minlength=N_BATCHES).astype(np.float64)
-            is_used = weights > 0
-            half_widths.append(
-                _half_width(sums[is_used] / weights[is_used], mean, weights[is_used])
-            )
+        for batch_of_instance in self.batch_indices:
+            sums = np.bincount(batch_of_instance, values, minlength=N_BATCHES)
+            batch_weights = np.bincount(batch_of_instance, weights, minlength=N_BATCHES)
+            is_used = batch_weights > 0
+            batch_weights = batch_weights[is_used].astype(np.float64)
+            half_widths.append(_half_width(sums[is_used] / batch_weights, mean, batch_weights))
         half_width = max(half_widths)
         # A mean of values above 0 is not negative, and one below `upper_limit` does not exceed it.
         low = max(mean - half_width, min(0.0, mean))
         return Estimate(value=mean, low=low, high=max(mean, min(mean + half_width, upper_limit)))
 
     def quantile(self, values: FloatArray, probability: float, is_selected: BoolArray) -> Estimate:
-        """Estimate a quantile of the values that `is_selected` selects."""
+        """Estimate a quantile of the values that `is_selected` selects, which are at least 0."""
         selected_values = values[is_selected]
         quantile = float(np.quantile(selected_values, probability))
         half_widths = [0.0]
-        for batch_index in self.batch_indices:
-            order = np.argsort(batch_index[is_selected], kind="stable")
-            batch_ends = np.cumsum(np.bincount(batch_index[is_selected], minlength=N_BATCHES))[:-1]
+        for batch_of_instance in self.batch_indices:
+            selected_batches = batch_of_instance[is_selected]
+            order = np.argsort(selected_batches, kind="stable")
+            batch_ends = np.cumsum(np.bincount(selected_batches, minlength=N_BATCHES))[:-1]
             batches = [
                 batch for batch in np.split(selected_values[order], batch_ends) if len(batch)
             ]
@@ -90,8 +91,7 @@ class Batches:
 def _half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArray) -> float:
     """Compute half the width of the interval of a figure v from the figures v_b of N batches.
 
-    Let w_b be the number of instances in a batch, divided by its mean over the batches. Then it
-    is::
+    Let w_b be the weight of a batch, divided by the mean weight. Then half the width is::
 
         t * sqrt(sum(w_b^2 * (v_b - v)^2) / (N * (N - 1)))
     """

@@ -262,7 +262,7 @@ def test_a_group_and_its_prerequisites_are_paid_once(prices, draws):
         ({"a": ["a"]}, "'a' requires 'a'"),
         ({"a": "spectrum"}, "requires names 'spectrum', which is not a group"),
         ({"spectrum": "a"}, "requires names 'spectrum', which is not a group"),
-        ({"a": [None]}, "are not all groups"),
+        ({"a": [None]}, "is not the label of a group"),
     ],
 )
 def test_invalid_prerequisites_are_refused_with_the_group(requires, message):

@@ -240,7 +240,7 @@ class LateRequests:
             self._counts["late_sent"] += 1
             if is_fallback:
                 self._report_answer(request, response)
-        elif offload.state == "refused" and response is not None and not response.retryable:
+        elif offload.state == "refused" and response is not None and not response.is_retryable:
             self._store.remove(unsent_request)
             self._counts["late_refused"] += 1
 

@@ -14,12 +14,12 @@ from gatewise.prices import request_bytes
 from gatewise_edge.checks import MAX_PAYLOAD, check_id, check_int, check_level, check_text
 from gatewise_edge.errors import WireError
 
-#: Largest size of a request's values in bytes; the other fields fit the message with them.
+#: Largest size of a request's values in bytes; it leaves room in the message for the other fields.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 #: Bounds of the fields, which docs/wire.md states for other implementations. Bounds without an
 #: explanation are far above the needs of a device, and refuse only damaged messages.
 MAX_ROWS: Final = 4096
-#: Largest number of rows that a device puts in a request; more would make other devices wait.
+#: Largest number of rows that a device groups in a request; more would make other devices wait.
 MAX_GROUP_ROWS: Final = 256
 MAX_COLUMNS: Final = 1 << 20
 #: A label is an unsigned integer of 16 bits.
@@ -35,7 +35,7 @@ MAX_DETAIL_BYTES: Final = 200
 MAX_WORKER_US: Final = 2**40
 #: Largest size of a response's fields without the answers, in bytes.
 MAX_RESPONSE_FIELD_BYTES: Final = 256
-_DTYPES: Final = frozenset(map(np.dtype, DTYPES))
+_NUMPY_DTYPES: Final = frozenset(map(np.dtype, DTYPES))
 #: Largest distance of a probability from [0, 1]. A softmax in half precision rounds this much.
 _PROBABILITY_TOLERANCE: Final = 1e-3
 
@@ -96,7 +96,7 @@ class Request:
     private : bool, default False
         Whether workers must not store the instances.
     late_s : int, default 0
-        Of a late request, seconds since the device answered the instance; 0 for a live request.
+        Seconds since the device answered the instance, in a late request; 0 in a live request.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class Request:
         check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
         check_int("late_s", self.late_s, 0, MAX_LATE_S)
         X = np.asarray(self.X)
-        if X.dtype not in _DTYPES:
+        if X.dtype not in _NUMPY_DTYPES:
             X = X.astype(np.float32)
         self.X = X
         if X.ndim != 2:
@@ -200,11 +200,11 @@ class Response:
         probabilities = self.probabilities
         if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
-            raise WireError("shape", f"a response with {shapes}")
+            raise WireError("shape", f"the response has {shapes}")
         check_int("rows", labels.shape[0], 1, MAX_ROWS)
         check_int("classes", probabilities.shape[1], 2, MAX_CLASSES)
         if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
-            raise WireError("range", "a response with a class index out of range")
+            raise WireError("range", "the response has a class index out of range")
         # With a NaN the minimum and the maximum are NaN, and both comparisons are false.
         if not (
             probabilities.min() >= -_PROBABILITY_TOLERANCE
@@ -213,8 +213,8 @@ class Response:
             # The value farthest from [0, 1] is the farthest from 0.5; argmax prefers a NaN.
             outlier = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
             if not np.isfinite(outlier):
-                raise WireError("infinite", "a response with a probability that is not finite")
-            raise WireError("range", f"a response with a probability of {outlier:g}")
+                raise WireError("infinite", "the response has a probability that is not finite")
+            raise WireError("range", f"the response has a probability of {outlier:g}")
 
     @property
     def n_rows(self) -> int:
@@ -222,7 +222,7 @@ class Response:
         return len(self.labels)
 
     @property
-    def retryable(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether the same request may succeed a little later."""
         return self.error in RETRYABLE
 
@@ -240,6 +240,7 @@ def max_rows(n_columns: int, n_classes: int) -> int:
     # probabilities and a label of 2 bytes.
     max_request_rows = MAX_VALUE_BYTES // max(4 * n_columns, 1)
     max_response_rows = (MAX_PAYLOAD - MAX_RESPONSE_FIELD_BYTES) // (4 * n_classes + 2)
+    # A single row is tried in any case; the encoder refuses it if it does not fit.
     return max(1, min(MAX_GROUP_ROWS, max_request_rows, max_response_rows))
 
 

@@ -311,7 +311,7 @@ class OffloadTable:
             return offload
         offload.response = response
         offload.n_copies_out -= 1
-        if response.retryable and self._await_other_copy(offload, response, now):
+        if response.is_retryable and self._await_other_copy(offload, response, now):
             return None
         self._settle(offload, "refused", now)
         return offload

@@ -58,8 +58,8 @@ class Cascade:
     rows : ndarray of shape (n, n_features)
         Sample rows for the self-test.
     is_lean : bool
-        Whether to leave out the models of stages that never stop, and blocks that only a request
-        reads.
+        Whether to leave out the models of stages that never stop, and blocks that are needed only
+        for requests.
     request_features : ndarray of int or None
         Features that a request holds; None for all.
     signal : SignalInput or None
@@ -88,9 +88,9 @@ class Cascade:
     def without_unreachable_stages(self) -> Cascade:
         """Leave out the stages that no instance reaches, because an earlier one always stops.
 
-        If the float32 sums of a stage that always stops overflow, its score is NaN and does not
-        stop. Python then runs the next stage, but the C code offloads, or answers if the cascade
-        does not offload.
+        If the float32 sums overflow in a stage that always stops, the score is NaN, and the stage
+        does not stop. Python then runs the next stage, but the C code offloads, or answers if the
+        cascade does not offload.
         """
         always_stopping_stages = (
             stage_index
@@ -101,8 +101,8 @@ class Cascade:
         return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
 
     @property
-    def always_stops(self) -> bool:
-        """Whether the last stage answers every instance, unless its sums overflow."""
+    def never_offloads(self) -> bool:
+        """Whether no instance is offloaded, unless the sums of the last stage overflow."""
         threshold = self.thresholds[-1]
         return not self.offloads or (threshold is not None and threshold <= ALWAYS_STOP)
 
@@ -110,7 +110,7 @@ class Cascade:
     def needed_features(self) -> set[int]:
         """Features that stages read, and the features of a request if one may be sent."""
         features = {int(feature) for stage in self.stages for feature in stage.features}
-        if self.always_stops or self.is_lean:
+        if self.never_offloads or self.is_lean:
             return features
         all_features = range(len(self.feature_names))
         return features.union(
@@ -118,7 +118,7 @@ class Cascade:
         )
 
     @property
-    def has_model(self) -> tuple[bool, ...]:
+    def stage_has_model(self) -> tuple[bool, ...]:
         """Whether the C code has each stage's model; without it a stage only acquires features."""
         # in a cascade that does not offload, the last stage answers all remaining instances
         answering_stage = -1 if self.offloads else len(self.stages) - 1
@@ -131,11 +131,11 @@ class Cascade:
         )
 
     @property
-    def n_outputs(self) -> tuple[int, ...]:
+    def stage_n_outputs(self) -> tuple[int, ...]:
         """Number of outputs of each stage; 0 if its model is left out."""
         return tuple(
             stage.model.n_outputs if is_included else 0
-            for stage, is_included in zip(self.stages, self.has_model, strict=True)
+            for stage, is_included in zip(self.stages, self.stage_has_model, strict=True)
         )
 
     def expected_answers(self, rows: Matrix) -> ExpectedAnswers:
@@ -149,10 +149,13 @@ class Cascade:
         exits = exit_stages([score for _, score in margins_and_scores], self.thresholds)
         last_stage = np.minimum(exits, len(self.stages) - 1)
         label_after_stage = np.full((len(self.stages) + 1, len(rows)), -1)
-        # row i + 1: label of the last stage up to i that has a model; row 0: -1, no stage ran
+        # Row i + 1 has the label of the last stage up to i that has a model. Row 0 is -1, because
+        # no stage ran.
         for stage_index, (margins, _) in enumerate(margins_and_scores):
             label_after_stage[stage_index + 1] = (
-                labels(margins) if self.has_model[stage_index] else label_after_stage[stage_index]
+                labels(margins)
+                if self.stage_has_model[stage_index]
+                else label_after_stage[stage_index]
             )
         is_acquired = np.zeros(rows.shape, np.bool_)
         for stage_index, stage in enumerate(self.stages):
@@ -163,7 +166,7 @@ class Cascade:
         return ExpectedAnswers(
             outputs=tuple(
                 outputs_of_stage[:, :n_outputs]
-                for outputs_of_stage, n_outputs in zip(outputs, self.n_outputs, strict=True)
+                for outputs_of_stage, n_outputs in zip(outputs, self.stage_n_outputs, strict=True)
             ),
             exits=exits if self.offloads else last_stage,
             labels=label_after_stage[last_stage + 1, np.arange(len(rows))],

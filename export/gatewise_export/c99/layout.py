@@ -243,7 +243,7 @@ def lay_out(cascade: Cascade, code_bits: CodeBits | None) -> Layout:
     stages = []
     for stage_index, stage in enumerate(cascade.stages):
         slots = np.searchsorted(columns, stage.features).astype(np.int64)
-        if not cascade.has_model[stage_index]:
+        if not cascade.stage_has_model[stage_index]:
             stages.append(StageLayout(slots, None, 0, is_lazy=False, score=None))
             continue
         model = stage.model
@@ -262,7 +262,7 @@ def lay_out(cascade: Cascade, code_bits: CodeBits | None) -> Layout:
                 score=None if cascade.thresholds[stage_index] is None else stage.score,
             )
         )
-    layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.n_outputs, 1))
+    layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.stage_n_outputs, 1))
     return layout if code_bits is None else with_codes(layout, cascade, code_bits)
 
 

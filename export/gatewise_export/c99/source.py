@@ -114,7 +114,7 @@ def _public_functions(
     cascade: Cascade, cases: str, placeholders: dict[str, str], offloads_missing: bool
 ) -> str:
     """Write the functions of the header; `cases` has one case of a switch for each stage."""
-    label_section = "label" if any(cascade.has_model) else "no label"
+    label_section = "label" if any(cascade.stage_has_model) else "no label"
     outcome = "OFFLOAD" if cascade.offloads else "STOPPED"
     return c_text.fill_template(
         "model.c",
@@ -166,7 +166,7 @@ def _placeholders(
                 f"    {c_text.c_string(feature_name)}" for feature_name in cascade.feature_names
             ),
             "code_field": code_field,
-            "omission_note": "" if all(cascade.has_model) else omission_note,
+            "omission_note": "" if all(cascade.stage_has_model) else omission_note,
             "or_missing": "" if cascade.takes_missing else " or missing",
         }
     )

@@ -11,10 +11,10 @@ from gatewise.console import print_table
 from gatewise.formats import byte_size, threshold
 from gatewise_export.commands.figure_texts import (
     MAX_CLASSES_SHOWN,
-    accuracy_name,
+    accuracy_label,
+    format_class_share,
     join_names,
     join_values,
-    share_text,
     sort_by_recall,
 )
 
@@ -196,8 +196,8 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
         # put the other classes last, where join_values replaces them with dots
         shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
         class_texts = [
-            f"{manifest.classes[class_index]} {share_text(point.recall, class_index)} "
-            f"/ {share_text(point.precision, class_index)}"
+            f"{manifest.classes[class_index]} {format_class_share(point.recall, class_index)} "
+            f"/ {format_class_share(point.precision, class_index)}"
             for class_index in shown_classes
         ]
         lines.append(("recall / precision", join_values(class_texts, MAX_CLASSES_SHOWN)))
@@ -216,7 +216,7 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
 def point_text(manifest: Manifest) -> str:
     """Describe the active operating point's figures in one line."""
     point = manifest.active_point
-    accuracy_text = f"{accuracy_name(manifest)} {point.accuracy:.4f}"
+    accuracy_text = f"{accuracy_label(manifest)} {point.accuracy:.4f}"
     if point.interval is not None:
         low, high = point.interval
         accuracy_text += f" (95 %: {low:.4f} to {high:.4f})"

@@ -1,4 +1,4 @@
-"""Texts and orders that the tables about a bundle share."""
+"""Formatting and sorting helpers of the tables that describe a bundle."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-#: Printed name of an operating point's `accuracy` by task.
-ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
+#: Label under which a point's `accuracy` is printed, by task.
+_ACCURACY_LABELS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 #: Largest number of classes in a line or table. A bundle may have too many classes or columns for a
 #: terminal.
 MAX_CLASSES_SHOWN = 8
-#: Largest number of column names in a line, for the same reason.
+#: Largest number of column names in a line; a bundle may have thousands.
 MAX_NAMES_SHOWN = 6
 
 
@@ -36,13 +36,13 @@ def sort_by_recall(recall: Sequence[float | None]) -> list[int]:
     )
 
 
-def share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
+def format_class_share(shares: Sequence[float | None] | None, class_index: int) -> str:
     """Format a recall or precision; it is None if the class has no rows or no answers."""
     share = None if shares is None else shares[class_index]
     return "-" if share is None else f"{share:.3f}"
 
 
-def accuracy_name(manifest: Manifest) -> str:
-    """Name of the points' `accuracy`: agreement with the high-cost model, or the task's metric."""
+def accuracy_label(manifest: Manifest) -> str:
+    """Return the label of the points' `accuracy`: an agreement, or the task's metric."""
     metric_name = manifest.active_point.measured
-    return ACCURACY_NAMES[manifest.task] if metric_name == "accuracy" else metric_name
+    return _ACCURACY_LABELS[manifest.task] if metric_name == "accuracy" else metric_name

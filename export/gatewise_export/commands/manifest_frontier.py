@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise.formats import byte_size
 from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.commands.figure_texts import accuracy_name, share_text
+from gatewise_export.commands.figure_texts import accuracy_label, format_class_share
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
 
@@ -108,7 +108,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
                     if point.weighted_accuracy is not None
                     else []
                 ),
-                *(share_text(point.recall, class_index) for class_index in classes),
+                *(format_class_share(point.recall, class_index) for class_index in classes),
                 f"{point.offload_rate:.3f}",
                 # systems that answer with values are never written in C
                 "" if manifest.answers_values else byte_size(point.bytes),
@@ -116,7 +116,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
             )
         )
     title = "hull of the frontier" if hull_only else "frontier"
-    header = ["point", "cost", accuracy_name(manifest)]
+    header = ["point", "cost", accuracy_label(manifest)]
     header += ["weighted accuracy"] * frontier.is_weighted
     header += [f"recall {manifest.classes[class_index]}" for class_index in classes]
     # a graph has no tables in C, so its file is counted

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 from gatewise.console import print_table
 from gatewise.formats import byte_size
 from gatewise_export.commands.bundle_tables import print_cloud_lines
-from gatewise_export.commands.figure_texts import MAX_CLASSES_SHOWN, share_text, sort_by_recall
+from gatewise_export.commands.figure_texts import (
+    MAX_CLASSES_SHOWN,
+    format_class_share,
+    sort_by_recall,
+)
 from gatewise_export.commands.manifest_frontier import print_frontier
 from gatewise_training.operating_points.promise_check import undetected_classes
 
@@ -86,7 +90,7 @@ def _print_classes(
             str(manifest.classes[class_index]),
             test_figures["class_rows"][class_index],
             *(
-                share_text(test_figures[policy][figure], class_index)
+                format_class_share(test_figures[policy][figure], class_index)
                 for figure in ("recall", "precision")
                 for policy in policies
             ),

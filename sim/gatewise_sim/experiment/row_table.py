@@ -38,15 +38,15 @@ from gatewise_sim.fleet.results import (
 )
 from gatewise_sim.timings import Timings
 
-#: Number of rows in a run of the high-cost model, whose intermediate results stay small.
+#: Rows per run of the high-cost model, few enough to keep its intermediate results small.
 _CHUNK_ROWS: Final = 1024
 #: Batch sizes, and total time, with which the high-cost model is timed. A worker's batch has at
 #: most 16 instances by default.
 _TIMED_BATCH_SIZES: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
-#: Microseconds of a run and of each of its instances, as with a small model, if the high-cost model
-#: accepts no row.
-_ASSUMED_RUN_US: Final = (115.0, 29.0)
+#: Assumed microseconds of a run and of each of its instances, those of a small model, for a
+#: high-cost model that accepts no row.
+_ASSUMED_RUN_AND_INSTANCE_US: Final = (115.0, 29.0)
 
 
 def make_row_table(
@@ -96,10 +96,11 @@ def make_row_table(
     if installation.has_cloud:
         request_features[installation.request_inputs] = True
         is_accepted = _is_accepted_by_cloud(installation, rows)
+        # find the refused rows first, because they lose their mark in `is_offloaded`
         is_refused = outcomes.is_offloaded & ~is_accepted & (outcomes.label != NO_LABEL)
         outcomes.is_offloaded &= is_accepted
         outcomes.is_failed |= is_refused
-        _add_refused_features(bundle, rows, np.flatnonzero(is_refused), outcomes.is_acquired)
+        _mark_acquired_features(bundle, rows, np.flatnonzero(is_refused), outcomes.is_acquired)
         with closing(load_cloud_model(bundle, backend)) as cloud_model:
             request_rows = rows[is_accepted][:, installation.request_inputs]
             cloud_label[is_accepted] = _run_cloud(cloud_model, request_rows)
@@ -125,7 +126,7 @@ def make_row_table(
         cloud_label=cloud_label,
         confidence=outcomes.confidence,
         max_disagreement=disagreement_bound(manifest),
-        **_acquired_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
+        **_feature_set_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
     )
     return table, _make_timings(outcomes, len(installation.stages), cloud_times_us)
 
@@ -138,13 +139,14 @@ def _make_timings(
     assumed_fields = [] if is_answered.any() else ["edge_ms"]
     if cloud_times_us is None:
         assumed_fields += ["run_us", "instance_us"]
-    run_us, instance_us = cloud_times_us or _ASSUMED_RUN_US
+    run_us, instance_us = cloud_times_us or _ASSUMED_RUN_AND_INSTANCE_US
     return Timings(
         edge_ms=stage_medians(
             outcomes.last_stage[is_answered], outcomes.answer_ms[is_answered], n_stages
         ),
         run_us=run_us,
         instance_us=instance_us,
+        # no message is sent here, so the times of messages, broker and network are not measured
         assumed=(*assumed_fields, "message_us", "broker_us", "hop_ms"),
     )
 
@@ -203,6 +205,8 @@ def _run_device(
             outcomes.is_acquired[i, list(answer.acquired)] = True
             outcomes.confidence[i] = answer.probabilities.max()
             outcomes.answer_ms[i] = answer.latency_ms
+            # A device with a cloud offloads a row that its stages refuse, unless a value is
+            # infinite, because a request must not contain it.
             is_fallback = answer.route == "fallback"
             is_refused = not installation.has_cloud or answer.reason.startswith("infinite")
             outcomes.is_failed[i] = is_fallback and is_refused
@@ -227,7 +231,7 @@ class _RefusingLink:
         pass
 
 
-def _add_refused_features(
+def _mark_acquired_features(
     bundle: Bundle,
     rows: NDArray[np.float32],
     refused_rows: NDArray[np.intp],
@@ -240,7 +244,7 @@ def _add_refused_features(
             is_acquired[i, list(answer.acquired)] = True
 
 
-def _acquired_columns(
+def _feature_set_columns(
     is_acquired: BoolArray, is_request_feature: BoolArray, costs: FeatureCosts
 ) -> dict[str, Any]:
     """Make the columns of :class:`RowTable` about sets of features and their prices.
@@ -294,8 +298,8 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> t
     # Least squares of the relative errors: sum(((run + n * instance) / time - 1)^2).
     design = np.column_stack([np.ones_like(batch_sizes), batch_sizes]) / median_seconds[:, None]
     (run_s, instance_s), *_ = np.linalg.lstsq(design, np.ones_like(median_seconds))
-    # If one coefficient is negative, it becomes 0, and the least squares for the column l of the
-    # other one are sum(l) / sum(l^2).
+    # If one coefficient is negative, it becomes 0, and the least-squares value of the other, with
+    # column l, is sum(l) / sum(l^2).
     if instance_s < 0:
         run_s = design[:, 0].sum() / np.square(design[:, 0]).sum()
     elif run_s < 0:
@@ -306,7 +310,7 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> t
 def _median_run_seconds(
     run_model: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]
 ) -> float:
-    """Measure the median seconds of at least three runs on `X`, which take a tenth of a second."""
+    """Return the median seconds of at least three runs that take a tenth of a second or more."""
     run_seconds: list[float] = []
     while len(run_seconds) < 3 or sum(run_seconds) < _TIMING_SECONDS / len(_TIMED_BATCH_SIZES):
         started_at = time.perf_counter()

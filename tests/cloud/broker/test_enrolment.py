@@ -105,6 +105,7 @@ def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
         make_tokens(broker_folder.folder, ["pi-1"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [

@@ -186,7 +186,7 @@ def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
         server.status = 503
         client.ask(tiny.random_rows(1))
         answer = client.response()
-        assert (answer.error, answer.retryable) == ("busy", True)
+        assert (answer.error, answer.is_retryable) == ("busy", True)
         assert "503" in worker.trouble
         server.status = 500
         client.ask(tiny.random_rows(1))

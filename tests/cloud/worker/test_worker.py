@@ -118,7 +118,7 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto,
             sent_request = client.ask(tiny.random_rows(1), model=model, version=version)
             answer = client.response()
             assert (answer.id, answer.error) == (sent_request.id, "no-model")
-            assert answer.retryable
+            assert answer.is_retryable
             assert f"{model} {version}" in answer.detail
     assert worker.counters["errors"] == {"no-model": 2}
 
@@ -198,7 +198,7 @@ def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
         answers = client.responses(8)
         refusals = [answer for answer in answers if answer.error]
         assert {answer.error for answer in refusals} == {"busy"}
-        assert all(answer.retryable for answer in refusals)
+        assert all(answer.is_retryable for answer in refusals)
         # One request runs and one is queued; the others are refused before any answer. If the first
         # one does not run yet when the second comes, one more is refused.
         assert len(refusals) in (6, 7)
@@ -259,7 +259,7 @@ def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_brok
             client.send(payload)
             answer = client.response()
             assert answer.id == cbor2.loads(payload)["id"]
-            assert (answer.error, answer.retryable) == ("bad-request", False)
+            assert (answer.error, answer.is_retryable) == ("bad-request", False)
             assert word in answer.detail
         client.ask(tiny.random_rows(1))
         assert client.response().error is None
@@ -276,7 +276,7 @@ def test_a_request_whose_response_would_be_too_large_is_refused(
         client = connect_caller(mosquitto)
         client.ask(tiny.random_rows(4096))
         answer = client.response()
-        assert (answer.error, answer.retryable) == ("bad-request", False)
+        assert (answer.error, answer.is_retryable) == ("bad-request", False)
         assert "at most 3847 instances per request" in answer.detail
         assert worker.counters["batches"] == 0
         n_rows = 3633  # of which the response almost fills a message

@@ -69,8 +69,8 @@ def test_error_response_has_no_answers():
     refusal = make_response(error=BUSY, wait_ms=5)
     assert refusal.n_rows == 0
     assert refusal.probabilities.shape == (0, 0)
-    assert refusal.retryable
-    assert not make_response(error=FAILED).retryable
+    assert refusal.is_retryable
+    assert not make_response(error=FAILED).is_retryable
 
 
 def test_error_names_the_probability_farthest_outside_of_0_to_1():

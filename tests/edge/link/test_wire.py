@@ -128,7 +128,7 @@ def encode_and_decode_refusal(code: str, detail: str) -> Response:
 def test_refusal_decodes_to_its_code_and_detail(code, detail):
     decoded = encode_and_decode_refusal(code, detail)
     assert (decoded.id, decoded.model, decoded.version, decoded.error) == (ID, "m", "2", code)
-    assert decoded.retryable == (code in {"busy", "no-model"})
+    assert decoded.is_retryable == (code in {"busy", "no-model"})
     assert decoded.n_rows == 0
     if len(detail.encode()) <= 200:
         assert decoded.detail == detail

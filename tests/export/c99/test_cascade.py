@@ -25,7 +25,7 @@ def test_stages_after_one_that_always_stops_are_left_out():
     ):
         cascade = replace(three_stages, thresholds=thresholds).without_unreachable_stages()
         assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
-        assert cascade.always_stops == (n_stages < 3)
+        assert cascade.never_offloads == (n_stages < 3)
 
 
 def test_lean_keeps_only_models_of_stages_that_may_answer():
@@ -36,10 +36,10 @@ def test_lean_keeps_only_models_of_stages_that_may_answer():
         thresholds=(None, 0.5, None),
         is_lean=True,
     )
-    assert lean_cascade.has_model == (False, True, True)  # the last stage answers the rest
-    assert replace(lean_cascade, offloads=True).has_model == (False, True, False)
-    assert replace(lean_cascade, is_lean=False).has_model == (True, True, True)
-    assert replace(lean_cascade, thresholds=(None,) * 3).n_outputs == (0, 0, 1)
+    assert lean_cascade.stage_has_model == (False, True, True)  # the last stage answers the rest
+    assert replace(lean_cascade, offloads=True).stage_has_model == (False, True, False)
+    assert replace(lean_cascade, is_lean=False).stage_has_model == (True, True, True)
+    assert replace(lean_cascade, thresholds=(None,) * 3).stage_n_outputs == (0, 0, 1)
 
 
 def test_needed_features_include_those_of_a_possible_request():

@@ -134,7 +134,7 @@ def decide_row(cascade: Cascade, row: FloatArray) -> Answer:
             outcome = OFFLOAD if is_offloaded else FALLBACK if last_stage >= 0 else ERROR
             return Answer(outcome, n_stages, label, last_stage, refused_feature, acquired_features)
         margins, score = split_outputs(stage.margins(row[None]), stage.score)
-        if cascade.has_model[i]:  # without a model the stage only acquires features
+        if cascade.stage_has_model[i]:  # without a model the stage only acquires features
             label, last_stage = int(labels(margins)[0]), i
         if stop_mask(score, threshold)[0] or (i == n_stages - 1 and not cascade.offloads):
             return Answer(STOPPED, i, label, last_stage, -1, acquired_features)
@@ -154,7 +154,7 @@ def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledMode
         write_cascade(cascade, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
         for i, cascade in enumerate(cascades)
     ]
-    n_outputs = [cascade.n_outputs for cascade in cascades]
+    n_outputs = [cascade.stage_n_outputs for cascade in cascades]
     # optimised little, because compilation takes most of the time
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
     libraries = compile_models(list(zip(sources, n_outputs, strict=True)), flags=flags)
@@ -171,7 +171,7 @@ def test_the_random_cascades_cover_all_kinds(compiled_cascades):
     for table_name in ("rows", "starts", "picks", "small"):
         assert {getattr(forest.leaves, table_name) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
-    assert {all(cascade.has_model) for cascade in cascades} == {False, True}
+    assert {all(cascade.stage_has_model) for cascade in cascades} == {False, True}
     options = {(cascade.takes_missing, cascade.offloads) for cascade in cascades}
     assert options == set(itertools.product((False, True), repeat=2))
 
@@ -230,7 +230,7 @@ def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArra
         )  # fmt: skip
         assert answer == expected
     for stage, has_model, outputs in zip(
-        cascade.stages, cascade.has_model, c_answers.outputs, strict=True
+        cascade.stages, cascade.stage_has_model, c_answers.outputs, strict=True
     ):
         if not has_model:
             assert outputs.shape[1] == 0
@@ -266,7 +266,7 @@ def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path
     altered_text = selftest_text.replace("source->calls++", "source->calls += 2")
     altered_source = write_cascade(cascade, tmp_path / "broken", name="m0")
     (altered_source.folder / "m0_selftest.c").write_text(altered_text)
-    (library,) = compile_models([(altered_source, cascade.n_outputs)], flags=("-O0",))
+    (library,) = compile_models([(altered_source, cascade.stage_n_outputs)], flags=("-O0",))
     assert library.count_selftest_failures() > 0
 
 
@@ -284,7 +284,7 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     )  # fmt: skip
     assert np.isnan(stage.margins(rows)[0, 1])
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     assert compiled.count_selftest_failures() == 0
     assert_rows_agree(cascade, compiled, rows)
     assert compiled(rows).exits[0] == 2  # behind both stages, so that neither stops
@@ -300,7 +300,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
     cascade = make_step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     # the highest thresholds have the highest codes, which would overflow first
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
     neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
@@ -343,7 +343,7 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
     (compiled,) = compile_models(
-        [(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",)
+        [(write_cascade(cascade, tmp_path), cascade.stage_n_outputs)], flags=("-O0",)
     )
     assert compiled.count_selftest_failures() == 0
     rows = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
@@ -370,7 +370,7 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     assert altered_text != source_text
     (tmp_path / "wrong" / "wrong.c").write_text(altered_text)
     right_library, wrong_library = compile_models(
-        [(source, cascade.n_outputs) for source in sources], flags=("-O0",)
+        [(source, cascade.stage_n_outputs) for source in sources], flags=("-O0",)
     )
     assert right_library.count_selftest_failures() == 0
     assert wrong_library.count_selftest_failures() > 0

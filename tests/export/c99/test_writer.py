@@ -179,7 +179,7 @@ def test_the_self_test_finds_one_wrong_bit(compiled_systems, tmp_path):
     bias = cascade.stages[0].model.bias
     wrong_number = c_number(float(np.nextafter(bias[0], np.float32(9))))
     (tmp_path / "m.c").write_text(source_text.replace(c_number(float(bias[0])), wrong_number, 1))
-    (library,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    (library,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     assert library.count_selftest_failures() > 0
 
 

@@ -102,7 +102,7 @@ def test_the_self_test_passes_if_the_models_of_stages_are_left_out(tmp_path):
     """A lean source has no models that offload all rows; the expected label is then -1."""
     cascade = replace(make_linear_cascade(), offloads=True, is_lean=True)
     source = write_cascade(cascade, tmp_path, name="m")
-    (compiled,) = compile_models([(source, cascade.n_outputs)], flags=("-O0",))
+    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     assert compiled.count_selftest_failures() == 0
     assert compiled(ROW).labels.tolist() == [-1]
 
@@ -116,7 +116,7 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
     constant_cascade = replace(make_linear_cascade(), stages=(stage,))
     source = write_cascade(constant_cascade, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
-    (compiled,) = compile_models([(source, constant_cascade.n_outputs)], flags=("-O0",))
+    (compiled,) = compile_models([(source, constant_cascade.stage_n_outputs)], flags=("-O0",))
     assert compiled.count_selftest_failures() == 0
 
 

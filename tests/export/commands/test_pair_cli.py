@@ -91,7 +91,7 @@ def test_labels_that_are_not_read_are_named(model_files, run_command):
     [
         (["--data", "none.npz"], "none.npz does not exist"),
         (["--data", "rows.npz", "--target", "z"], "no array 'z'"),
-        (["--data", "small.onnx"], "the ending must be"),
+        (["--data", "small.onnx"], "the file extension must be"),
         (["--data", "rows.csv"], "'y' holds no numbers; if it is the label, give --target"),
         (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
         (["--data", "rows.npz", "--target", "y"], "the order ['c', 'a', 'b'] on 300: give"),

@@ -84,7 +84,7 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
     np.savez(tmp_path / "objects.npz", X=np.array([[object()]]), y=np.zeros(1))
     for name, message in (
         ("no-such-set", "neither a file nor a bundled set"),
-        ("sheet.xls", "ending must be"),
+        ("sheet.xls", "extension must be"),
         ("broken.npz", "not a readable file of arrays"),
         ("unlabelled.npz", "no array 'y'"),
         ("objects.npz", "not a readable file of arrays"),

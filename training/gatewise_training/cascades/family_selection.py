@@ -145,7 +145,7 @@ class FamilySelection:
         split = self.problem.split
         if len(split.fit_rows) <= MAX_MEDIUM_ROWS or len(split.folds) > 1:
             return split
-        return split.with_fit_rows(TRIAL_ROWS, self.problem.seed)
+        return split.with_max_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
     def _shaped_families(self) -> dict[str, tuple[str, Bounds]]:

@@ -20,11 +20,11 @@ from gatewise_training.learners.screening import MAX_COLUMNS, class_contrasts
 
 
 def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp]]:
-    """Get the problem with at most about :data:`.MAX_COLUMNS` of its columns, and their indices.
+    """Get the problem with about :data:`.MAX_COLUMNS` of its columns, and their indices.
 
-    Half of the selected columns have the largest gain per price in a boosted model. The other half
-    have the largest difference between classes per price. Features that cost only the
-    shared price of their group are selected together.
+    Half of the selected columns have the largest gain per unit of cost in a boosted model. The
+    other half have the largest difference between classes per unit of cost. Features that cost only
+    the shared price of their group are selected together.
     """
     costs = problem.costs
     n_features = costs.n_features
@@ -44,10 +44,10 @@ def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp
     useful_columns = columns_by_gain[gains[columns_by_gain] > 0][: MAX_COLUMNS // 2]
     ranked_columns = np.append(useful_columns, np.argsort(-contrasts, kind="stable"))
     is_selected = costs.standalone_prices == 0
-    for k in ranked_columns.tolist():
+    for column in ranked_columns.tolist():
         if is_selected.sum() >= MAX_COLUMNS:
             break
-        is_selected[units[unit_of_feature[k]]] = True
+        is_selected[units[unit_of_feature[column]]] = True
     columns = np.flatnonzero(is_selected)
     split_of_columns = replace(split, x=np.ascontiguousarray(split.x[:, columns]))
     return replace(problem, split=split_of_columns, costs=_select_costs(costs, columns)), columns
@@ -59,7 +59,7 @@ def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCost
         costs.group_names[group] if group >= 0 else None for group in costs.group[columns].tolist()
     ]
     touched_groups = {
-        costs.group_names[group] for k in columns for group in costs.paid_groups(int(k))
+        costs.group_names[group] for column in columns for group in costs.paid_groups(int(column))
     }
     shared_prices = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
     return FeatureCosts(
@@ -67,6 +67,8 @@ def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCost
         group=group_labels,
         shared={name: price for name, price in shared_prices.items() if name in touched_groups},
         requires={
-            group: names for group, names in costs.prerequisites.items() if group in touched_groups
+            label: required_labels
+            for label, required_labels in costs.prerequisites.items()
+            if label in touched_groups
         },
     )

@@ -165,7 +165,7 @@ def load(source: str | Path, *, target: str | None = None) -> Dataset:
         return _load_npz(path)
     if path.suffix.lower() in (".csv", ".parquet"):
         return read_table(path, target=target).as_numbers()
-    raise InputError(f"{path}: the ending must be .csv, .parquet or .npz")
+    raise InputError(f"{path}: the file extension must be .csv, .parquet or .npz")
 
 
 def _load_bundled(name: str) -> Dataset:

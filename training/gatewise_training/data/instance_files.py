@@ -41,7 +41,7 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
         return x, y
     # tables
     if suffix not in (".csv", ".parquet"):
-        raise InputError(f"{path}: the ending must be .npz, .npy, .csv or .parquet")
+        raise InputError(f"{path}: the file extension must be .npz, .npy, .csv or .parquet")
     frame, label_name = read_frame(
         path,
         ColumnOptions(),

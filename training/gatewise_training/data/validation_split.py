@@ -2,8 +2,8 @@
 
 The user may give validation rows. Otherwise a fifth of the rows is held out, or few rows are
 cross-fitted in five folds. Each row then validates a model that was fitted without it, and the
-final model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of them has
-:data:`MIN_HELD_OUT_GROUPS` groups. If rows have times, the last fifth is held out.
+final model is fitted on all rows. Rows with groups are cross-fitted unless a fifth of the groups is
+at least :data:`MIN_HELD_OUT_GROUPS`. If rows have times, the last fifth is held out.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ValidationSplit:
             )
         splitter = splitter or RowSplitter(len(x))
         folds = default_folds(splitter, y, seed)
-        if not splitter.is_random:
+        if not splitter.is_random:  # a random split is stratified by class
             _check_classes(y, folds)
         return cls(x, y, weight, folds, splitter)
 
@@ -85,14 +85,14 @@ class ValidationSplit:
         """Whether rows have groups."""
         return self.splitter.n_groups is not None
 
-    def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
+    def with_max_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
         """Return a copy with at most `max_rows` fit rows per fold."""
         rng = np.random.default_rng(seed)
         folds = []
-        for rows, validation_rows in self.folds:
-            if len(rows) > max_rows:
-                rows = np.sort(rng.choice(rows, max_rows, replace=False))
-            folds.append((rows, validation_rows))
+        for fit_rows, validation_rows in self.folds:
+            if len(fit_rows) > max_rows:
+                fit_rows = np.sort(rng.choice(fit_rows, max_rows, replace=False))
+            folds.append((fit_rows, validation_rows))
         return replace(self, folds=tuple(folds))
 
     def with_columns(self, columns: slice) -> ValidationSplit:
@@ -101,9 +101,10 @@ class ValidationSplit:
             return self
         return replace(self, x=np.ascontiguousarray(self.x[:, columns]))
 
-    def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
+    def with_class_weights(self, class_weights: NDArray[np.float64]) -> ValidationSplit:
         """Multiply the rows' weights by their classes' weights, shape (n_classes,)."""
-        weight = self.weight * weights[self.y]
+        weight = self.weight * class_weights[self.y]
+        # with a mean of 1, penalties and minimal leaf weights keep their meaning
         return replace(self, weight=weight / weight.mean())
 
     def labels_and_weights(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -113,7 +114,7 @@ class ValidationSplit:
     @property
     def validation_rows(self) -> Rows:
         """The validation rows, fold by fold, in the order of out-of-fold predictions."""
-        return np.concatenate([rows for _, rows in self.folds])
+        return np.concatenate([validation_rows for _, validation_rows in self.folds])
 
     @property
     def fit_rows(self) -> Rows:
@@ -123,8 +124,8 @@ class ValidationSplit:
     @property
     def rows_of_all_fits(self) -> list[Rows]:
         """The fit rows of each fold and, if there are several folds, of the final model."""
-        rows_of_folds = [rows for rows, _ in self.folds]
-        return [*rows_of_folds, self.fit_rows] if len(self.folds) > 1 else rows_of_folds
+        fit_rows_by_fold = [fit_rows for fit_rows, _ in self.folds]
+        return [*fit_rows_by_fold, self.fit_rows] if len(self.folds) > 1 else fit_rows_by_fold
 
 
 def cross_fit(
@@ -135,13 +136,16 @@ def cross_fit(
     If rows have groups, the models of folds have the rounds of the final model, because the best
     number of rounds of a fold depends on its few groups.
     """
-    models = [fit(rows, validation_rows, None) for rows, validation_rows in split.folds]
-    # the final model has the mean number of rounds
+    models = [fit(fit_rows, validation_rows, None) for fit_rows, validation_rows in split.folds]
+    # the final model has the mean number of rounds; models without rounds have 0
     rounds = round(float(np.mean([model.rounds for model in models]))) or None
     if len(models) > 1 and rounds and split.has_groups:
-        models = [fit(rows, None, rounds) for rows, _ in split.folds]
+        models = [fit(fit_rows, None, rounds) for fit_rows, _ in split.folds]
     predictions = np.concatenate(
-        [predict(model, rows) for model, (_, rows) in zip(models, split.folds, strict=True)]
+        [
+            predict(model, validation_rows)
+            for model, (_, validation_rows) in zip(models, split.folds, strict=True)
+        ]
     )
     if len(models) == 1:
         return models[0], predictions
@@ -151,7 +155,7 @@ def cross_fit(
 def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -> None:
     """Raise InputError if the fit rows of a fold lack a class."""
     n_classes = len(np.unique(y))
-    if any(len(np.unique(y[rows])) < n_classes for rows, _ in folds):
+    if any(len(np.unique(y[fit_rows])) < n_classes for fit_rows, _ in folds):
         raise InputError(
             "the split by groups or times leaves a fold without a class: each class needs rows in "
             "several groups and among the early rows; give more rows or drop the class"
@@ -161,7 +165,7 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
 def default_folds(
     splitter: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
-    """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
+    """Make five folds, but hold out a fifth of many rows, and the last fifth of rows with times."""
     has_enough_groups = (
         splitter.n_groups is None or splitter.n_groups >= N_FOLDS * MIN_HELD_OUT_GROUPS
     )
@@ -176,7 +180,7 @@ def default_folds(
 
 
 def validation_after_training(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Make one fold of rows in which the validation rows follow the training rows.
+    """Make one fold: the first rows are for training, the others for validation.
 
     >>> validation_after_training(3, 2)
     ((array([0, 1, 2]), array([3, 4])),)
@@ -194,11 +198,9 @@ def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, R
     if len(distinct_units) < 2:
         raise InputError("one row, group or query is too few to fit and validate a model")
     n_folds = min(N_FOLDS, len(distinct_units))
-    part_of_row = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[
-        unit_index
-    ]
-    fold_numbers = range(n_folds) if len(unit_of_row) <= MAX_CROSS_FIT_ROWS else range(1)
+    fold_of_unit = np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds
+    fold_of_row = fold_of_unit[unit_index]
+    folds = range(n_folds) if len(unit_of_row) <= MAX_CROSS_FIT_ROWS else range(1)
     return tuple(
-        (np.flatnonzero(part_of_row != part), np.flatnonzero(part_of_row == part))
-        for part in fold_numbers
+        (np.flatnonzero(fold_of_row != fold), np.flatnonzero(fold_of_row == fold)) for fold in folds
     )

@@ -233,7 +233,7 @@ def _train_forest_trial(n_classes: int, seed: int, split: ValidationSplit) -> Tr
 
 def _reduce_split(split: ValidationSplit, seed: int) -> ValidationSplit:
     """Reduce a split to as many training rows as a comparison of models needs."""
-    return split.with_fit_rows(MAX_MEDIUM_ROWS, seed) if len(split.folds) == 1 else split
+    return split.with_max_fit_rows(MAX_MEDIUM_ROWS, seed) if len(split.folds) == 1 else split
 
 
 def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
