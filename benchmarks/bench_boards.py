@@ -35,7 +35,12 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.bench_serve import packed_cascade
 from benchmarks.c99.avr import count_differing_rows
-from benchmarks.c99.board_programs import CASCADE, FORESTS, IDLE, run_program
+from benchmarks.c99.board_programs import (
+    CASCADE_PROGRAM,
+    FOREST_PROGRAMS,
+    IDLE_PROGRAM,
+    run_program,
+)
 from benchmarks.c99.offload import measure_offload
 from benchmarks.cache import CACHE
 from gatewise.errors import InputError
@@ -120,8 +125,8 @@ def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     flags = ("-I", peers["include"], "-w")
     for chip in CHIPS:
-        idle_run = run_program(chip, folder, IDLE, [])
-        for name, answer_code in FORESTS.items():
+        idle_run = run_program(chip, folder, IDLE_PROGRAM, [])
+        for name, answer_code in FOREST_PROGRAMS.items():
             files = ["m.c"] if name == "gatewise" else []
             try:
                 run = run_program(chip, folder, answer_code, files, flags)
@@ -178,12 +183,13 @@ def _compare_rows(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]
     """Count rows whose answer on a machine is not bitwise equal to that of Python."""
     rows = _adversarial_rows(cascade, n_rows)
     (folder / "rows.bin").write_bytes(rows.tobytes())
-    # CASCADE writes these fields for each row, with a byte for each column that the stages read.
+    # CASCADE_PROGRAM writes these fields for each row, and a byte for each column that stages read.
     layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     n_slots = len(layout_columns)
     sizes = ", ".join(map(str, cascade.stage_n_outputs))
     answer_code = (
-        f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.stage_n_outputs)}\n{CASCADE}"
+        f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.stage_n_outputs)}\n"
+        + CASCADE_PROGRAM
     )
     expected_answers = cascade.expected_answers(rows)
     outputs = np.concatenate(expected_answers.outputs, axis=1)
@@ -294,7 +300,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
     forest = results["forest"]
     forest_rows = []
     for chip in CHIPS:
-        for name in FORESTS:
+        for name in FOREST_PROGRAMS:
             run = forest[f"{chip} {name}"]
             cells = (
                 (run["failed"], "", "", "")

@@ -270,7 +270,11 @@ def split_names_and_prices(own_prices: Any) -> tuple[tuple[str, ...] | None, Any
         return tuple(str(name) for name in own_prices), list(own_prices.values())
     # pandas is not imported here, so its Series is recognised by its attributes
     series_index = getattr(own_prices, "index", None)
-    if hasattr(own_prices, "to_numpy") and hasattr(series_index, "dtype"):
+    if (
+        series_index is not None
+        and hasattr(own_prices, "to_numpy")
+        and hasattr(series_index, "dtype")
+    ):
         values = own_prices.to_numpy()
         keys = tuple(series_index)
         return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)

@@ -1,7 +1,7 @@
 """C programs that answer rows on a chip, with their sizes, ticks and answers.
 
-:data:`IDLE` only reads rows and writes a byte for each. Its sizes are subtracted from those of the
-other programs.
+:data:`IDLE_PROGRAM` only reads rows and writes a byte for each. Its sizes are subtracted from those
+of the other programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.c99.compiled import section_sizes
 from gatewise_export.c99.targets import TARGETS
 
-IDLE: Final = """\
+IDLE_PROGRAM: Final = """\
 #include <stdint.h>
 #define N_VALUES 64
 #define N_ANSWER_BYTES 1
@@ -25,7 +25,7 @@ static void answer_row(const float *row, unsigned char *answer) { *answer = row[
 #define more_of_row(row, answer) ((void)0)
 """
 #: Code that answers a row of digits, by generator.
-FORESTS: Final = {
+FOREST_PROGRAMS: Final = {
     "gatewise": """\
 #include "m.h"
 #define N_VALUES 64
@@ -85,7 +85,7 @@ static void answer_row(const float *row, unsigned char *answer)
 """,
 }
 #: Code that writes exit, label, acquired features and outputs of a cascade for a row.
-CASCADE: Final = """\
+CASCADE_PROGRAM: Final = """\
 #include "m.h"
 #define N_VALUES M_FEATURES
 typedef struct {

@@ -20,7 +20,8 @@ from sklearn.ensemble import RandomForestClassifier
 
 #: Method and number type of `emlearn.convert`, by the name of the header.
 EMLEARN_FORMS = {"emlearn-loadable": ("loadable", "int16_t"), "emlearn-inline": ("inline", "float")}
-#: Factor of the counts for int16; emlearn-loadable has the same factor in `board_programs.FORESTS`.
+#: Factor of the counts for int16; emlearn-loadable has the same factor in
+#: `board_programs.FOREST_PROGRAMS`.
 SCALE = 100
 
 

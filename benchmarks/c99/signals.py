@@ -119,13 +119,13 @@ def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
     """Fit a cascade of two stages to a set, and measure its C code on every machine."""
     cascade, windows = _fit_cascade(signal_set, max_windows)
     with tempfile.TemporaryDirectory() as folder:
-        source = write_cascade(cascade, Path(folder), name="m", coded=8)
+        source = write_cascade(cascade, Path(folder), name="m", coded=8)  # the smallest tables
         assert source.signals is not None
-        signals = source.signals
+        blocks = source.signals
         print(
-            f"{signal_set.name}: {signals.n_steps} steps, {signals.n_features} features; tables "
-            f"{signals.table_bytes} B, results {signals.struct_bytes} B, "
-            f"stack at most {signals.stack_bytes} B"
+            f"{signal_set.name}: {blocks.n_steps} steps, {blocks.n_features} features; tables "
+            f"{blocks.table_bytes} B, results {blocks.struct_bytes} B, "
+            f"stack at most {blocks.stack_bytes} B"
         )
         targets = {
             target.name: _compile_and_run(target, source, cascade, windows)
@@ -135,7 +135,7 @@ def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
     for name, target_figures in targets.items():
         print(f"    {name}: {', '.join(f'{key} {n}' for key, n in target_figures.items())}")
     size_names = ("n_steps", "n_features", "table_bytes", "struct_bytes", "stack_bytes")
-    return {name: getattr(signals, name) for name in size_names} | {"targets": targets}
+    return {name: getattr(blocks, name) for name in size_names} | {"targets": targets}
 
 
 def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:

@@ -61,8 +61,8 @@ class Batches:
             sums = np.bincount(batch_of_instance, values, minlength=N_BATCHES)
             batch_weights = np.bincount(batch_of_instance, weights, minlength=N_BATCHES)
             is_used = batch_weights > 0
-            batch_weights = batch_weights[is_used].astype(np.float64)
-            half_widths.append(_half_width(sums[is_used] / batch_weights, mean, batch_weights))
+            used_weights = batch_weights[is_used].astype(np.float64)
+            half_widths.append(_half_width(sums[is_used] / used_weights, mean, used_weights))
         half_width = max(half_widths)
         # A mean of values above 0 is not negative, and one below `upper_limit` does not exceed it.
         low = max(mean - half_width, min(0.0, mean))

@@ -1,4 +1,4 @@
-"""Fixtures of the hand-made bundle and of fitted systems."""
+"""Fixtures for the hand-made bundle, fitted systems and the command line."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def fit_system(make_once: MakeOnce) -> Callable[[str], FittedSystem]:
     """Function that returns a fitted system by name; each system is fitted once."""
+    # `make_once` unpickles a new copy at each call; a process needs only one.
     return functools.cache(
         lambda name: make_once(f"fitted-{name}", lambda _: SYSTEM_MAKERS[name]())
     )

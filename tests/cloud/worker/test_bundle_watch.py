@@ -45,8 +45,8 @@ def test_versions_are_added_and_removed_without_lost_requests(
         wait_until(lambda: served_versions(worker) == {"1", "2"})
         for version in ("1", "2"):
             client.ask(tiny.random_rows(1), version=version)
-            answer = client.response()
-            assert (answer.error, answer.version) == (None, version)
+            response = client.response()
+            assert (response.error, response.version) == (None, version)
         shutil.rmtree(folder / "one")
         wait_until(lambda: served_versions(worker) == {"2"})
         client.ask(tiny.random_rows(1), version="1")
@@ -68,8 +68,8 @@ def test_a_removed_model_answers_its_queued_requests(
         wait_until(lambda: worker.counters["received"] == 6)
         shutil.rmtree(folder / "slow")
         wait_until(lambda: not worker.models)
-        answers = client.responses(6)
-        assert {answer.id: answer.error for answer in answers} == {
+        responses = client.responses(6)
+        assert {response.id: response.error for response in responses} == {
             request.id: None for request in requests
         }
         wait_until(lambda: not worker.models.retired_keys)
@@ -117,7 +117,7 @@ def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitt
         (folder / "good" / "cloud.onnx").write_bytes(b"other")
         wait_until(lambda: worker.counters["watched"]["refused"] == 4)
         assert served_versions(worker) == {"1", "2"}
-    # Refused were the wrong sample, the second tiny 1, the file without content, and the change.
+    # The four refusals: the wrong sample, the second tiny 1, the broken file and the changed file.
     for reason in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
         assert reason in caplog.text
 
@@ -145,7 +145,7 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
 def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
     models = ServedModels()
     user_id = os.geteuid()
-    # The folder of pytest is closed to other users.
+    # Other users cannot enter pytest's temporary folder.
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         shutil.copytree(bundle, folder / "open")
@@ -166,10 +166,10 @@ def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
 
 
 def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
-    absent_servers = [True]
+    is_server_absent = True
 
     def make_backend(manifest):
-        if absent_servers:
+        if is_server_absent:
             raise BackendBusy(manifest.title, "its server does not answer")
         graph = bundle.joinpath("cloud.onnx").read_bytes()
         return OnnxBackend(graph, kind="margins", model=manifest.title)
@@ -181,7 +181,7 @@ def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
     watch.scan()
     assert not models
     assert caplog.text.count("its server does not answer") == 1
-    absent_servers.clear()
+    is_server_absent = False
     watch.scan()
     watch.stop()
     assert [*models] == [("tiny", "1")]
@@ -206,6 +206,7 @@ def test_a_replaced_file_is_served_if_its_version_is_new(
         assert "tiny 2 is served already" in caplog.text
         (folder / "small.gwb").unlink()
         wait_until(lambda: not worker.models)
+        # A replaced file counts as added and removed.
         assert worker.counters["watched"] == {"added": 2, "removed": 2, "refused": 1}
 
 
@@ -214,6 +215,6 @@ def test_an_absent_folder_is_refused(mosquitto, tmp_path):
         Worker([], mosquitto.url, watch=tmp_path / "nothing")
 
 
-def test_a_worker_of_an_empty_folder_reports_that_it_has_no_model(folder, mosquitto):
+def test_a_worker_that_watches_an_empty_folder_reports_that_it_has_no_model(folder, mosquitto):
     with Worker([], mosquitto.url, watch=folder) as worker:
         assert worker.trouble == "it has no model yet"

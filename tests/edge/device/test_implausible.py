@@ -30,7 +30,7 @@ def bundle_with_ranges(tmp_path_factory):
 
 
 def replace_values(row, **values):
-    """Copy a row with other values of some features."""
+    """Copy a row and replace the values of some features."""
     changed_row = list(row)
     for name, value in values.items():
         changed_row["abcdef".index(name)] = value
@@ -96,7 +96,7 @@ def test_no_value_is_implausible_in_a_bundle_without_ranges(bundle):
         assert device.answer(ROW_WITH_FAR_A).reason == "stopped"
 
 
-@pytest.mark.parametrize("shape", [(2, 6), (3, 5)])
+@pytest.mark.parametrize("shape", [(2, 6), (3, 5)])  # the valid shape is (3, 6)
 def test_ranges_of_another_shape_are_refused(shape, tmp_path):
     path = tmp_path / "bundle"
     write_bundle(path, ranges={"features": np.zeros(shape, np.float32)})
@@ -106,8 +106,9 @@ def test_ranges_of_another_shape_are_refused(shape, tmp_path):
 
 def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ranges):
     limits = RANGES.features.limits()
+    _, upper_limits = limits
     meter = Meter(bundle_with_ranges.manifest.feature_costs(), limits=limits)
-    row = np.array(replace_values(SURE_ROW, c=np.nan, d=limits[1][3]), np.float32)
+    row = np.array(replace_values(SURE_ROW, c=np.nan, d=upper_limits[3]), np.float32)
     reading = Reading(row, meter, lambda: 1.0)
     # The walker reads by position: positions 0, 1 and 2 are the features a, c and d.
     read_value = reading.value_getter([0, 2, 3], allow_missing=True)
@@ -115,7 +116,7 @@ def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ran
     assert reading.implausible == ""
     read_value(2)
     assert reading.implausible == ""  # a value at the limit is plausible
-    row[3] = np.nextafter(limits[1][3], np.inf, dtype=np.float32)
+    row[3] = np.nextafter(upper_limits[3], np.inf, dtype=np.float32)
     read_value(2)
     assert reading.implausible == "d"
 

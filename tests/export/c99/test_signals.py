@@ -51,7 +51,7 @@ WARNINGS = (
 )  # fmt: skip
 
 # For each window that it reads, the program writes the steps that the first feature needs and all
-# features. It fails if another order of the features changes a bit.
+# features. It fails if computing the features in another order changes any bit.
 PROGRAM = """\
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,7 @@ ${calls}    return argc != 2;
 }
 """
 # A program for boards: prints the number of wrong windows and the largest error.
-SELFTEST = """\
+HAPT_SELFTEST = """\
 #include <stdio.h>
 int hapt_signals_selftest(float *farthest, int *other);
 int main(void)
@@ -76,32 +76,32 @@ int main(void)
 # The function of one case. 7919 is a prime, so that its multiples visit the features in a mixed
 # order.
 CASE_PROGRAM = """\
-int ${p}_signals_selftest(float *farthest, int *other);
-static int ${p}(void)
+int ${prefix}_signals_selftest(float *farthest, int *other);
+static int ${prefix}(void)
 {
-    static ${p}_signals it;
+    static ${prefix}_signals it;
     static ${element} window[${size}];
     static float values[${n_features}];
     float value, farthest;
     int i, n_other;
     while (fread(window, sizeof window, 1, stdin)) {
-        ${p}_signals_start(&it, window);
-        value = ${p}_signals_acquire(0, &it);
-        for (i = 0; i < ${P}_SIGNALS_STEPS; i++)
-            putchar(${p}_signals_computed(&it, i));
+        ${prefix}_signals_start(&it, window);
+        value = ${prefix}_signals_acquire(0, &it);
+        for (i = 0; i < ${PREFIX}_SIGNALS_STEPS; i++)
+            putchar(${prefix}_signals_computed(&it, i));
         for (i = 0; i < ${n_features}; i++) {
-            values[i] = ${p}_signals_acquire(i, &it);
+            values[i] = ${prefix}_signals_acquire(i, &it);
             fwrite(&values[i], sizeof value, 1, stdout);
         }
-        ${p}_signals_start(&it, window);
+        ${prefix}_signals_start(&it, window);
         for (i = 0; i < 3 * ${n_features}; i++) {
             int number = i < ${n_features} ? ${n_features} - 1 - i : i * 7919 % ${n_features};
-            value = ${p}_signals_acquire(number, &it);
+            value = ${prefix}_signals_acquire(number, &it);
             if (memcmp(&value, &values[number], sizeof value))
                 return 3;
         }
     }
-    return ${p}_signals_selftest(&farthest, &n_other);
+    return ${prefix}_signals_selftest(&farthest, &n_other);
 }
 """
 
@@ -119,7 +119,7 @@ def write_cases(folder: Path, named_cases: dict[str, Case]) -> list[str]:
         element_type = re.search(r"const (\w+) \*window;", header)
         assert element_type is not None
         functions += Template(CASE_PROGRAM).substitute(
-            p=name, P=name.upper(), element=element_type[1], size=windows[0].size,
+            prefix=name, PREFIX=name.upper(), element=element_type[1], size=windows[0].size,
             n_features=len(case.graph.feature_names),
         )  # fmt: skip
         calls += f'    if (argc == 2 && !strcmp(argv[1], "{name}"))\n        return {name}();\n'
@@ -147,8 +147,8 @@ def read_features(output: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The program of all cases, compiled once."""
+def program_folder(tmp_path_factory):
+    """Folder with the program of all cases, compiled once."""
     folder = tmp_path_factory.mktemp("signals")
     files = write_cases(folder, CASES)
     run_program(
@@ -158,9 +158,10 @@ def program(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_features_equal_those_of_python(program, name):
+def test_features_equal_those_of_python(program_folder, name):
     case = CASES[name]
-    output = run_program(["./run", name], program, case.windows.tobytes())  # with the self-test
+    # The program also runs the self-test.
+    output = run_program(["./run", name], program_folder, case.windows.tobytes())
     features, is_computed = read_features(output, case)
     assert_features_agree(case, features)
     # Steps are numbered in the order of computation; later steps may overwrite the window.
@@ -282,7 +283,7 @@ def test_a_cascade_in_c_computes_its_features_and_decides_on_them(tmp_path):
     cascade = make_linear_cascade()
     source = write_cascade(cascade, tmp_path, name="noise")
     assert source.signals is not None
-    # C computes the features of requests, except the block without a translation.
+    # C computes the features of requests, except those of the block that has no C translation.
     assert source.signals.n_features == len(cascade.feature_names) - 3
     assert source.ram_bytes == source.instance_bytes + source.signals.struct_bytes
     output = run_program(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
@@ -311,18 +312,19 @@ def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
         changed_cascade = replace(cascade, **changes).without_unreachable_stages()
         return write_cascade(changed_cascade, tmp_path / name, name=name)
 
-    whole = write_changed_cascade("whole")
-    lean = write_changed_cascade("lean", is_lean=True)  # no features of requests
-    stages = write_changed_cascade("stages", offloads=False)  # no requests
+    whole_source = write_changed_cascade("whole")
+    lean_source = write_changed_cascade("lean", is_lean=True)  # no features of requests
+    stages_source = write_changed_cascade("stages", offloads=False)  # no requests
     # No second stage and no requests.
-    always = write_changed_cascade("always", thresholds=(ALWAYS_STOP, None))
-    n_features = [source.signals.n_features for source in (whole, lean, stages, always)]
+    always_source = write_changed_cascade("always", thresholds=(ALWAYS_STOP, None))
+    sources = (whole_source, lean_source, stages_source, always_source)
+    n_features = [source.signals.n_features for source in sources]
     # All blocks with a translation, both stages, both stages, the first stage.
     assert n_features == [30, 12, 12, 3]
-    assert always.n_stages == 1
-    assert always.signals.n_steps == 2
-    assert always.ram_bytes < stages.ram_bytes <= whole.ram_bytes
-    assert always.flash_bytes < stages.flash_bytes < whole.flash_bytes
+    assert always_source.n_stages == 1
+    assert always_source.signals.n_steps == 2
+    assert always_source.ram_bytes < stages_source.ram_bytes <= whole_source.ram_bytes
+    assert always_source.flash_bytes < stages_source.flash_bytes < whole_source.flash_bytes
     assert "0.5f * (a[0] + b[0])" not in (tmp_path / "always" / "always_signals.c").read_text()
     output = run_program(["make", "-s", "test", "CFLAGS=-O0"], tmp_path / "always").decode()
     assert "always: 0 of 336 rows differ" in output  # 80 of the sample and 256 generated
@@ -337,9 +339,9 @@ def test_the_self_test_generates_windows_without_a_sample(tmp_path):
 
 
 @avr.needs_avr_gcc
-def test_avr_holds_the_tables_of_blocks_in_flash(program):
+def test_avr_holds_the_tables_of_blocks_in_flash(program_folder):
     for name in ("uint16", "plain17", "frames", "shared"):
-        assert avr.measure_sections(program, f"{name}_signals.c")[1:] == [0, 0]
+        assert avr.measure_sections(program_folder, f"{name}_signals.c")[1:] == [0, 0]
 
 
 @avr.needs_avr_gcc
@@ -358,7 +360,7 @@ def test_an_emulated_avr_computes_the_features(tmp_path, name):
     assert not count_differing(tmp_path, call, declarations, *files)
 
 
-#: Compilers and their flags by the processor.
+#: Compiler and flags for each processor.
 TARGETS = {
     "x86-64": ("gcc", "-O2"),
     "aarch64": ("aarch64-linux-gnu-gcc", "-O2", "-static"),
@@ -367,7 +369,7 @@ TARGETS = {
 
 
 def make_hapt_case() -> Case:
-    """Make a case of the standard blocks and windows of human activities."""
+    """Make a case of the standard blocks on windows of human activity data."""
     with np.load(find_shared_file("hapt_windows.npz")) as arrays:
         windows = arrays["X"][::9]  # so that the test is short
     names = [f"{signal}_{axis}" for signal in ("acc", "gyro") for axis in "xyz"]
@@ -378,33 +380,33 @@ def make_hapt_case() -> Case:
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_features_of_hapt_on_other_processors(target, tmp_path):
-    command, *flags = TARGETS[target]
-    if shutil.which(command) is None:
-        pytest.skip(f"{command} is not installed")
+    compiler, *flags = TARGETS[target]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
     case = make_hapt_case()
     files = write_cases(tmp_path, {"hapt": case})
     if target == "arm-none-eabi":  # the stack stays below the declared size
         options = [*STRICT_FLAGS, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
-        run_program([command, *options], tmp_path)
+        run_program([compiler, *options], tmp_path)
         match = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
         assert match is not None
         stack_bytes = max_stack_bytes((tmp_path / "hapt_signals.ci").read_text())
         assert 64 < stack_bytes <= int(match[1])  # more than 64, else the calls were not counted
-        run_on_cortex_m4([command, *STRICT_FLAGS, *flags], tmp_path)
+        run_hapt_on_cortex_m4([compiler, *STRICT_FLAGS, *flags], tmp_path)
         return
-    run_program([command, *STRICT_FLAGS, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
+    run_program([compiler, *STRICT_FLAGS, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
     runner = ["./run"] if target == "x86-64" else [find_emulator(), "./run"]
     output = run_program([*runner, "hapt"], tmp_path, case.windows.tobytes())
     features, _ = read_features(output, case)
     assert_features_agree(case, features)
 
 
-def run_on_cortex_m4(command: list[str], folder: Path) -> None:
-    """Run the self-test on an emulated board without an operating system."""
+def run_hapt_on_cortex_m4(command: list[str], folder: Path) -> None:
+    """Run the self-test of the case hapt on an emulated board without an operating system."""
     if shutil.which(CORTEX_M4_EMULATOR[0]) is None:
         pytest.skip(f"{CORTEX_M4_EMULATOR[0]} is not installed (apt install qemu-system-arm)")
     (folder / "vectors.c").write_text(VECTOR_TABLE)
-    (folder / "main.c").write_text(SELFTEST)
+    (folder / "main.c").write_text(HAPT_SELFTEST)
     files = ["main.c", "hapt_signals.c", "hapt_signals_selftest.c", "vectors.c"]
     run_program([*command, "-o", "selftest", *files, *CORTEX_M4_LINK_FLAGS, "-lm"], folder)
     n_wrong, farthest = run_program([*CORTEX_M4_EMULATOR, "selftest"], folder).split()

@@ -1,4 +1,4 @@
-"""Refits on kept instances, and the verdict of their comparison with the deployed release."""
+"""Refitting on kept instances, and comparing the refit with the deployed release."""
 
 import json
 
@@ -33,7 +33,8 @@ FAST_PARAMETERS = {"n_stages": 2, "families": ("linear",)}
 def make_rows(n_rows, seed, *, is_shifted=False, has_new_class=False):
     """Make rows whose classes swap in the shifted regime.
 
-    No linear model can learn both regimes. A third of the rows may have a new class far away.
+    No linear model can learn both regimes. With `has_new_class`, about 30 % of the rows belong to a
+    new class far from the others.
     """
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, 3)).astype(np.float32)
@@ -71,7 +72,7 @@ def deployed_folder(tmp_path_factory):
     return path
 
 
-def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
+def archive_and_label(kept_folder, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     """Archive the rows that a fleet would send, and label some of them."""
     bundle = Bundle.open(bundle_path)
     manifest = bundle.manifest
@@ -96,14 +97,14 @@ def keep_rows(path, bundle_path, X, y, n_labels, *, version=None, first_id=0):
     ).take(is_sent)
     facts = ShardFacts(
         model=manifest.name, version=version or manifest.version, classes=manifest.classes,
-        inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,
+        inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,  # any accuracy
     )  # fmt: skip
-    open_folder(path).add(rows, facts, NOW)
-    choice = choose(path, n_labels, rng)
-    write_choice(path, choice, f"{first_id}")
+    open_folder(kept_folder).add(rows, facts, NOW)
+    choice = choose(kept_folder, n_labels, rng)
+    write_choice(kept_folder, choice, f"{first_id}")
     truth_by_id = {f"{first_id + i:032x}-0": str(label) for i, label in enumerate(y)}
     labels = {row_id: truth_by_id[row_id] for row_id in choice.rows.ids.tolist()}
-    add_labels(path, labels, by="truth", at=NOW)
+    add_labels(kept_folder, labels, by="truth", at=NOW)
 
 
 def make_settings(deployed_folder, kept, out_folder, **fields):
@@ -125,14 +126,14 @@ def measure_accuracy(path, X, y):
 @pytest.mark.slow
 def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_folder, tmp_path):
     X, y = make_rows(2500, 10, is_shifted=True)
-    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
+    archive_and_label(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
     new_bundle, report = refit_bundle(
         make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new", kept_share=0.9)
     )
     assert new_bundle.manifest.title == "turn 8"
-    X, y = make_rows(1000, 11, is_shifted=True)
-    accuracy_before = measure_accuracy(deployed_folder / "bundle", X, y)
-    accuracy_after = measure_accuracy(tmp_path / "new", X, y)
+    test_X, test_y = make_rows(1000, 11, is_shifted=True)
+    accuracy_before = measure_accuracy(deployed_folder / "bundle", test_X, test_y)
+    accuracy_after = measure_accuracy(tmp_path / "new", test_X, test_y)
     assert accuracy_after > accuracy_before + 0.1
     assert report.verdict == "better"
     comparison_of_all_rows = report.comparisons[0]
@@ -144,7 +145,7 @@ def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_fold
 
 def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, capsys):
     X, y = make_rows(1500, 20)
-    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 60)
+    archive_and_label(tmp_path / "kept", deployed_folder / "bundle", X, y, 60)
     settings_file = tmp_path / "fast.toml"
     settings_file.write_text('[parameters]\nn_stages = 2\nfamilies = ["linear"]\n')
     arguments = ["--train", deployed_folder / "train.npz", "--kept", tmp_path / "kept"]
@@ -157,6 +158,7 @@ def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, caps
         0.1,
         "--json",
     ]
+    # The status is 1 if no improvement is shown; the bundle is written all the same.
     assert main(["refit", str(deployed_folder / "bundle"), *map(str, arguments)]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] == "not shown"
     assert (tmp_path / "new" / "manifest.json").exists()
@@ -165,18 +167,17 @@ def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, caps
 @pytest.mark.slow
 def test_a_new_class_needs_a_new_high_cost_model(deployed_folder, tmp_path):
     X, y = make_rows(1500, 30, has_new_class=True)
-    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
+    archive_and_label(tmp_path / "kept", deployed_folder / "bundle", X, y, 150)
     with pytest.raises(InputError, match="--high-cost new"):
         refit_bundle(make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new"))
     new_bundle, report = refit_bundle(
         make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new", high_cost="new")
     )
     assert new_bundle.manifest.classes == ("new", "no", "yes")
-    X, y = make_rows(1000, 31, has_new_class=True)
-    assert (
-        measure_accuracy(tmp_path / "new", X, y)
-        > measure_accuracy(deployed_folder / "bundle", X, y) + 0.15
-    )
+    test_X, test_y = make_rows(1000, 31, has_new_class=True)
+    accuracy_before = measure_accuracy(deployed_folder / "bundle", test_X, test_y)
+    # The new class has 30 % of the rows, and the deployed bundle answers none of them correctly.
+    assert measure_accuracy(tmp_path / "new", test_X, test_y) > accuracy_before + 0.15
     assert report.verdict == "better"
     difference_by_part = {
         comparison.part: comparison.difference for comparison in report.comparisons
@@ -186,7 +187,7 @@ def test_a_new_class_needs_a_new_high_cost_model(deployed_folder, tmp_path):
 
 def test_too_few_labels_and_other_bundles_are_refused(deployed_folder, tmp_path):
     X, y = make_rows(300, 40)
-    keep_rows(tmp_path / "kept", deployed_folder / "bundle", X, y, 10)
+    archive_and_label(tmp_path / "kept", deployed_folder / "bundle", X, y, 10)
     with pytest.raises(InputError, match="a refit needs at least 20"):
         refit_bundle(make_settings(deployed_folder, tmp_path / "kept", tmp_path / "new"))
     other_bundle = small_bundle.write_bundle(tmp_path / "other")
@@ -210,9 +211,9 @@ def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deploye
     path = tmp_path / "kept"
     old_bundle = Bundle.open(deployed_folder / "bundle")
     X, y = make_rows(800, 50)
-    keep_rows(path, deployed_folder / "bundle", X, y, 40, version="6")
+    archive_and_label(path, deployed_folder / "bundle", X, y, 40, version="6")
     X, y = make_rows(800, 51)
-    keep_rows(path, deployed_folder / "bundle", X, y, 60, first_id=1000)
+    archive_and_label(path, deployed_folder / "bundle", X, y, 60, first_id=1000)
     row_split = split_kept_rows(
         path, old_bundle.manifest, comparison_share=0.4, rng=np.random.default_rng(3)
     )
@@ -222,13 +223,13 @@ def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deploye
     assert all(int(row_id[:32], 16) < 800 for row_id in earlier_ids)
     for compared_rows in (row_split.comparison_rows, row_split.comparison_labels.rows):
         assert not np.isin(compared_rows.ids, earlier_ids).any()
-    rows = fit_rows_of(
+    fit_rows = fit_rows_of(
         row_split, old_bundle.manifest, cap=10.0, uses_unlabelled=False,
         rng=np.random.default_rng(0),
     )  # fmt: skip
-    assert len(rows.y) == len(row_split.fit_labels) + len(earlier_ids)
+    assert len(fit_rows.y) == len(row_split.fit_labels) + len(earlier_ids)
     np.testing.assert_array_equal(
-        rows.X[len(row_split.fit_labels) :], row_split.earlier_labels[0].rows.X
+        fit_rows.X[len(row_split.fit_labels) :], row_split.earlier_labels[0].rows.X
     )
 
 
@@ -236,18 +237,18 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_
     """A machine labels the instances that it sees, which are not a random sample."""
     path = tmp_path / "kept"
     X, y = make_rows(1500, 20)
-    keep_rows(path, deployed_folder / "bundle", X, y, 60)
+    archive_and_label(path, deployed_folder / "bundle", X, y, 60)
     manifest = Bundle.open(deployed_folder / "bundle").manifest
 
     def split_rows():
         return split_kept_rows(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
     split_before = split_rows()
-    rows = read_rows(shards_in(path))
+    archived_rows = read_rows(shards_in(path))
     labelled_ids = set(read_labels(path))
     labels = [
         MachineLabel(str(row_id), "pi-1", str(y[int(row_id[:32], 16)]), "bench", NOW)
-        for row_id in rows.ids
+        for row_id in archived_rows.ids
         if row_id not in labelled_ids
     ]
     archive = open_folder(path)
@@ -260,8 +261,8 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_
     assert split_after.comparison_rows.ids.tolist() == split_before.comparison_rows.ids.tolist()
     fit_ids = set(split_after.fit_labels.rows.ids.tolist())
     assert fit_ids == set(split_after.fit_rows.ids.tolist())
-    assert len(fit_ids) > 3 * len(split_before.fit_labels)  # most have a label of the machine
+    assert len(fit_ids) > 3 * len(split_before.fit_labels)  # most are machine labels
     # A machine label has the weight of its own instance only.
-    is_machine = np.isin(split_after.fit_labels.rows.ids, [label.id for label in labels])
-    weights = split_after.fit_labels.weights[is_machine]
-    np.testing.assert_array_equal(weights, split_after.fit_labels.rows.weights[is_machine])
+    has_machine_label = np.isin(split_after.fit_labels.rows.ids, [label.id for label in labels])
+    weights = split_after.fit_labels.weights[has_machine_label]
+    np.testing.assert_array_equal(weights, split_after.fit_labels.rows.weights[has_machine_label])

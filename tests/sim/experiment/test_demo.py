@@ -68,7 +68,7 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
 
 
 def make_csv(n_rows: int = 30, **columns: object) -> str:
-    """Make a CSV text of two features and a label; `columns` replace these columns."""
+    """Make a CSV text of two features and a label; `columns` overrides or adds columns."""
     columns_by_name: dict = {
         "a": [0.1 * row for row in range(n_rows)],
         "b": [row % 7 for row in range(n_rows)],
@@ -117,7 +117,7 @@ def test_invalid_table_gives_one_line_and_no_files(folder, table_name):
             ["--dataset", "data.csv", "--method", "adapt-lin", "--allow-missing"],
             "does not accept missing values",
         ),
-        (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),
+        (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),  # of 30
         (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
         (["--link", "wlan"], "unknown link 'wlan'"),
         (["--broker", "mqtt://127.0.0.1:9"], "127.0.0.1:9 cannot be reached"),
@@ -135,14 +135,14 @@ def test_invalid_setting_gives_one_line_and_no_files(folder, arguments, message)
 
 
 def test_only_bundled_data_sets_use_the_fast_search():
-    def list_parameters(**options) -> set[str]:
+    def parameter_names(**options) -> set[str]:
         return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
     search_settings = {"max_bytes", "high_cost_model", "n_stages", "families"}
-    assert list_parameters() == list_parameters(dataset="wine") == search_settings
-    assert list_parameters(dataset="data.csv") == {"max_bytes"}
-    assert list_parameters(allow_missing=True) == {"max_bytes"}
-    assert list_parameters(method="adapt-lin") == set()
+    assert parameter_names() == parameter_names(dataset="wine") == search_settings
+    assert parameter_names(dataset="data.csv") == {"max_bytes"}
+    assert parameter_names(allow_missing=True) == {"max_bytes"}
+    assert parameter_names(method="adapt-lin") == set()
 
 
 def test_command_repeats_the_run_without_the_password():

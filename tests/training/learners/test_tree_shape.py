@@ -1,4 +1,4 @@
-"""Shapes of boosted trees and forests, which validation rows choose in all models."""
+"""Sizes of boosted trees and forests, chosen on validation rows for every kind of model."""
 
 from functools import cache
 
@@ -21,17 +21,20 @@ from tests.support.fit_problems import make_problem
 
 pytestmark = pytest.mark.slow  # many fits
 
+# Most sets have 7000 rows, of which 5600 are fitted on: more than the MAX_SMALL_ROWS of `boosting`,
+# above which the number of leaves is searched.
 
-def draw_sums(n: int = 7000):
-    """Draw noisy sums of six features, in which features do not interact."""
+
+def draw_sums(n_rows: int = 7000):
+    """Draw rows and classes, the signs of noisy sums of six features that do not interact."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, 6)).astype(np.float32)
-    return x, (x.sum(axis=1) + rng.normal(size=n) > 0).astype(np.int64)
+    x = rng.normal(size=(n_rows, 6)).astype(np.float32)
+    return x, (x.sum(axis=1) + rng.normal(size=n_rows) > 0).astype(np.int64)
 
 
-def draw_chessboard(n: int = 12000):
+def draw_chessboard(n_rows: int = 12000):
     """Draw a chessboard of 12 x 12, for which a tree needs a leaf for every square."""
-    x = np.random.default_rng(0).uniform(0, 12, size=(n, 2)).astype(np.float32)
+    x = np.random.default_rng(0).uniform(0, 12, size=(n_rows, 2)).astype(np.float32)
     return x, (np.floor(x).sum(axis=1) % 2).astype(np.int64)
 
 
@@ -45,7 +48,7 @@ def find_shape_of_sums() -> TreeShape:
     return tree_shape(split_rows(draw_sums()), 2, seed=0)
 
 
-def fit_trees(split: ValidationSplit, n_leaves: int):
+def fit_trees_and_rounds(split: ValidationSplit, n_leaves: int):
     """Fit boosted trees with this number of leaves; return them and their rounds."""
     ((rows, unseen_rows),) = split.folds
     return fit_boosting(
@@ -59,7 +62,7 @@ def fit_trees(split: ValidationSplit, n_leaves: int):
     )
 
 
-def count_most_leaves(trees) -> int:
+def count_leaves_of_largest_tree(trees) -> int:
     """Count the leaves of the largest tree."""
     leaves = np.add.reduceat((trees.feature < 0).astype(int), trees.roots)
     return int(leaves.max())
@@ -81,7 +84,7 @@ def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
     unseen_rows = split.folds[0][1]
 
     def compute_loss(n_leaves: int) -> float:
-        trees, _ = fit_trees(split, n_leaves)
+        trees, _ = fit_trees_and_rounds(split, n_leaves)
         margins = trees.margins(split.x[unseen_rows])[:, 0].astype(float)
         # the log loss log(1 + exp(-margin)) of class 1
         return float(np.logaddexp(0, np.where(split.y[unseen_rows] == 1, -margins, margins)).mean())
@@ -103,7 +106,7 @@ def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch)
         "num_leaves": 1023,
         "learning_rate": trained_model.shape.learning_rate,
     }
-    trees, rounds = fit_trees(split, trained_model.shape.n_leaves)
+    trees, rounds = fit_trees_and_rounds(split, trained_model.shape.n_leaves)
     assert trained_model.model.kind == "boosting"
     assert trained_model.model.rounds == rounds
     assert (trained_model.model.trees.margins(split.x) == trees.margins(split.x)).all()
@@ -129,7 +132,7 @@ def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
     # the coarse bins cannot separate 100 stripes
     assert tree_shape(split_rows((x, stripes)), 2, seed=0).n_bins == 255
-    # the leaves of a shape are searched on many rows only
+    # the number of leaves is searched only if there are many rows
     assert (
         tree_shape(split_rows(draw_sums(2000)), 2, seed=0).n_leaves
         == capacity_params(2000, 2)["num_leaves"]
@@ -148,11 +151,14 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
-    assert max(count_most_leaves(stage.model) for stage in stages) <= find_shape_of_sums().n_leaves
+    assert (
+        max(count_leaves_of_largest_tree(stage.model) for stage in stages)
+        <= find_shape_of_sums().n_leaves
+    )
 
 
 @pytest.mark.parametrize(("num_leaves", "expected_leaves"), [(None, 31), (50, 50)])
-def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expected_leaves) -> None:
+def test_adapt_uses_num_leaves_or_the_best_number_of_leaves(num_leaves, expected_leaves) -> None:
     x, y = draw_sums()
     cascade = AdaptGBRT(
         LogisticRegression(),
@@ -162,7 +168,9 @@ def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expec
         n_rounds=20,
         num_leaves=num_leaves,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
-    leaf_counts = {count_most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
+    leaf_counts = {
+        count_leaves_of_largest_tree(stage.model) for chain in cascade.chains_ for stage in chain
+    }
     # 31 is the smallest default on so many rows
     assert max(leaf_counts) == expected_leaves
 
@@ -173,11 +181,11 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     default_model = CEGBClassifier(**settings).fit(x, y)
     model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
     # features do not interact, so small trees are best
-    assert count_most_leaves(default_model.stages_[0].model) <= 4
-    assert count_most_leaves(model_with_setting.stages_[0].model) == 31  # the setting
+    assert count_leaves_of_largest_tree(default_model.stages_[0].model) <= 4
+    assert count_leaves_of_largest_tree(model_with_setting.stages_[0].model) == 31  # the setting
 
 
-def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
+def test_shape_is_not_searched_on_many_rows_with_a_size_limit() -> None:
     large_problem = make_problem(*draw_sums(7000))
     small_problem = make_problem(*draw_sums(1000))
     assert best_shape(large_problem, ("boosting",), has_size_bound=True) is None
@@ -187,10 +195,10 @@ def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
     )
 
 
-def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
+def test_stages_that_never_offload_are_larger_forests() -> None:
     x, y = draw_chessboard(7000)
     tree_counts = []
-    for max_instance_cost in (None, 1.5):  # an offload costs 2, so that the cap excludes it
+    for max_instance_cost in (None, 1.5):  # an offload costs 2, so the cap rules it out
         cascade = StagedCascade(
             LogisticRegression(),
             families=("extra-trees",),
@@ -203,7 +211,7 @@ def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
     assert tree_counts == [{50}, {150}]
 
 
-def test_forests_have_several_shapes_only_without_offloads_and_bound_of_size() -> None:
+def test_forests_have_several_shapes_only_without_offloads_and_size_limit() -> None:
     def list_forest_shapes(n_rows: int, **bounds) -> list[ForestShape | None]:
         families_and_bounds = models_to_try(
             ("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5
