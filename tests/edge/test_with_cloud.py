@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow  # processes and brokers start
 def start_worker(bundle, broker, command) -> Callable[[], subprocess.Popen[str]]:
     def start_process() -> subprocess.Popen[str]:
         worker = command("cloud", bundle.path, "--broker", broker.url)
-        assert worker.line().startswith("ready:"), worker.finish()[2]
+        assert worker.read_line().startswith("ready:"), worker.finish()[2]
         return worker.process
 
     return start_process

@@ -167,7 +167,7 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
     n_messages = 8000  # the worker remembers 4096 responses
     with MosquittoBroker() as broker:
         worker = command("cloud", bundle.path, "--broker", broker.url, "--json")
-        assert json.loads(worker.line())["ready"]
+        assert json.loads(worker.read_line())["ready"]
         flooding_client = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
         messages = [
             message

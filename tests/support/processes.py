@@ -19,7 +19,7 @@ from tests.support.waiting import holds_within
 
 #: Seconds to wait for a process, which may start slowly on a busy machine.
 TIMEOUT_S = 120.0
-#: Seconds for a whole run, below the 300 after which pytest ends a test without its output.
+#: Time limit for a whole run, below the 300 s at which pytest kills a test and loses its output.
 RUN_TIMEOUT_S = 290.0
 
 
@@ -55,7 +55,7 @@ def run_gatewise(
 
 @contextlib.contextmanager
 def replace_standard_input(text: str) -> Iterator[None]:
-    """Replace this process's standard input by a text."""
+    """Replace this process's standard input with `text`, which must fit into a pipe's buffer."""
     read_end, write_end = os.pipe()
     os.write(write_end, text.encode())
     os.close(write_end)
@@ -123,7 +123,7 @@ class Command:
         self.process.stdin.write(text)
         self.process.stdin.flush()
 
-    def line(self) -> str:
+    def read_line(self) -> str:
         """Read the next line of standard output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
@@ -153,7 +153,7 @@ def command() -> Iterator[Callable[..., Command]]:
         started_command.close()
 
 
-def _read_state(pid: int) -> Sequence[str]:
+def _read_state_and_parent(pid: int) -> Sequence[str]:
     """Read the state and the parent id of a process; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:2]
@@ -162,8 +162,8 @@ def _read_state(pid: int) -> Sequence[str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    return bool(_read_state(pid)) and _read_state(pid)[:1] != ["Z"]
+    """Whether a process exists and is not a zombie."""
+    return bool(_read_state_and_parent(pid)) and _read_state_and_parent(pid)[:1] != ["Z"]
 
 
 def find_descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) -> set[int]:
@@ -177,7 +177,7 @@ def find_descendants(pid: int | None = None, *, excluded_pids: Collection[int] =
     for process_folder in Path("/proc").iterdir():
         if (
             process_folder.name.isdigit()
-            and (state_and_parent := _read_state(int(process_folder.name)))
+            and (state_and_parent := _read_state_and_parent(int(process_folder.name)))
             and state_and_parent[0] != "Z"
         ):
             parent_by_pid[int(process_folder.name)] = int(state_and_parent[1])
@@ -208,12 +208,15 @@ def find_descendants_named(text: str, pid: int | None = None) -> list[int]:
     )
 
 
-def all_end_in_time(pids: Collection[int]) -> bool:
-    """Wait for the end of processes; return whether they have ended in time."""
+def wait_for_end(pids: Collection[int]) -> bool:
+    """Wait for the end of processes; return whether they have ended in time.
+
+    A zombie counts as ended, because its command line is empty.
+    """
     return holds_within(lambda: not any(map(read_command_line, pids)), TIMEOUT_S)
 
 
-def interrupt(
+def signal_and_wait(
     command: Command, signal_number: int, is_under_way: Callable[[], object]
 ) -> tuple[int, str, str, set[int]]:
     """Send a signal to a command once `is_under_way`, and wait for the end of its processes.
@@ -231,5 +234,5 @@ def interrupt(
     child_pids.update(find_descendants(pid))
     command.process.send_signal(signal_number)
     status, stdout, stderr = command.finish(TIMEOUT_S)
-    assert all_end_in_time(child_pids)
+    assert wait_for_end(child_pids)
     return status, stdout, stderr, child_pids

@@ -188,7 +188,7 @@ def test_an_enrolled_device_connects_to_the_running_broker(
         server_command = command(
             "broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json"
         )
-        url = f"https://127.0.0.1:{json.loads(server_command.line())['port']}"
+        url = f"https://127.0.0.1:{json.loads(server_command.read_line())['port']}"
         assert main(["broker", "token", "pi-5", "--dir", folder]) == 0
         token = capsys.readouterr().out.strip()
         tls_folder = tmp_path / "tls"

@@ -204,7 +204,7 @@ def test_the_command_line_takes_a_backend(bundle, start_server, mosquitto, conne
         "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--backend-binary",
         "--parallel", 2,
     )  # fmt: skip
-    assert worker.line().startswith("ready: model tiny 1 on")
+    assert worker.read_line().startswith("ready: model tiny 1 on")
     client = connect_caller(mosquitto)
     client.ask(tiny.random_rows(3))
     assert client.response().labels.tolist() == tiny.cloud_answers(tiny.random_rows(3))[0].tolist()

@@ -19,7 +19,7 @@ def test_a_worker_answers_queued_requests_after_sigterm(
     command, slow_bundle, mosquitto, connect_caller, stop_signal
 ):
     worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
-    ready_document = json.loads(worker.line())
+    ready_document = json.loads(worker.read_line())
     assert ready_document == {
         "ready": True,
         "models": ["slow 1"],
@@ -43,7 +43,7 @@ def test_without_json_the_summary_is_text(command, bundle, mosquitto, connect_ca
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
     )
-    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
+    assert worker.read_line() == f"ready: model tiny 1 on {mosquitto.url}"
     client = connect_caller(mosquitto)
     client.ask(tiny.random_rows(2))
     client.response()
@@ -61,7 +61,7 @@ def test_a_worker_on_the_embedded_broker_warns_and_serves(
     command, bundle, embedded_broker, connect_caller
 ):
     worker = command("cloud", bundle, "--broker", embedded_broker.url)
-    assert worker.line().startswith(f"ready: model tiny 1 on {embedded_broker.url}")
+    assert worker.read_line().startswith(f"ready: model tiny 1 on {embedded_broker.url}")
     client = connect_caller(embedded_broker)
     client.ask(tiny.random_rows(1))
     assert client.response().error is None
@@ -96,7 +96,7 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
 )
 def test_the_broker_command_prints_kind_and_url(command, options, kind, n_warnings):
     broker = command("broker", "--port", 0, *options)
-    ready_line = broker.line()
+    ready_line = broker.read_line()
     prefix, url = ready_line.rsplit(" ", 1)
     assert prefix == f"ready: {kind} broker on"
     port = int(url.removeprefix("mqtt://127.0.0.1:"))
@@ -109,7 +109,7 @@ def test_the_broker_command_prints_kind_and_url(command, options, kind, n_warnin
 
 def test_the_broker_command_fails_if_its_broker_dies(command):
     broker = command("broker", "--port", 0, "--json", "--embedded")
-    ready_document = json.loads(broker.line())
+    ready_document = json.loads(broker.read_line())
     assert (ready_document["kind"], ready_document["shared_subscriptions"]) == ("embedded", False)
     # The broker's process is the only child of the command.
     with open(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children") as children:
@@ -127,7 +127,7 @@ def test_settings_come_from_a_file_and_the_broker_from_the_environment(
     settings_file = tmp_path / "worker.toml"
     settings_file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
     worker = command("cloud", bundle, "--settings", settings_file)
-    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
+    assert worker.read_line() == f"ready: model tiny 1 on {mosquitto.url}"
     worker.process.terminate()
     assert worker.finish()[0] == 0
     settings_file.write_text("parts = 3\n")

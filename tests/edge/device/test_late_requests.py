@@ -220,7 +220,7 @@ def test_command_publishes_late_answers_on_the_topic_of_corrections(
     )  # fmt: skip
     edge_command.process.stdin.write(json.dumps(HARD_ROW) + "\n")
     edge_command.process.stdin.flush()
-    answer_line = json.loads(edge_command.line())
+    answer_line = json.loads(edge_command.read_line())
     assert answer_line["route"] == "fallback"
     assert len(answer_line["request"]) == 32  # an id of 16 bytes in hexadecimal digits
     broker.start()

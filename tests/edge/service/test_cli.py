@@ -254,7 +254,7 @@ def test_signal_ends_the_command_properly(
     worker = make_peer()
     edge = start_edge("--broker", broker.url, "--device", "pi-3")
     edge.write(UNSURE_LINE)
-    assert json.loads(edge.line())["route"] == "cloud"
+    assert json.loads(edge.read_line())["route"] == "cloud"
     edge.process.send_signal(signal_number)
     exit_status, output, log = edge.finish()
     assert (exit_status, output) == (expected_status, "")
@@ -266,7 +266,7 @@ def test_signal_ends_the_command_properly(
 def test_command_ends_when_the_reader_of_its_output_ends(start_edge):
     edge = start_edge()
     edge.write(SURE_LINE)
-    edge.line()  # so that the command runs before its output is closed
+    edge.read_line()  # so that the command runs before its output is closed
     edge.process.stdout.close()
     edge.write(SURE_LINE * 3)
     edge.process.stdin.close()
@@ -290,7 +290,7 @@ def test_rows_and_sensors_of_a_python_module_are_answered(bundle, tmp_path, monk
 
 def test_signal_interrupts_a_generator_that_waits(start_edge, tmp_path):
     edge = start_edge("--data", "my_rows:slow")
-    assert json.loads(edge.line())["route"] == "edge"
+    assert json.loads(edge.read_line())["route"] == "edge"
     wait_until((tmp_path / "waiting").exists, "the generator to wait")
     edge.process.send_signal(signal.SIGTERM)
     exit_status, _, log = edge.finish()

@@ -146,7 +146,7 @@ def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, service_ma
     process = command("edge", bundle.path, environment=environment)
     assert not any("STOPPING=1" in lines for lines in service_manager.receive_until("READY=1"))
     process.write("[1,0,0,0,0,0]\n")
-    assert '"edge"' in process.line()
+    assert '"edge"' in process.read_line()
     status = "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
     while status not in service_manager.receive_until("WATCHDOG=1")[-1]:
         pass

@@ -56,7 +56,7 @@ def test_running_process_adopts_a_published_release(
 
     def request_answer() -> dict:
         process.write(ROW)
-        return json.loads(process.line())
+        return json.loads(process.read_line())
 
     assert request_answer()["label"] == "yes"
     wait_until(lambda: ("pi-1", "online small/7") in peer.statuses, "version 7")

@@ -18,8 +18,8 @@ from tests.support.demo_report import check_report
 from tests.support.processes import (
     assert_command_refused,
     find_descendants_named,
-    interrupt,
     run_in_process,
+    signal_and_wait,
 )
 
 
@@ -53,7 +53,7 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    status, output, error_output, children = interrupt(
+    status, output, error_output, children = signal_and_wait(
         demo,
         signal.SIGINT,
         lambda: bool(find_descendants_named("gatewise edge", demo.process.pid)),

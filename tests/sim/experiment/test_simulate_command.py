@@ -10,7 +10,12 @@ import pytest
 from gatewise import cli
 from gatewise_export.bundle.repacking import repack
 from gatewise_sim.report.output import SIMULATION
-from tests.support.processes import find_descendants_named, interrupt, run_gatewise, run_in_process
+from tests.support.processes import (
+    find_descendants_named,
+    run_gatewise,
+    run_in_process,
+    signal_and_wait,
+)
 
 pytestmark = pytest.mark.slow  # starts processes
 
@@ -118,7 +123,7 @@ def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_nu
     options += ("--workload", "poisson:2/s", "--out", out_folder)
     simulation = command(*SIMULATE, *options, folder=folder)
     # the signal comes as soon as the run has started processes of its own
-    exit_status, output, error_output, children = interrupt(
+    exit_status, output, error_output, children = signal_and_wait(
         simulation,
         signal_number,
         lambda: bool(find_descendants_named("gatewise", simulation.process.pid)),

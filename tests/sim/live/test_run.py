@@ -19,7 +19,7 @@ from tests.sim.live.runs import (
     run_live_fleet,
     run_virtual,
 )
-from tests.support.processes import all_end_in_time, find_descendants, find_descendants_named
+from tests.support.processes import find_descendants, find_descendants_named, wait_for_end
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +159,7 @@ def test_killed_run_leaves_no_process_and_no_file(digits, tmp_path, signal_numbe
         signal.SIGINT: -signal_number,
     }
     assert simulation.returncode == expected_status[signal_number], error_output
-    assert all_end_in_time(children)
+    assert wait_for_end(children)
     if signal_number != signal.SIGKILL:  # after which nothing can delete the files
         assert list(scratch.iterdir()) == []
 
