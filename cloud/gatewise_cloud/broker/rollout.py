@@ -1,8 +1,8 @@
 """Rollout of a release in steps, which withdraws the release when devices report failures.
 
-A step ends when there is evidence, which means that enough of the devices with the offer run the
-release and that it exceeds no limit. A silent device gives no evidence. If it ran the release
-before, its silence counts as a failure.
+A step ends once there is evidence, which means that enough of the devices that were offered the
+release run it, and that no limit is exceeded. A silent device gives no evidence. If it ran the
+release before, its silence counts as a failure.
 
 With a limit on a comparison (:mod:`.comparison`), half of the devices get the release only after
 there is enough information to detect an excess. If the information stops growing first, the
@@ -37,15 +37,15 @@ from gatewise_export.repository.repository import Repository, StaleVersionError
 
 #: Number of reports on a step without evidence after which the release is withdrawn.
 _MAX_REPORTS_WITHOUT_EVIDENCE: Final = 10
-#: A comparison ends unless it is expected to be decided within this many further reports. The
-#: estimate from few reports is uncertain, so the limit is larger for the first _N_EARLY_REPORTS.
+#: A comparison is given up if its decision is expected to take more than this many further reports.
+#: The estimate from few reports is uncertain, so the limit of the first _N_EARLY_REPORTS is larger.
 _MAX_EXPECTED_REPORTS: Final = 400
 _MAX_EXPECTED_REPORTS_EARLY: Final = 4000
 _N_EARLY_REPORTS: Final = 30
 #: Largest number of reports of a comparison.
 _MAX_COMPARISON_REPORTS: Final = 200
-#: Largest share of the devices until a comparison ends, just below a half: equal groups show a
-#: difference soonest. Until the last step, a tenth of the devices stay on the old release.
+#: Share of the devices at which a comparison waits, just below a half, because groups of equal size
+#: show a difference soonest. Until the last step, a tenth of the devices stay on the old release.
 _COMPARISON_SHARE: Final = 0.45
 _HOLDOUT_SHARE: Final = 0.9
 #: Smallest number of failures for which a release is withdrawn, because one or two devices may fail
@@ -73,9 +73,9 @@ class AbortLimits(Settings, frozen=True):
 
     `worse_by` limits the excess of the release's share of errors, fallbacks or disagreement over
     the share with other versions. A metric is compared once three devices with the release and
-    three others report it. A release that keeps the limit is withdrawn with probability
-    :data:`.ALPHA` at most. An undecided comparison stops the rollout below half of the devices,
-    unless `accept_undecided`.
+    three others report it. A release that keeps the limit is withdrawn with a probability of at
+    most :data:`.ALPHA`. An undecided comparison stops the rollout below half of the devices, unless
+    `accept_undecided`.
     """
 
     failed: Annotated[
@@ -120,7 +120,9 @@ class AbortLimits(Settings, frozen=True):
                     f"with other versions report it, but {MIN_DEVICES} of each are needed"
                     + (" (gatewise edge --audit)" if status_word == "audited" else "")
                 )
-        for metric, fraction in self.information_fractions(report, is_before_half=True).items():
+        for metric, fraction in self.information_fractions(
+            report, is_last_step_before_half=True
+        ).items():
             if metric not in reasons:
                 reasons[metric] = (
                     f"devices differ too much, or answered too few instances, to detect "
@@ -141,7 +143,7 @@ class AbortLimits(Settings, frozen=True):
         }
 
     def information_fractions(
-        self, report: RolloutReport, *, is_before_half: bool
+        self, report: RolloutReport, *, is_last_step_before_half: bool
     ) -> dict[str, float]:
         """Compute the share of the needed information for each comparison that has not ended.
 
@@ -151,7 +153,7 @@ class AbortLimits(Settings, frozen=True):
         """
         fractions: dict[str, float] = {}
         if self.worse_by is None or (
-            len(report.running_devices) < MIN_DEVICES and not is_before_half
+            len(report.running_devices) < MIN_DEVICES and not is_last_step_before_half
         ):
             return fractions
         for metric in METRICS:
@@ -160,7 +162,7 @@ class AbortLimits(Settings, frozen=True):
                 continue
             if comparison.release.n_devices < MIN_DEVICES:
                 fractions[metric] = 0.0
-            elif is_before_half:
+            elif is_last_step_before_half:
                 fractions[metric] = comparison.information_fraction
             else:
                 fractions[metric] = (max(self.worse_by, EFFECT) / comparison.standard_error) ** 2
@@ -177,6 +179,7 @@ class AbortLimits(Settings, frozen=True):
         if self.worse_by is not None:
             for metric in METRICS:
                 comparison = report.comparison(metric)
+                # the evidence is an e-value, with a Bonferroni correction for the metrics
                 if comparison.evidence(self.worse_by) >= len(METRICS) / ALPHA:
                     return (
                         f"{metric} {100 * comparison.release.share:.1f} %, "
@@ -192,9 +195,9 @@ class RolloutEnd(NamedTuple):
     Attributes
     ----------
     offer : OfferedRelease
-        Present offer of the release.
+        Current offer of the release.
     report : RolloutReport
-        The last report.
+        Latest report.
     abort_reason : str or None
         Reason why the release did not reach its last share.
     outcome : str
@@ -267,12 +270,20 @@ def roll_out(
         is_offered = True
         announce(offer)
         # an undecided comparison ends the rollout before half of the devices get the release
-        is_before_half = share < 0.5 and bool(remaining_shares) and remaining_shares[0] >= 0.5
-        withdrawal_reason = watcher.watch_step(offer, is_before_half=is_before_half)
+        is_last_step_before_half = (
+            share < 0.5 and bool(remaining_shares) and remaining_shares[0] >= 0.5
+        )
+        withdrawal_reason = watcher.watch_step(
+            offer, is_last_step_before_half=is_last_step_before_half
+        )
         if watcher.has_evidence and withdrawal_reason is None:
-            if is_before_half and watcher.undecided_metrics and share < _COMPARISON_SHARE:
+            if is_last_step_before_half and watcher.undecided_metrics and share < _COMPARISON_SHARE:
                 remaining_shares.appendleft(_COMPARISON_SHARE)
-            elif is_before_half and watcher.undecided_metrics and not limits.accept_undecided:
+            elif (
+                is_last_step_before_half
+                and watcher.undecided_metrics
+                and not limits.accept_undecided
+            ):
                 undecided_reasons = limits.undecided_reasons(watcher.latest_report)
                 end_reason = "; ".join(
                     f"{metric}: {undecided_reasons[metric]}"
@@ -301,7 +312,7 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     last share of 1. Raises InputError if the shares do not rise within (0, 1].
     """
     step_shares = list(shares)
-    if step_shares != sorted(set(step_shares)):
+    if not step_shares or step_shares != sorted(set(step_shares)):
         raise InputError("the shares of a rollout must rise, such as 5%,25%,100%")
     for share in step_shares:
         check_rollout(share)
@@ -340,11 +351,13 @@ class _StepWatcher:
         self.undecided_metrics: Set[str] = frozenset()
         self.n_reports = 0
 
-    def watch_step(self, offer: OfferedRelease, *, is_before_half: bool) -> str | None:
+    def watch_step(self, offer: OfferedRelease, *, is_last_step_before_half: bool) -> str | None:
         """Read reports until a step ends; return the reason to withdraw the release, or None."""
         fraction_histories: dict[str, list[float]] = {metric: [] for metric in METRICS}
         # compare longer where an undecided comparison ends the rollout
-        is_last_chance = is_before_half and offer.rollout >= _COMPARISON_SHARE * FULL_ROLLOUT
+        is_last_chance = (
+            is_last_step_before_half and offer.rollout >= _COMPARISON_SHARE * FULL_ROLLOUT
+        )
         min_reports = _N_EARLY_REPORTS if is_last_chance else _MAX_REPORTS_WITHOUT_EVIDENCE
         self.n_reports = 0
         n_without_evidence = 0
@@ -372,7 +385,7 @@ class _StepWatcher:
                 continue
             # read further reports while a comparison may still end
             fractions = self._limits.information_fractions(
-                latest_report, is_before_half=is_before_half
+                latest_report, is_last_step_before_half=is_last_step_before_half
             )
             self.undecided_metrics = frozenset(fractions)
             for metric, fraction in fractions.items():

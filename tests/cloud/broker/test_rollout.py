@@ -262,6 +262,8 @@ def test_an_abort_withdraws_only_its_own_release(repository, tmp_path):
 def test_invalid_shares_and_limits_are_refused(repository):
     with pytest.raises(InputError, match="must rise"):
         roll_out_shares(repository, (0.5, 0.1), lambda _: RolloutReport())
+    with pytest.raises(InputError, match="must rise"):
+        roll_out_shares(repository, (), lambda _: RolloutReport())
     with pytest.raises(InputError, match="a rollout of 100"):  # 100 instead of 100%
         roll_out_shares(repository, (0.3, 100.0), lambda _: RolloutReport())
     assert [offer.rollout for offer in repository.offers()] == [FULL_ROLLOUT, 0]
