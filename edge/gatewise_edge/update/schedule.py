@@ -8,12 +8,12 @@ from typing import Final
 
 from gatewise_edge.update.settings import UpdateSettings
 
-#: Mean seconds until a failed check is repeated. Each further failure doubles them, up to the
-#: maximum. A short fault of the network thus delays an update little, and a device notices within
-#: minutes that a server works again.
+#: Mean pause (s) before a failed check is repeated. It doubles with each further failure, up to the
+#: maximum. A short network fault thus barely delays an update, and a device notices within minutes
+#: that a server works again.
 _FIRST_PAUSE_SECONDS: Final = 2.0
 _MAX_PAUSE_SECONDS: Final = 300.0
-#: Largest number of times that a pause is doubled. The bound keeps it a finite number.
+#: Largest number of times that a pause is doubled. Without it, 2.0 ** n_failures could overflow.
 _MAX_DOUBLINGS: Final = 30
 
 
@@ -21,7 +21,8 @@ class CheckSchedule:
     """The time of the next check, `next_at`, in seconds on `clock`.
 
     Every time is drawn at random, so that the devices of a fleet do not check all at once.
-    `n_failures` is the number of checks that failed in a row.
+    `n_failures` is the number of checks that failed in a row. The caller sets it to 0 after a
+    success.
     """
 
     def __init__(self, settings: UpdateSettings, clock: Callable[[], float]) -> None:
@@ -38,9 +39,9 @@ class CheckSchedule:
 
     def plan_announced_check(self) -> None:
         """Plan a check after an announcement."""
-        announced_at = self._clock() + random.uniform(0.0, self._settings.announcement_spread)
+        drawn_at = self._clock() + random.uniform(0.0, self._settings.announcement_spread)
         earliest_at = self._last_at + self._settings.min_interval
-        self.next_at = min(self.next_at, max(announced_at, earliest_at))
+        self.next_at = min(self.next_at, max(drawn_at, earliest_at))
 
     def plan_retry(self) -> None:
         """Plan a check after a failure."""

@@ -39,9 +39,9 @@ class Trial:
         self._clock = clock
         self._lock = threading.Lock()
         #: Whether each of the latest answers of the previous release was bad.
-        self._previous_are_bad: deque[bool] = deque(maxlen=_MAX_PREVIOUS_ANSWERS)
+        self._previous_bad_flags: deque[bool] = deque(maxlen=_MAX_PREVIOUS_ANSWERS)
         self._began_at = 0.0
-        self._seconds_before = 0.0
+        self._seconds_of_earlier_starts = 0.0
         self.deadline_ms = float("inf")
         self.is_running = False
         self.n_good = 0
@@ -63,11 +63,12 @@ class Trial:
         with self._lock:
             if previous_counts is not None:
                 n_bad_before, n_answers = previous_counts
-                self._previous_are_bad.clear()
-                self._previous_are_bad.extend(i < n_bad_before for i in range(n_answers))
+                self._previous_bad_flags.clear()
+                # the order is not saved; the bad answers are taken as the oldest
+                self._previous_bad_flags.extend(i < n_bad_before for i in range(n_answers))
             self.is_running = True
             self._began_at = self._clock()
-            self._seconds_before = trial_seconds
+            self._seconds_of_earlier_starts = trial_seconds
             self.n_good = n_good
             self.n_bad = n_bad
 
@@ -78,14 +79,16 @@ class Trial:
 
     @property
     def previous_counts(self) -> tuple[int, int]:
-        """Numbers of bad answers and of all answers, among the previous release's latest."""
+        """Numbers of bad and of all answers among the latest of the previous release."""
         with self._lock:
-            return sum(self._previous_are_bad), len(self._previous_are_bad)
+            return sum(self._previous_bad_flags), len(self._previous_bad_flags)
 
     @property
     def seconds(self) -> float:
-        """Running time so far."""
-        return self._seconds_before + (self._clock() - self._began_at if self.is_running else 0.0)
+        """Running time (s) so far; after :meth:`end`, the time of earlier starts only."""
+        return self._seconds_of_earlier_starts + (
+            self._clock() - self._began_at if self.is_running else 0.0
+        )
 
     @property
     def counts(self) -> dict[str, float]:
@@ -104,7 +107,7 @@ class Trial:
         with self._lock:
             is_bad = not isinstance(outcome, Answer) or outcome.latency_ms > self.deadline_ms
             if not self.is_running:
-                self._previous_are_bad.append(is_bad)
+                self._previous_bad_flags.append(is_bad)
                 return False
             if isinstance(outcome, Answer):
                 # The previous release may still answer an instance that began before the trial.
@@ -118,10 +121,11 @@ class Trial:
     @property
     def verdict(self) -> Literal["passed", "failed"] | None:
         """Outcome of the trial; None before it is decided, and after :meth:`end`."""
+        # no lock, because observe() calls this while it holds the lock
         if not self.is_running:
             return None
         n_answers = self.n_good + self.n_bad
-        previous_bad_share = sum(self._previous_are_bad) / max(1, len(self._previous_are_bad))
+        previous_bad_share = sum(self._previous_bad_flags) / max(1, len(self._previous_bad_flags))
         tolerated_bad_share = max(_TOLERATED_BAD_SHARE, _TOLERATED_RATIO * previous_bad_share)
         if self.n_bad >= _MIN_BAD_ANSWERS and self.n_bad > tolerated_bad_share * n_answers:
             return "failed"

@@ -47,7 +47,7 @@ def begin_trial(min_answers=20, min_seconds=30.0, deadline_ms=100.0, **counts):
 
 
 def test_trial_passes_after_enough_answers_and_enough_time():
-    trial, clock = begin_trial()  # it needs 20 answers and 30 s, of which 1 s is over
+    trial, clock = begin_trial()  # it needs 20 answers and 30 s, of which 1 s has passed
     assert verdict_after(trial, n_good=20) is None
     clock.now += 28.9
     assert trial.verdict is None
@@ -55,7 +55,7 @@ def test_trial_passes_after_enough_answers_and_enough_time():
     assert trial.verdict == "passed"
     trial.end()
     assert trial.verdict is None
-    trial, _ = begin_trial(min_seconds=1.0)  # exactly the time that is over
+    trial, _ = begin_trial(min_seconds=1.0)  # exactly the time that has passed
     assert verdict_after(trial, n_good=20) == "passed"
     trial, _ = begin_trial(min_seconds=0.0)
     assert verdict_after(trial, n_good=19) is None
@@ -125,27 +125,27 @@ def test_trial_continues_with_the_counts_of_an_earlier_start():
 def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(
     run_device, fleet, clock
 ):
-    """Once, an answer that was late by 312 ms rolled back a good release."""
-    device = run_device(clock=clock)
+    """Regression: an answer 312 ms late used to roll back a good release."""
+    updated_device = run_device(clock=clock)
     for _ in range(50):  # far more than the three bad answers that fail a trial
-        device.updater.observe(SensorError("a", "dead"))
+        updated_device.updater.observe(SensorError("a", "dead"))
     fleet.publish("8")
-    device.wait_for_version("8")
-    answer = device.device.answer(SURE_ROW)
+    updated_device.wait_for_version("8")
+    answer = updated_device.device.answer(SURE_ROW)
     clock.now += 10.0  # so that the late answer, whose deadline was 5 s, began within the trial
-    device.updater.observe(msgspec.structs.replace(answer, latency_ms=5312.0))
+    updated_device.updater.observe(msgspec.structs.replace(answer, latency_ms=5312.0))
     for _ in range(50):
-        device.updater.observe(SensorError("a", "dead"))
-    device.pass_trial()
-    assert device.version == "8"
-    device.wait_for_count("passed")
+        updated_device.updater.observe(SensorError("a", "dead"))
+    updated_device.pass_trial()
+    assert updated_device.version == "8"
+    updated_device.wait_for_count("passed")
 
 
 @pytest.mark.parametrize("error", [InputError("no row"), SensorError("a", "dead"), ValueError()])
 def test_version_with_only_errors_is_rolled_back(
     device_on_trial, error, run_device, server, caplog
 ):
-    """Errors of any class count; once, 3,861 of 3,861 rows were errors without a verdict."""
+    """Regression: a release on which all 3,861 rows failed once got no verdict."""
     for _ in range(N_FAILING_ERRORS):
         device_on_trial.updater.observe(error)
     wait_until(lambda: device_on_trial.version == "7", "the rollback", TIMEOUT_S)
@@ -165,11 +165,11 @@ def test_status_names_the_release_that_failed(run_device, fleet):
     link.watch = lambda topic, handle: None
     link.set_status = statuses.append
     offer = fleet.publish("8")
-    device = run_device(link=link)
-    device.wait_for_version("8")
-    device.fail_trial()
+    updated_device = run_device(link=link)
+    updated_device.wait_for_version("8")
+    updated_device.fail_trial()
     assert statuses == ["small/7", "small/8 trial", f"small/7 refused {offer.digest[:12]}"]
-    device.close()
+    updated_device.close()
     run_device(link=link)
     assert statuses[-1] == statuses[-2]
 
@@ -180,68 +180,68 @@ def test_status_says_when_a_trial_has_ended(run_device, fleet):
     link.watch = lambda topic, handle: None
     link.set_status = statuses.append
     fleet.publish("8")
-    device = run_device(link=link)
-    device.wait_for_version("8")
-    device.pass_trial()
-    device.wait_for_count("passed")
+    updated_device = run_device(link=link)
+    updated_device.wait_for_version("8")
+    updated_device.pass_trial()
+    updated_device.wait_for_count("passed")
     assert statuses[1] == "small/8 trial"
     assert statuses[-1].startswith("small/8 seen=")
     assert "trial" not in statuses[-1]
 
 
 def test_trial_continues_over_short_runs(run_device, device_on_trial):
-    """Once, a device with 6 answers per run never ended its trial."""
-    device = device_on_trial  # it needs 20 answers
+    """Regression: a device with 6 answers per run never ended its trial."""
+    updated_device = device_on_trial  # it needs 20 answers
     for _ in range(6):
         for _ in range(6):
-            device.device.answer(SURE_ROW)
-        device.close()
-        device = run_device(trial_answers=20)
-        assert device.version == "8"
-        if not device.store.state.is_on_trial:
+            updated_device.device.answer(SURE_ROW)
+        updated_device.close()
+        updated_device = run_device(trial_answers=20)
+        assert updated_device.version == "8"
+        if not updated_device.store.state.is_on_trial:
             break
-    wait_until(lambda: not device.store.state.is_on_trial, "the trial", TIMEOUT_S)
-    assert device.store.state.proved
+    wait_until(lambda: not updated_device.store.state.is_on_trial, "the trial", TIMEOUT_S)
+    assert updated_device.store.state.proved
 
 
 def test_restart_keeps_the_counts_of_the_previous_release(run_device, fleet, clock):
-    """Once, a device with 40 % late answers refused each release after a restart."""
-    options = {"trial_answers": 20, "clock": clock}
-    device = run_device(**options)
-    answer = device.device.answer(SURE_ROW)
+    """Regression: a device with 40 % late answers refused each release after a restart."""
+    run_options = {"trial_answers": 20, "clock": clock}
+    updated_device = run_device(**run_options)
+    answer = updated_device.device.answer(SURE_ROW)
 
     def observe_answers(n_answers):
         """Observe answers of which two in five are late."""
         for i in range(n_answers):
             clock.now += 10.0  # so that each late answer began within the trial
             latency_ms = 5001.0 if i % 5 < 2 else 1.0  # the deadline is 5000 ms
-            device.updater.observe(msgspec.structs.replace(answer, latency_ms=latency_ms))
+            updated_device.updater.observe(msgspec.structs.replace(answer, latency_ms=latency_ms))
 
     observe_answers(100)
     fleet.publish("8")
-    device.wait_for_version("8")
+    updated_device.wait_for_version("8")
     observe_answers(10)
-    device.close()
-    device = run_device(**options)
+    updated_device.close()
+    updated_device = run_device(**run_options)
     observe_answers(25)
-    device.wait_for_count("passed")
-    assert device.version == "8"
-    assert device.store.state.refused == ()
+    updated_device.wait_for_count("passed")
+    assert updated_device.version == "8"
+    assert updated_device.store.state.refused == ()
 
 
 def test_time_without_running_does_not_count(run_device, fleet, clock):
     fleet.publish("8")
-    options = {"trial_answers": 1, "trial_seconds": 30.0, "clock": clock}
-    device = run_device(**options)
-    device.wait_for_version("8")
-    device.device.answer(SURE_ROW)
+    run_options = {"trial_answers": 1, "trial_seconds": 30.0, "clock": clock}
+    updated_device = run_device(**run_options)
+    updated_device.wait_for_version("8")
+    updated_device.device.answer(SURE_ROW)
     clock.now += 29.0  # of the 30 s of a trial
-    device.updater.observe(device.device.answer(SURE_ROW))
-    assert device.store.state.is_on_trial
-    device.close()
-    assert 29.0 <= device.store.state.trial_seconds < 30.0
+    updated_device.updater.observe(updated_device.device.answer(SURE_ROW))
+    assert updated_device.store.state.is_on_trial
+    updated_device.close()
+    assert 29.0 <= updated_device.store.state.trial_seconds < 30.0
     clock.now += 1e6  # the device is off
-    restarted_device = run_device(**options)
+    restarted_device = run_device(**run_options)
     restarted_device.device.answer(SURE_ROW)
     assert restarted_device.store.state.is_on_trial
     clock.now += 2.0
@@ -251,19 +251,21 @@ def test_time_without_running_does_not_count(run_device, fleet, clock):
 def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
     run_device, device_on_trial, monkeypatch
 ):
-    """Once, a broker that was down at boot used up three starts in ten seconds."""
+    """Regression: a broker that was down at boot used up three starts in ten seconds."""
     monkeypatch.setattr("gatewise_edge.update.updater._SAVE_SECONDS", 0.2)
-    device = device_on_trial
-    device.updater.close()  # its thread would lock the new store
+    updated_device = device_on_trial
+    updated_device.updater.close()  # its thread would lock the new store
     # The sixth start without an answer puts the release off. Each start is killed, so that nothing
     # is closed.
     for _ in range(6):
-        device.store = type(device.store)(device.store.folder, first_pause_s=0.2)
-        paths = device.store.start()
+        updated_device.store = type(updated_device.store)(
+            updated_device.store.folder, first_pause_s=0.2
+        )
+        paths = updated_device.store.start()
     assert paths == []
-    assert device.store.state.n_postponements == 1
-    device.updater.store = device.store
-    device.close()
+    assert updated_device.store.state.n_postponements == 1
+    updated_device.updater.store = updated_device.store
+    updated_device.close()
     restarted_device = run_device(first_pause_s=0.2)
     assert restarted_device.version == "7"
 
@@ -277,14 +279,14 @@ def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
 
 
 def test_updater_continues_after_thousands_of_failures(run_device, fleet, server):
-    """Once, the doubled pause became too large a number, which ended the thread."""
+    """Regression: doubling the pause overflowed, which ended the thread."""
     server.handlers[""] = lambda handler: handler.send_error(500)
-    device = run_device(urls=[server.url])
-    device.updater._schedule.n_failures = 5000  # 2.0 ** 5000 is larger than any float
-    device.wait_for_check()
+    updated_device = run_device(urls=[server.url])
+    updated_device.updater._schedule.n_failures = 5000  # 2.0 ** 5000 is larger than any float
+    updated_device.wait_for_check()
     server.handlers.clear()
     fleet.publish("8")
-    device.wait_for_version("8")
+    updated_device.wait_for_version("8")
 
 
 def test_answers_while_another_release_is_refused_do_not_count_for_the_previous_one(
