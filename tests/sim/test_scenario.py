@@ -22,7 +22,7 @@ def test_settings_are_parsed():
     assert scenario.seconds == 7200
     assert scenario.arrival_process.mean_rate == 0.1
     assert scenario.link_profile is PROFILES["wifi"]
-    assert scenario.outages.faults() == [("cloud", 3600, 4200, 1), ("link", 5, 6, 1)]
+    assert scenario.outages.spans_within_run() == [("cloud", 3600, 4200, 1), ("link", 5, 6, 1)]
     # By default a virtual run lasts an hour, and a live run, which takes real time, a minute.
     assert Scenario().seconds == 3600
     assert Scenario(engine="live").seconds == 60

@@ -355,7 +355,7 @@ class PolicyFigures:
     def _make_timeline(self) -> tuple[TimelineBin, ...]:
         """Make bins of equal length, split further by the edges of outages."""
         edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
-        for _, begin, end, _ in self.scenario.outages.faults():
+        for _, begin, end, _ in self.scenario.outages.spans_within_run():
             edges.update(
                 np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_OUTAGE).tolist()
             )

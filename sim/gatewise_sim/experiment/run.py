@@ -229,7 +229,7 @@ def _make_report(
         "frontier": frontier_points(experiment.bundle),
         "faults": tuple(
             FaultSpan(what=component, begin=begin, end=end, count=count)
-            for component, begin, end, count in scenario.outages.faults()
+            for component, begin, end, count in scenario.outages.spans_within_run()
         ),
         "energy": EnergyUse(
             radio=scenario.link_profile.radio.name, battery_wh=experiment.energy.battery_wh

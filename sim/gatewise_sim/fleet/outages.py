@@ -3,7 +3,7 @@
 A window is written ``COMPONENT:FROM-TO``. Times of day define an outage on every simulated day.
 Times with a ``+`` count from the start of the run, and define one outage::
 
-    cloud:12:00-12:10            the cloud (or link, broker), for ten minutes after every noon
+    cloud:12:00-12:10            the cloud (or link, broker), for ten minutes from noon every day
     link:+30s-+35s               the link, once, for five seconds
     workers:2:+1min-+90s         two of the workers, once, for half a minute
 """
@@ -20,8 +20,8 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
 COMPONENTS: Final = ("cloud", "link", "broker", "workers")
-#: Seconds after the run for which the schedule is computed, because the last answers and
-#: connections may wait for the end of an outage.
+#: Time (s) by which the schedule extends beyond the run, because the last answers and connections
+#: may have to wait for the end of an outage.
 _MARGIN_SECONDS: Final = 2 * DAY
 
 
@@ -147,8 +147,9 @@ class Outages:
     def recovery_time(self, component: str, now: float) -> float | None:
         """Get the time (s) at which a component that is down at `now` (s) recovers.
 
-        It is None if the component is up, and infinity if it never recovers. Adjacent and
-        overlapping windows count as one. ``workers`` recover when no worker is down.
+        It is None if the component is up, and infinity if it does not recover within two days after
+        the run. Adjacent and overlapping windows count as one. ``workers`` recover when no worker
+        is down.
         """
         spans = self._merged_spans[component]
         span_index = bisect_right(spans, now, key=lambda span: span[0]) - 1
@@ -170,7 +171,7 @@ class Outages:
         times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
         return sorted(time for time in times if time < self.run_seconds)
 
-    def faults(self) -> list[tuple[str, float, float, int]]:
+    def spans_within_run(self) -> list[tuple[str, float, float, int]]:
         """List the sorted outages within the run: component, begin, end (s), number of workers."""
         return sorted(
             (component, begin, min(end, self.run_seconds), n_workers)
@@ -179,7 +180,7 @@ class Outages:
         )
 
     def components_outside_run(self) -> list[str]:
-        """List the components of the windows that do not begin within the run."""
+        """List the component of each window that lies outside the run."""
         return [
             window.component
             for window in self.windows

@@ -123,7 +123,7 @@ class Deployment:
         self._unavailable_workers: set[int] = set()
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
-        link_fails = any(component == "link" for component, *_ in self._outages.faults())
+        link_fails = any(component == "link" for component, *_ in self._outages.spans_within_run())
         if scenario.link_profile.delays_messages or link_fails:
             outages = self._outages if link_fails else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)

@@ -27,6 +27,7 @@ def report(
 
       gatewise report wifi/report.json 4g/report.json
     """
+    # imported here, so that other commands start fast
     from gatewise_sim.report.side_by_side import comparison_table, read_report
     from gatewise_sim.report.tables import print_report, print_table
 
