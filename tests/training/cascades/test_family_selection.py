@@ -29,7 +29,7 @@ def make_selection(n, *, families=FAMILIES, probe_step=3, bounds=None):
 @pytest.mark.slow
 def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkeypatch) -> None:
     # keep all families
-    monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))
+    monkeypatch.setattr(family_selection, "MAX_UNCERTAIN_REGRET_RATIO", np.inf)
     sparse_selection, reports = make_selection(1200, probe_step=3)
     full_selection, reports_of_all_probes = make_selection(1200, probe_step=1)
     stages_of_sparse_probes, stages_of_all_probes = (

@@ -1,15 +1,17 @@
 """Growth of Adapt-GBRT's trees: the margins of f1 and the gate g in one booster.
 
-The first outputs are the margins of f1, and the last output is g. A feature is therefore charged
-once, when a tree of either first uses it. With the offload probabilities q of the q-step, the loss
-of the M-step is ``(1 - q) loss(f1, y) + cross-entropy(q, sigmoid(g))``. Its derivatives are ::
+f1 is the low-cost model and f0 the high-cost model, and the gate g decides which rows go to f0. The
+first outputs of the booster are the margins of f1, and the last output is g. A feature is therefore
+charged once, when a tree of either first uses it. With the offload probabilities q of the q-step,
+the loss of the M-step is ``(1 - q) loss(f1, y) + cross-entropy(q, sigmoid(g))``. Its derivatives
+are ::
 
     f1:  gradient (1 - q)(p - y),    hessian (1 - q) p (1 - p)
     g:   gradient sigmoid(g) - q,    hessian sigmoid(g) (1 - sigmoid(g))
 
-The booster is LightGBM. Up to 5,000 rows, most of the time of its rounds is overhead. There a
-compiled booster of this package (:mod:`gatewise_training.learners.gated_rounds`) is about five
-times as fast.
+The booster is LightGBM. On up to 5,000 rows LightGBM spends most of its time on overhead, so a
+compiled booster of this package (:mod:`gatewise_training.learners.gated_rounds`) is used, which is
+about five times as fast.
 """
 
 from __future__ import annotations
@@ -48,8 +50,8 @@ from gatewise_training.learners.losses import (
 Array = NDArray[np.float64]
 
 FEW_ROWS = 1000
-"""Largest number of rows on which trees have FEW_LEAVES. Larger trees overfit few rows so far that
-their margins say nothing about errors."""
+"""Largest number of rows on which trees have FEW_LEAVES. Larger trees overfit few rows so badly
+that their margins say nothing about errors."""
 
 FEW_LEAVES = 8
 """Number of leaves of a tree on few rows."""
@@ -64,22 +66,27 @@ def grow_gated_trees(
     warm_up: int = 0,
     seed: int,
 ) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate, which does not change during `warm_up`.
+    """Grow f1 and, unless `p_full` is None, a gate.
+
+    `p_full` bounds the mean offload probability. At 0 the gate exists, but never changes. At a
+    positive value it changes in the rounds after `warm_up`.
 
     For n rows, the term ``gamma * cost`` next to a mean loss is a LightGBM penalty of ``2 n
     gamma``, because the gain of LightGBM has no factor 1/2.
     """
     mean_price = max(sample.costs.total / sample.costs.n_features, 1e-12)
+    # costs count in mean prices, so that a gamma means the same whatever the unit of cost
     strength = 2.0 * len(sample.x) * gamma / mean_price
-    few_rows_setting = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
+    few_rows_settings = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
     tree_shape = sample.tree_shape
     settings = tree_settings(
         growth,
         len(sample.x),
         sample.n_classes,
         best_leaves=None if tree_shape is None else tree_shape.n_leaves,
-        **few_rows_setting,
+        **few_rows_settings,
     )
+    # if the gate never changes, all rounds are warm-up
     rounds = warm_up if p_full else growth.n_rounds, growth.n_rounds
     prices = FirstUsePrices(sample.costs, strength)
     if len(sample.x) > MAX_SMALL_ROWS:
@@ -122,9 +129,9 @@ def _grow_by_lightgbm(
     has_splits = has_varying_column(sample.x)
     # the gate may not offload during the warm-up
     warm_up, n_all_rounds = rounds
-    for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, n_all_rounds - warm_up)):
+    for phase_p_full, n_rounds in ((0.0, warm_up), (p_full or 0.0, n_all_rounds - warm_up)):
         derivatives = partial(
-            _compute_derivatives, sample, target, base_margins, p_full_of_rounds, newton
+            _compute_derivatives, sample, target, base_margins, phase_p_full, newton
         )
         for _ in range(n_rounds if has_splits else 0):
             is_finished = booster.update(fobj=objective_of(derivatives))

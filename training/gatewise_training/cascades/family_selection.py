@@ -3,8 +3,9 @@
 All families are tried only on some sets, the probes. A set between two probes tries the families
 that were selected on these two, because the best family rarely changes between them. A cheap probe
 and the costliest probe come first. A family that is far worse on both is not tried on the other
-probes. On more than 5,000 rows, only a family that is best on one of both is tried again. If there
-are many rows, families are compared on a sample, and the selected families are fitted on all rows.
+probes. On more than 5,000 rows, only the families that are best on either of them are tried again.
+If there are many rows, families are compared on a sample, and the selected families are fitted on
+all rows.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, TreeShape, models_to_try
 from gatewise_training.operating_points.packed_size import packed_bytes
 
-MAX_REGRET_RATIOS = 1.15, 1.0
-"""Ratio to the smallest regret above which a family is dropped. The first holds for few rows, where
-regrets are uncertain, and the second for more than 5,000 rows."""
+MAX_UNCERTAIN_REGRET_RATIO = 1.15
+"""Ratio to the smallest regret above which a family is dropped on few rows, where regrets are
+uncertain."""
+
+MAX_PRECISE_REGRET_RATIO = 1.0
+"""The same ratio on more than 5,000 rows: only the best family stays."""
 
 TRIAL_ROWS = 20_000
-"""Number of rows that select the families if there are more than `MAX_MEDIUM_ROWS`."""
+"""Number of rows on which families are compared if there are more than `MAX_MEDIUM_ROWS`."""
 
 FeatureSet = tuple[int, ...]
 """Indices of the features of a set, ascending."""
@@ -56,9 +60,9 @@ class SelectedStage:
     regret: float
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FamilySelection:
-    """Selection of the best family on each feature set."""
+    """Selection of the best family on each feature set, which fills `best_stages`."""
 
     problem: FitProblem
     families: Sequence[str]
@@ -70,21 +74,21 @@ class FamilySelection:
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
     rejected_sizes: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
 
-    def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
+    def select(self, feature_sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
         """Find the best stage for each set; sets on which no stage fits the bounds are left out."""
         costs = self.problem.costs
         sets_by_cost = sorted(
-            {tuple(features.tolist()) for features in sets} - set(self.best_stages),
+            {tuple(features.tolist()) for features in feature_sets} - set(self.best_stages),
             key=lambda features: costs.price(np.array(features, np.intp)),
         )
         if not sets_by_cost:
             return self.best_stages
-        shaped_families = self._shaped_families
-        probe_step = self.probe_step if len(shaped_families) > 1 else 1
+        model_variants = self._model_variants
+        probe_step = self.probe_step if len(model_variants) > 1 else 1
         probes = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
         first_probes = sorted({probes[len(probes) // 3], probes[-1]})
         first_sets = [sets_by_cost[probe] for probe in first_probes]
-        n_total = len(probes) * len(shaped_families) + 2 * (len(sets_by_cost) - len(probes))
+        n_total = len(probes) * len(model_variants) + 2 * (len(sets_by_cost) - len(probes))
         n_done = 0
         split = self.problem.split
         if self._trial_split is not split:
@@ -100,11 +104,11 @@ class FamilySelection:
             n_done += len(jobs)
 
         # 1. all families on a cheap probe and on the costliest one
-        fit_jobs([(features, family) for features in first_sets for family in shaped_families])
+        fit_jobs([(features, family) for features in first_sets for family in model_variants])
         # 2. the families that are near the best there, on the other probes
         near_families = [
             family
-            for family in shaped_families
+            for family in model_variants
             if any(self._is_near(features, family) for features in first_sets)
         ]
         later_sets = [sets_by_cost[probe] for probe in probes if probe not in first_probes]
@@ -129,14 +133,14 @@ class FamilySelection:
         for index, features in enumerate(sets_by_cost):
             if index in probes:
                 continue
-            cheaper_probe = sets_by_cost[max(probe for probe in probes if probe < index)]
-            costlier_probe = sets_by_cost[min(probe for probe in probes if probe > index)]
+            cheaper_set = sets_by_cost[max(probe for probe in probes if probe < index)]
+            costlier_set = sets_by_cost[min(probe for probe in probes if probe > index)]
             families = {
-                self.best_stages[probe].family
-                for probe in (cheaper_probe, costlier_probe)
-                if probe in self.best_stages
+                self.best_stages[probed_set].family
+                for probed_set in (cheaper_set, costlier_set)
+                if probed_set in self.best_stages
             }
-            jobs += [(features, family) for family in sorted(families or self._shaped_families)]
+            jobs += [(features, family) for family in sorted(families or self._model_variants)]
         return jobs
 
     @cached_property
@@ -148,8 +152,8 @@ class FamilySelection:
         return split.with_max_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
-    def _shaped_families(self) -> dict[str, tuple[str, Bounds]]:
-        """Families to try; some have several shapes."""
+    def _model_variants(self) -> dict[str, tuple[str, Bounds]]:
+        """Families to try, by name; a family may have several variants with different shapes."""
         problem = self.problem
         n_rows = len(problem.split.fit_rows)
         n_columns = problem.costs.n_features
@@ -157,13 +161,15 @@ class FamilySelection:
 
     def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether the regret of a family is near the smallest on a set."""
-        has_sure_regrets = (
+        # within a bound on bytes, the best family on the probes may be too large on other sets
+        has_precise_regrets = (
             len(self.problem.split.fit_rows) > MAX_SMALL_ROWS and self.bounds.max_bytes is None
         )
+        max_ratio = MAX_PRECISE_REGRET_RATIO if has_precise_regrets else MAX_UNCERTAIN_REGRET_RATIO
         regret = self.regrets.get((features, family), np.inf)
         return (
             features not in self.best_stages
-            or regret <= MAX_REGRET_RATIOS[has_sure_regrets] * self.best_stages[features].regret
+            or regret <= max_ratio * self.best_stages[features].regret
         )
 
     def _fit_and_compare(
@@ -177,11 +183,11 @@ class FamilySelection:
         is_trial = split is self._trial_split
         fits = (
             joblib.delayed(cross_fitted_stage)(
-                self._shaped_families[family][0],
+                self._model_variants[family][0],
                 np.array(features, np.intp),
                 problem.n_classes,
                 problem.seed,
-                self._shaped_families[family][1],
+                self._model_variants[family][1],
             )
             for features, family in jobs
         )
@@ -217,8 +223,8 @@ def best_shape(
 ) -> TreeShape | None:
     """Find the best shape of boosted trees on the rows, or None where no search is needed.
 
-    With a bound on bytes (`has_size_bound`), many rows have standard bins, and the number of leaves
-    is searched later.
+    With a bound on bytes (`has_size_bound`) and many rows, bins are standard and the number of
+    leaves is searched later.
     """
     searches_leaves_later = has_size_bound and len(problem.split.fit_rows) > MAX_SMALL_ROWS
     if problem.tree_shape is not None or "boosting" not in families or searches_leaves_later:
