@@ -189,7 +189,7 @@ def make_small_record(**changes):
         splitter=RowSplitter(4),
         agrees_with_reference=np.array([[0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]], bool),
         tree_counts=(10, 100),
-        nbytes=(7, 70),
+        model_bytes=(7, 70),
         packed_sizes=PackedSizes.without_shared_thresholds((5, 50)),
     )
     return replace(record, **changes)
@@ -217,7 +217,7 @@ def test_stages_that_never_stop_add_nothing_to_the_figures():
     cloud_only = make_small_record().measure((None, None))
     assert (cloud_only.trees, cloud_only.nbytes, cloud_only.bytes) == (0.0, 0, 5)  # the smallest
     point = make_small_record(
-        tree_counts=(), nbytes=(), packed_sizes=None, agrees_with_reference=None
+        tree_counts=(), model_bytes=(), packed_sizes=None, agrees_with_reference=None
     ).measure((1.0, None))
     assert (point.trees, point.nbytes, point.bytes, point.agreement) == (0.0, 0, 0, None)
     # a row with a NaN score passes even a stage that always stops

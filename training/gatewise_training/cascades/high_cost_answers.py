@@ -20,7 +20,7 @@ from gatewise_training.data.input_checks import TrainingTable
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
-    excess_accuracy,
+    suspicious_accuracies,
     unseen_answers,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -141,7 +141,7 @@ def _use_own_answers(
     all_labels, class_probabilities = model.answers(split.x)
     labels = all_labels[rows]
     problem.report_progress(0, 1, "reference for high_cost_model")
-    accuracies = excess_accuracy(
+    accuracies = suspicious_accuracies(
         split, labels, allow_missing=system.allow_missing, seed=problem.seed
     )
     if accuracies is not None:

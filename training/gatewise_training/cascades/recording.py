@@ -73,7 +73,7 @@ class RecordingModel(BudgetedModel):
             weights=rows.weight / rows.weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
             tree_counts=tuple(stage.n_trees for stage in stages),
-            nbytes=tuple(stage.nbytes for stage in stages),
+            model_bytes=tuple(stage.nbytes for stage in stages),
             packed_sizes=packed_sizes(stages),
             class_weights=None if class_weights is None else class_weights[rows.y],
             answers=ExitAnswers.from_probabilities(

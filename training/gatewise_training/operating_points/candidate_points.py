@@ -1,4 +1,4 @@
-"""Candidate points for a guarantee, in the order of their tests.
+"""Candidate operating points for a guarantee, in the order in which they are tested.
 
 The points of a frontier are too far apart to come close to a bound. The candidates therefore lie on
 a path of settings through one frontier point, the base. At a power ``p``, stage ``s`` passes on
@@ -8,8 +8,8 @@ a path of settings through one frontier point, the base. At a power ``p``, stage
 of its rows, where ``share[s]`` is the share at the base. The path starts where the logarithm of
 ``p`` is minus infinity and no row stops. It passes the base at 0, and ends at infinity, where all
 rows stop at the first stage that the base uses. Along a path no row stops later than before. The
-offload rate and the cost therefore fall on any rows, and accuracy nearly always falls. A sequence
-of tests in this order rarely fails before it is near the bound.
+offload rate and the cost therefore never rise, whatever the rows, and accuracy nearly always falls.
+A sequence of tests in this order rarely fails before it is near the bound.
 """
 
 from __future__ import annotations
@@ -122,22 +122,25 @@ def list_candidates(
         return ranking.class_bound_candidates(points, n_rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in ranking.records):
         return ranking.single_model_candidates(points)
-    # distance from the bound in standard deviations of a row: z / sqrt(rows), and its error
-    margin_errors = float(stats.norm.isf(promise.level)) / math.sqrt(n_rows)
-    fine_errors = FINE_ERRORS * math.sqrt(1 / n_rows + 1 / ranking.n)
+    # Distances in standard deviations of a row: the margin z / sqrt(rows) of a test from the bound,
+    # and the half width of the fine steps around it.
+    margin_deviations = float(stats.norm.isf(promise.level)) / math.sqrt(n_rows)
+    fine_deviations = FINE_ERRORS * math.sqrt(1 / n_rows + 1 / ranking.n_units)
     # the target of each path, and each base that is inside the bound
     targets = []
     for base in ranking.bases(points):
         path = SettingsPath.through(ranking.records[base.chain], base)
-        targets.append(_Target(path.point(ranking.farthest_log_power(path, margin_errors)), path))
+        targets.append(
+            _Target(path.point(ranking.farthest_log_power(path, margin_deviations)), path)
+        )
         base_point = path.point(0.0)
         # the base may be better than the target of the path
-        if ranking.is_within(base_point, margin_errors):
+        if ranking.is_within(base_point, margin_deviations):
             targets.append(_Target(base_point, path, is_base=True))
     best_target = ranking.best_target(targets)
     path = best_target.path
     fine_start, fine_end = (
-        ranking.farthest_log_power(path, margin_errors + direction * fine_errors)
+        ranking.farthest_log_power(path, margin_deviations + direction * fine_deviations)
         for direction in (1, -1)
     )
     if best_target.is_base:
@@ -175,7 +178,7 @@ class _RiskRanking:
     promise: Promise
 
     @property
-    def n(self) -> int:
+    def n_units(self) -> int:
         """Number of tuning rows, or of their groups."""
         return self.records[0].n_independent_units
 
@@ -183,7 +186,8 @@ class _RiskRanking:
     def risk_sign(self) -> float:
         """Sign of the direction in which log powers take more risk.
 
-        Stopping earlier loses accuracy, but lowers the cost and the offload rate.
+        A larger log power stops rows earlier. That loses accuracy, which is the risk of `max_loss`,
+        but it lowers the cost and the offload rate, which are the risks of the other promises.
         """
         return 1.0 if self.promise.kind == "max_loss" else -1.0
 
@@ -199,7 +203,7 @@ class _RiskRanking:
         if self.promise.kind == "offload_rate":
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
         if self.promise.kind == "max_loss":
-            return point.accuracy_error * math.sqrt(self.n)
+            return point.accuracy_error * math.sqrt(self.n_units)
         record = self.records[point.chain]
         costs = record.costs(record.exits(point.thresholds))
         if record.splitter.n_groups is not None:
@@ -231,7 +235,7 @@ class _RiskRanking:
         recalls = by_class.as_recalls(
             reference_answers.figures(last_exits, reference_record.weights)["recall"]
         )
-        class_rows = [round(count * n_rows / self.n) for count in answers.class_rows()]
+        class_rows = [round(count * n_rows / self.n_units) for count in answers.class_rows()]
         return lambda point: recalls.distance(point, class_rows)
 
     def class_bound_candidates(
@@ -322,18 +326,18 @@ class _RiskRanking:
             targets = [cheapest_target, *(target for target in targets if target.is_base)]
         return max(targets, key=lambda target: self.rank_key(target.point, is_base=target.is_base))
 
-    def is_within(self, point: OperatingPoint, n_errors: float) -> bool:
-        return self.risk(point) + n_errors * self.deviation(point) <= self.promise.bound
+    def is_within(self, point: OperatingPoint, n_deviations: float) -> bool:
+        return self.risk(point) + n_deviations * self.deviation(point) <= self.promise.bound
 
-    def farthest_log_power(self, path: SettingsPath, n_errors: float) -> float:
+    def farthest_log_power(self, path: SettingsPath, n_deviations: float) -> float:
         return path.farthest_log_power(
-            lambda point: self.is_within(point, n_errors), -self.risk_sign * MAX_LOG_POWER
+            lambda point: self.is_within(point, n_deviations), -self.risk_sign * MAX_LOG_POWER
         )
 
     def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield settings that keep the promise on any rows.
 
-        Each point is tried with its own setting, edge-only and cloud-only.
+        For each point, its own setting, the edge-only and the cloud-only setting are tried.
         """
         for point in points:
             record = self.records[point.chain]
@@ -356,7 +360,7 @@ class _RiskRanking:
 class SettingsPath:
     """A path of settings through an operating point, the base."""
 
-    record: CascadeRecord  # of the rows that the shares are counted on
+    record: CascadeRecord  # the record of the rows that give the shares
     chain: int
     pass_shares: tuple[float, ...]  # share of the rows that each stage passes on at the base
     # per stage: all possible shares, rising, and their thresholds

@@ -27,7 +27,7 @@ class CascadeRecord:
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
     # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. The last row is the reference
-    # for losses: the high-cost model or, without a cloud, a model that receives no row
+    # for losses: the high-cost model or, without a cloud, a model that answers no row
     correctness: NDArray[np.float64]
     # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage. The last entry
     # is for an offload. Costs differ between rows if features are acquired node by node
@@ -38,7 +38,7 @@ class CascadeRecord:
     # (n_stages + 1, n): whether a stage's answer equals the high-cost model's
     agrees_with_reference: NDArray[np.bool_] | None = None
     tree_counts: tuple[int, ...] = ()  # number of trees that each stage evaluates for a row
-    nbytes: tuple[int, ...] = ()  # size of each stage's model
+    model_bytes: tuple[int, ...] = ()  # size of each stage's model
     packed_sizes: PackedSizes | None = None  # sizes of the stages on a device
     # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
     # rows, or None if `exit_costs` are the same for all rows
@@ -116,9 +116,7 @@ class CascadeRecord:
         if self.cost_limits is not None:
             return self.cost_limits
         if self.exit_costs.ndim == 2:
-            raise InputError(
-                "costs of these rows do not bound the costs of new rows; give cost_limits"
-            )
+            raise InputError("new rows may cost more than these rows; give cost_limits")
         return self.exit_costs
 
     def reachable_exits(self, thresholds: Sequence[float | None]) -> list[int]:
@@ -126,7 +124,7 @@ class CascadeRecord:
         return reachable_exits(thresholds, lambda stage: bool(np.isnan(self.scores[stage]).any()))
 
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
-        """Get the record, without offloads if an offload can cost more than `max_cost`."""
+        """Return this record; it has no offloads if one may cost more than `max_cost`."""
         may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
         return (
             self
@@ -136,6 +134,7 @@ class CascadeRecord:
 
     def lowest_costs(self) -> NDArray[np.float64]:
         """Get the smallest cost of leaving at each exit on any row, shape (n_stages + 1,)."""
+        # if costs differ between rows, a new row may cost less than all of these
         return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
@@ -185,7 +184,7 @@ class CascadeRecord:
             if self.agrees_with_reference is None
             else mean(self.agrees_with_reference[exits, rows]),
             trees=mean(trees_until_exit[exits]),
-            nbytes=sum(self.nbytes[stage] for stage in open_stages if self.nbytes),
+            nbytes=sum(self.model_bytes[stage] for stage in open_stages if self.model_bytes),
             bytes=0
             if self.packed_sizes is None
             else self.packed_sizes.bytes_on_device(open_stages),

@@ -23,12 +23,12 @@ from gatewise_training.learners.given_models.estimator_fits import fit_clone, fi
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 MAX_PVALUE = 0.05
-"""Largest p-value at which a higher accuracy than the reference models' is attributed to rows that
-the model has seen."""
+"""Up to this p-value, an accuracy above that of the reference models is taken as a sign that the
+model has seen the rows."""
 
 
 def can_be_cloned(estimator: Any) -> bool:
-    """Whether a fitted classifier can be cloned and refitted, because no part of it is frozen."""
+    """Whether a fitted classifier can be cloned and refitted, that is, no part of it is frozen."""
     if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
         return False
     estimators = [estimator, *estimator.get_params(deep=True).values()]
@@ -53,7 +53,7 @@ def unseen_answers(
     n_folds = len(split.folds)
     training_rows = split.rows_of_all_fits[: n_folds if x_calibration is None else None]
     models = []
-    fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
+    fits = (joblib.delayed(_fit_clone_on)(estimator, classes, rows) for rows in training_rows)
     for model in parallel_results(fits, shared_data=split):
         models.append(model)
         report_step(
@@ -70,7 +70,7 @@ def unseen_answers(
     )
 
 
-def _clone(
+def _fit_clone_on(
     split: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
 ) -> HighCostModel:
     """Fit a clone on some rows, with the labels and column names that the user's fit had."""
@@ -80,18 +80,18 @@ def _clone(
     return HighCostModel.from_model(fitted_clone, classes, split.x.shape[1])
 
 
-def excess_accuracy(
-    split: ValidationSplit, labels: NDArray[np.int64], *, allow_missing: bool, seed: int
+def suspicious_accuracies(
+    split: ValidationSplit, predicted_labels: NDArray[np.int64], *, allow_missing: bool, seed: int
 ) -> tuple[float, float] | None:
     """Compare a model that may have seen the rows with reference models that have not.
 
     The references are extra-trees and, on few rows, RBF-SVMs. If the accuracy of the model on the
     validation rows is significantly higher than the accuracy of the best reference, both accuracies
     are returned, otherwise None. The test is a one-sided sign test on rows for which only one of
-    the two is right. If rows have groups, the mean difference is tested with its error between
-    groups.
+    the two is right. If rows have groups, the mean difference is tested with a standard error
+    that is clustered by group.
 
-    Shapes: `labels` (n_validation,), class indices.
+    Shapes: `predicted_labels` (n_validation,), class indices.
     """
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.pipeline import make_pipeline
@@ -111,7 +111,7 @@ def excess_accuracy(
         is_correct = np.concatenate(predictions) == y
         if is_correct.sum() > reference_is_correct.sum():
             reference_is_correct = is_correct
-    model_is_correct = labels == y
+    model_is_correct = predicted_labels == y
     if _compute_pvalue(model_is_correct, reference_is_correct, splitter) > MAX_PVALUE:
         return None
     return float(model_is_correct.mean()), float(reference_is_correct.mean())
