@@ -33,7 +33,7 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
         lines += ["## GLIDE on the same streams", "", *_glide_lines(results["glide"]), ""]
     for name in ("thinning", "kills"):
         if name in results:
-            pairs = [[key.replace("_", " "), f"{v:.6g}"] for key, v in results[name].items()]
+            pairs = [[key.replace("_", " "), f"{n:.6g}"] for key, n in results[name].items()]
             table = harness.table_lines(["figure", "value"], pairs)
             lines += [f"## {name.capitalize()}", "", *table, ""]
     if "refit" in results:
@@ -42,10 +42,10 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
 
 
 def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of the coverage of the intervals and of their widths."""
-    looks = [f"{n} labels" for n in LABEL_COUNTS]
+    """Table of the coverage and the widths of the intervals."""
+    look_titles = [f"{n} labels" for n in LABEL_COUNTS]
     width = f"width at {N_WIDTH_LABELS}"
-    header = ["f0", "system", *looks, "at all looks", width, "labels alone", "ratio"]
+    header = ["f0", "system", *look_titles, "at all looks", width, "labels alone", "ratio"]
     rows = [
         [
             f"{record['accuracy']:.0%}", f"{record['system']:.1%}",
@@ -58,8 +58,8 @@ def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "Accuracy of the high-cost model f0 and of the system, and share of streams in which the "
         "95 % interval contains the accuracy of the system after each number of labels, and after "
-        f"all of them. The widths of the intervals at {N_WIDTH_LABELS} labels are with the "
-        "predictions of f0 and from labels alone.",
+        f"all of them. Widths at {N_WIDTH_LABELS} labels are given with and without the "
+        "predictions of f0.",
         "",
         *harness.table_lines(header, rows),
     ]
@@ -88,9 +88,9 @@ def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
     ]
     return [
         f"A week has {N_INSTANCES_PER_WEEK} instances, and {N_LABELS_PER_WEEK} of those sent get a "
-        f"label. A loss begins at once and is {100 * LOSS:.0f} points above the tolerated "
-        "error rate, at which false alarms are counted. On Letters, the rule of devices chooses "
-        "the audits, and wrong answers of all kinds become more frequent.",
+        f"label. The error rate jumps to {100 * LOSS:.0f} points above the tolerated one, "
+        "and false alarms are counted at the tolerated rate. On Letters, audits are chosen by the "
+        "rule that devices use, and wrong answers of all kinds become more frequent.",
         "",
         *harness.table_lines(header, rows),
     ]
@@ -107,7 +107,7 @@ def _glide_lines(results: Mapping[str, Any]) -> list[str]:
         ]
         for record in results["estimates"]
     ]
-    looks = [f"{n} labels" for n in LABEL_COUNTS]
+    look_titles = [f"{n} labels" for n in LABEL_COUNTS]
     rate_names = ("false_alarms", "found_within_2000", "found_within_10000")
     alarm_rows = [
         [title, *(f"{results[key][name]:.0%}" for name in rate_names)]
@@ -117,7 +117,7 @@ def _glide_lines(results: Mapping[str, Any]) -> list[str]:
         f"Coverage and width of active statistical inference by GLIDE {results['version']}, with "
         "the same labels and probabilities. Its 95 % intervals are for one look.",
         "",
-        *harness.table_lines(["f0", *looks, "at all looks", f"width at {N_WIDTH_LABELS}"],
+        *harness.table_lines(["f0", *look_titles, "at all looks", f"width at {N_WIDTH_LABELS}"],
                              interval_rows),
         "",
         "Alarms of its monitor (AsymptoticPPRM) at the level 0.05, with as many labels a week, "
@@ -150,18 +150,18 @@ def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         f"The rows shift, and the instances of a week after the shift get {N_LABELS} labels:",
         "",
-        "- chosen: for an estimate of the accuracy, from offloaded and audited instances",
+        "- chosen: chosen so as to estimate the accuracy, from offloaded and audited instances",
         "- random: from offloaded and audited instances",
         "- offloaded: at random from offloaded instances",
         "- 4 x 50 for refits: four times 50, chosen for refits from offloaded and audited "
         "instances; a refit follows each choice",
         "- 4 x 50 of all rows: the same from all instances",
         "",
-        "Devices audit a fifth of their answers, in the last strategy all, and in offloaded none. "
-        "The accuracy is measured on unseen rows from after the shift, and compared with that of a "
-        "system fitted on all labels of the week. Windows of HAPT overlap, so an episode of an "
-        "activity is in the week or among the test rows as a whole, and so is a letter that is "
-        "drawn twice.",
+        f"Devices audit {STRATEGIES[0].audits:.0%} of their answers, but all of them for "
+        f'"{STRATEGIES[-1].title}", and none for "offloaded". The accuracy is measured on unseen '
+        "rows from after the shift, and compared with that of a system fitted on all labels of the "
+        "week. Windows of HAPT overlap, so each episode of an activity lies entirely in the week "
+        "or entirely in the test rows. The same holds for a letter that is drawn twice.",
         "",
         *harness.table_lines(["accuracy", "seeds", *columns], accuracies),
         "",
