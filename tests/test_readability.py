@@ -27,7 +27,7 @@ BOUNDS = {
     "odd patterns per 10,000 words, documentation": 25.0,
 }
 #: Smallest share of comment lines in %, a little below that of the code today.
-MIN_COMMENTS = 1.5
+MIN_COMMENT_PERCENT = 1.5
 
 
 @pytest.mark.slow
@@ -36,9 +36,10 @@ def test_readability_figures_are_within_bounds():
         pytest.skip("../shared/tools/readability.py does not exist")
     command = [sys.executable, str(READABILITY_TOOL), str(ROOT), "--json"]
     process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode in (0, 1), process.stderr  # 1 if its own bounds are exceeded
     figures = json.loads(process.stdout)
     exceeded_bounds = {
         name: figures[name] for name, bound in BOUNDS.items() if figures[name] > bound
     }
     assert not exceeded_bounds
-    assert figures["comment lines, % of lines"] >= MIN_COMMENTS
+    assert figures["comment lines, % of lines"] >= MIN_COMMENT_PERCENT

@@ -1,4 +1,4 @@
-"""Tests of the error messages of all benchmarks, and of the committed pages."""
+"""Tests of the error messages of two benchmarks, and of the committed pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.data import problems
         (bench_trees, [], "is not there: python -m benchmarks.data fetch"),
     ],
 )
-def test_bad_input_gives_a_message_of_one_line(
+def test_bad_input_gives_a_one_line_message(
     benchmark, arguments, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))

@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 def read_samples(metrics_page):
-    """Read a page of metrics; return values by the name and the labels of a sample."""
+    """Read a page of metrics; return the sample values, keyed by name and labels."""
     return {
         (sample.name.removeprefix("gatewise_worker_"), *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(metrics_page)
@@ -49,7 +49,9 @@ def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, connect_cal
     assert metrics["batch_instances_sum",] == 7
     assert (metrics["queue_depth",], metrics["connected",], metrics["serving",]) == (0, 1, 1)
     names = {name for name, *_ in metrics}
+    # counts in microseconds have names in seconds
     assert {f"{count}_total" for count in COUNTS if not count.endswith("_us")} <= names
+    # read_samples() also accepts names without the prefix
     assert all(f"gatewise_worker_{name}" in metrics_page for name in names)
 
 
@@ -63,7 +65,7 @@ def test_health_follows_the_connection(bundle):
             worker.start()
             assert get_page(endpoints.port, "/healthz") == (200, "ok\n")
             assert get_page(endpoints.port, "/healthz", "HEAD") == (200, "")
-            broker.__exit__(None, None, None)
+            broker.close()
             wait_until(lambda: get_page(endpoints.port, "/healthz")[0] == 503)
             assert "not connected" in get_page(endpoints.port, "/healthz")[1]
             worker.stop()

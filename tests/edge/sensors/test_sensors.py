@@ -23,7 +23,7 @@ from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
-#: Five features: age 1 + 0, chol 0.1 and fbs 0.2 with the group's 2.1, ph 0.3 with 0.7, ecg 2.5.
+#: Own price of each feature, and the price that the features of a group share.
 COSTS = FeatureCosts(
     [1.0, 0.1, 0.2, 0.3, 2.5],
     group=[None, "blood", "blood", "urine", None],
@@ -47,7 +47,7 @@ def acquired_features(reading: Reading) -> list[int]:
 
 
 class FlakySensor:
-    """A sensor that counts its reads, and fails some times before it returns its value."""
+    """A sensor that counts its reads, and fails `n_failures` times before it returns its value."""
 
     def __init__(self, n_failures: int, value: object = 3.0) -> None:
         self.n_failures_left = n_failures
@@ -64,7 +64,10 @@ class FlakySensor:
 
 @pytest.fixture
 def make_sensors():
-    """Make sensors, which are closed after the test; a value makes a sensor that returns it."""
+    """Return a factory of Sensors that are closed after the test.
+
+    A plain value stands for a sensor that returns it.
+    """
     all_sensors: list[Sensors] = []
 
     def make_sensors(features: dict, groups: dict | None = None, **settings) -> Sensors:
@@ -276,12 +279,12 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout, caplog):
     assert 0.1 <= time.monotonic() - started_at < 20
     assert (error_info.value.sensor, error_info.value.cause) == ("ecg", "sensor-late")
     assert (reading.cost, sensors.counts["ecg"].late) == (COSTS.price([0]), 1)
-    # All other values are known, so that nothing waits for the blocked sensor.
+    # The instance has acquired age, and does not wait for the blocked sensor again.
     values = reading.acquire(np.array([0, 4]), allow_missing=True, allow_failure=True)
     assert values[0] == 50.0
     assert np.isnan(values[1])
-    # The next instance reads the other sensor, and waits for the blocked one within its own time.
-    # A later instance does not wait.
+    # The next instance reads the other sensor, and waits for the blocked one for at most its own
+    # timeout. A later instance does not wait.
     for timeout in (0.05, 1e6):
         assert acquire(begin_reading(source, timeout=5.0), 0) == [50.0]
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
@@ -359,7 +362,7 @@ def test_settings_are_checked(settings, message):
 
 
 @pytest.mark.parametrize("sensors", [{"features": {"age": 50.0}}, {"groups": {"hair": [1.0]}}])
-def test_sensor_that_is_no_function_is_refused(sensors):
+def test_sensor_that_is_not_callable_is_refused(sensors):
     with pytest.raises(InputError, match=r"give a function that reads it"):
         Sensors(**sensors)
 

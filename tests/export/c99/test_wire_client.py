@@ -37,8 +37,8 @@ TTL_MS = 500
 #: States in the order of the C enumeration.
 IDLE, WAITING, ANSWERED, REFUSED, TIMEOUT, UNSENT = range(6)
 # Types of the C client's callbacks: publish a message, and draw random bytes.
-PUBLISH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
-RANDOM = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+PublishCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+RandomCallback = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class CResponse(ctypes.Structure):
@@ -64,8 +64,8 @@ class Client:
         self._response_offset = response_offset
         self.sent_messages: list[bytes] = []
         self.is_connected = True
-        # C keeps the callbacks, so that they must not be freed.
-        self._callbacks = PUBLISH(self._publish), RANDOM(self._draw_bytes)
+        # C keeps pointers to the callbacks, so they must not be freed.
+        self._callbacks = PublishCallback(self._publish), RandomCallback(self._draw_bytes)
         self.library.m_wire_begin(self.state_buffer, *self._callbacks, None)
 
     def _publish(self, message: int, size: int, _: Any) -> int:
@@ -121,11 +121,11 @@ def library_folder(bundle, tmp_path_factory) -> Path:
         "int m_size(void) { return (int)sizeof(m_wire); }\n"
         "int m_response_at(void) { return (int)offsetof(m_wire, response); }\n"
     )
-    for json in (0, 1):
+    for has_json in (0, 1):
         sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
-        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={json}", *STRICT_FLAGS)
+        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={has_json}", *STRICT_FLAGS)
         command = [*(compiler_command() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
-        subprocess.run([*command, "-o", folder / f"client{json}.so"], check=True)
+        subprocess.run([*command, "-o", folder / f"client{has_json}.so"], check=True)
     return folder
 
 
@@ -140,7 +140,7 @@ def client(library_folder) -> Client:
     return make_client(library_folder)
 
 
-def answer_message(message: bytes) -> Response:
+def make_answer(message: bytes) -> Response:
     """Make the answer of a worker to a request."""
     return Response(
         id=decode_request(message).id, model="small", version="7", labels=[1],
@@ -148,8 +148,8 @@ def answer_message(message: bytes) -> Response:
     )  # fmt: skip
 
 
-def refuse_message(message: bytes, error: str, *, wait_ms: int = 0) -> Response:
-    """Make the refusal of a worker of a request."""
+def make_refusal(message: bytes, error: str, *, wait_ms: int = 0) -> Response:
+    """Make the response with which a worker refuses a request."""
     request_id = decode_request(message).id
     return Response(id=request_id, model="small", version="7", error=error, wait_ms=wait_ms)
 
@@ -191,7 +191,7 @@ def test_requests_keep_the_exact_floats(client):
             assert (request.id, request.model, request.version) == (ID, "small", "7")
             assert request.ttl_ms == TTL_MS
             largest_bytes[form] = max(largest_bytes[form], len(message))
-    # Three floats have 12 bytes in CBOR and up to 15 digits and signs each in JSON.
+    # Three floats take 12 bytes in CBOR, and up to 15 characters each in JSON.
     assert largest_bytes["cbor"] < 100
     assert largest_bytes["json"] < 160
 
@@ -200,7 +200,7 @@ def test_requests_have_at_most_the_bytes_of_the_header(library_folder, client):
     header = (library_folder / "include/m_wire.h").read_text()
     stated_sizes = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
     sizes = {form: int(size) for form, size in stated_sizes}
-    # Numbers with the most digits: nine, a sign and an exponent of two digits with its sign.
+    # The longest numbers have a sign, nine digits and a signed exponent of two digits.
     longest_row = [-1.17549435e-38, -3.40282347e38, -1.40129846e-45]
     assert len(client.encode("cbor", longest_row)) == sizes["CBOR"]
     assert 0 < len(client.encode("json", longest_row)) <= sizes["JSON"]
@@ -255,7 +255,7 @@ FUZZ_PROGRAM = """\
 int main(void)
 {
     unsigned char head[2];
-    int n_read = 0;
+    int n_valid = 0;
     static unsigned char id[16];
     int i;
     for (i = 0; i < 16; i++)
@@ -266,11 +266,11 @@ int main(void)
         m_wire_response response;
         if (fread(message, 1, size, stdin) != size)
             return 2;
-        n_read += m_wire_decode_cbor(message, size, id, &response);
-        n_read += m_wire_decode_json(message, size, id, &response);
+        n_valid += m_wire_decode_cbor(message, size, id, &response);
+        n_valid += m_wire_decode_json(message, size, id, &response);
         free(message);
     }
-    printf("%d\\n", n_read);
+    printf("%d\\n", n_valid);
     return 0;
 }
 """
@@ -304,7 +304,7 @@ def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
     stream = b"".join(len(message).to_bytes(2, "little") + message for message in messages)
     process = subprocess.run([tmp_path / "fuzz"], input=stream, capture_output=True)
     assert process.returncode == 0, process.stderr.decode()[-2000:]
-    # JSON has no checksum, so that a message with a damaged number may be valid.
+    # JSON has no checksum, so a message with a damaged number may be valid.
     assert 3 <= int(process.stdout) < len(messages)
 
 
@@ -317,7 +317,7 @@ def test_a_response_ends_a_request(client):
     (message,) = client.sent_messages
     assert decode_request(message).X.tolist() == [[1, 2, 3]]
     assert client.receive(b"noise", 1005) == WAITING
-    assert client.receive(encode_response(answer_message(message)), 1010) == ANSWERED
+    assert client.receive(encode_response(make_answer(message)), 1010) == ANSWERED
     assert client.response.label == 1
     assert list(client.response.probability) == [0.25, 0.75]
 
@@ -332,14 +332,14 @@ def test_a_request_is_sent_again_once_and_then_times_out(client):
     assert client.poll(399) == WAITING
     assert client.poll(400) == TIMEOUT
     assert len(client.sent_messages) == 2
-    late_response = encode_response(answer_message(client.sent_messages[0]))
+    late_response = encode_response(make_answer(client.sent_messages[0]))
     assert client.receive(late_response, 401) == TIMEOUT
 
 
 def test_the_retry_waits_for_twice_the_round_trip(client):
     for start in range(0, 4000, 100):  # the deviation falls to zero
         client.offload([1, 2, 3], start, 400)
-        client.receive(encode_response(answer_message(client.sent_messages[-1])), start + 40)
+        client.receive(encode_response(make_answer(client.sent_messages[-1])), start + 40)
     n_sent = len(client.sent_messages)
     client.offload([1, 2, 3], 5000, 400)
     # Twice 40 ms after 5000; the client smooths in whole milliseconds.
@@ -359,7 +359,7 @@ def test_deadlines_hold_when_the_clock_overflows(client):
 
 def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
     client.offload([1, 2, 3], 0, 1000)
-    busy = encode_response(refuse_message(client.sent_messages[0], "busy", wait_ms=300))
+    busy = encode_response(make_refusal(client.sent_messages[0], "busy", wait_ms=300))
     assert client.receive(busy, 10) == WAITING
     client.poll(309)
     assert len(client.sent_messages) == 1
@@ -374,12 +374,12 @@ def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
 
 def test_a_failure_ends_a_request_but_an_unknown_model_does_not(client):
     client.offload([1, 2, 3], 0, 1000)
-    failed = encode_response(refuse_message(client.sent_messages[0], "failed"))
+    failed = encode_response(make_refusal(client.sent_messages[0], "failed"))
     assert client.receive(failed, 10) == REFUSED
     client.offload([1, 2, 3], 100, 1000)
-    unknown = encode_response(refuse_message(client.sent_messages[1], "no-model"))
+    unknown = encode_response(make_refusal(client.sent_messages[1], "no-model"))
     assert client.receive(unknown, 110) == WAITING
-    assert client.receive(encode_response(answer_message(client.sent_messages[1])), 120) == ANSWERED
+    assert client.receive(encode_response(make_answer(client.sent_messages[1])), 120) == ANSWERED
 
 
 def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
