@@ -29,7 +29,7 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
         lines += ["## Estimates of the accuracy", "", *_estimate_lines(results["monitor"]), ""]
     if "alarm" in results:
         lines += ["## Alarm", "", *_alarm_lines(results["alarm"]), ""]
-    if results.get("glide"):
+    if results.get("glide"):  # empty if GLIDE could not be imported
         lines += ["## GLIDE on the same streams", "", *_glide_lines(results["glide"]), ""]
     for name in ("thinning", "kills"):
         if name in results:

@@ -236,8 +236,8 @@ def roll_out(
     Devices that are online in `baseline`, the report before the first step, should stay online. A
     call after an interruption continues from the step that was reached.
 
-    Raises InputError before the first step if the shares do not rise within (0, 1], or if the
-    repository has no such release.
+    Raises InputError before the first step if there is no share, if the shares do not rise within
+    (0, 1], or if the repository has no such release.
     """
     # plan the steps; after an interruption continue from the share that was reached
     step_shares = planned_shares(shares, limits)
@@ -309,7 +309,7 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     """Check the shares of a rollout, and add the shares that a comparison needs.
 
     With a comparison the first share is below one half, and a share of nine tenths comes before a
-    last share of 1. Raises InputError if the shares do not rise within (0, 1].
+    last share of 1. Raises InputError if there is no share, or if they do not rise within (0, 1].
     """
     step_shares = list(shares)
     if not step_shares or step_shares != sorted(set(step_shares)):
