@@ -29,10 +29,12 @@ model has seen the rows."""
 
 def can_be_cloned(estimator: Any) -> bool:
     """Whether a fitted classifier can be cloned and refitted, that is, no part of it is frozen."""
+    from sklearn.frozen import FrozenEstimator
+
     if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
         return False
     estimators = [estimator, *estimator.get_params(deep=True).values()]
-    return not any(type(inner).__name__ == "FrozenEstimator" for inner in estimators)
+    return not any(isinstance(inner, FrozenEstimator) for inner in estimators)
 
 
 def unseen_answers(
