@@ -128,7 +128,7 @@ def _certify_case(
     """Certify on many calibration sets; compare each bound with the risk on the pool."""
     # make the promise, and put the candidate points in the order of their tests
     kind, bound, loss = case
-    answers = pool_records[0].answers
+    answers = pool_records[0].exit_answers
     assert answers is not None
     max_class_loss = MAX_CLASS_LOSS[answers.n_classes]
     by_class = None
@@ -217,7 +217,7 @@ def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None
     exits = record.exits(thresholds)
     correctness = record.correctness[exits, np.arange(len(exits))]
     losses = record.correctness[-1] - correctness
-    answers = record.answers
+    answers = record.exit_answers
     assert answers is not None
     return max(
         float(losses[answers.truth == class_index].mean())

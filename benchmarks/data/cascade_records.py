@@ -40,5 +40,5 @@ def cascade_record(
         weights=np.ones(len(row_classes)),
         splitter=RowSplitter(len(row_classes)),
         class_weights=None if weights is None else weights[class_numbers],
-        answers=ExitAnswers(class_numbers, answers, len(system.classes_)),
+        exit_answers=ExitAnswers(class_numbers, answers, len(system.classes_)),
     )

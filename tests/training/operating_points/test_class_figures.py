@@ -47,7 +47,7 @@ def draw_record(seed, n=3000, rare_share=0.04):
         weights=np.ones(n),
         splitter=RowSplitter(n),
         agrees_with_reference=labels_by_exit == labels_by_exit[-1],
-        answers=ExitAnswers.from_probabilities(truth, labels_by_exit, 2, probabilities),
+        exit_answers=ExitAnswers.from_probabilities(truth, labels_by_exit, 2, probabilities),
     )
 
 
@@ -123,8 +123,8 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
         correctness=record.correctness[[0, 2]],
         exit_costs=record.exit_costs[[0, 2]],
         agrees_with_reference=None,
-        answers=None,
-        class_weights=np.where(record.answers.truth == 0, 6.0, 1.0),
+        exit_answers=None,
+        class_weights=np.where(record.exit_answers.truth == 0, 6.0, 1.0),
     )
     distinct_scores = np.unique(record.scores[0])
     thresholds = [
@@ -150,7 +150,7 @@ def make_frontier(record, bounds):
     points = frontier_points(record, n_lams=25, extra_class_weights=weights_of_classes)
     curve = Frontier.from_points(
         points, reference_accuracy=record.reference_effective_accuracy(), classes=(0, 1),
-        class_rows=record.answers.class_rows(),
+        class_rows=record.exit_answers.class_rows(),
     )  # fmt: skip
     return curve.with_class_points(points, bounds)
 
@@ -180,7 +180,7 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
     def add_class_weights(record):
         if weight is None:
             return record
-        return replace(record, class_weights=np.where(record.answers.truth == 0, weight, 1.0))
+        return replace(record, class_weights=np.where(record.exit_answers.truth == 0, weight, 1.0))
 
     tuning_record, pool = (
         add_class_weights(draw_record(seed, n)) for seed, n in ((0, 4000), (1, 40_000))
@@ -210,7 +210,7 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
 
 def compute_losses(record, exits):
     """Compute by class the recall of the cloud minus the recall of the answers."""
-    truth, labels_by_exit = record.answers.truth, record.answers.labels
+    truth, labels_by_exit = record.exit_answers.truth, record.exit_answers.labels
     rows = np.arange(len(truth))
     return [
         float(
@@ -226,13 +226,13 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
     record = draw_record(3)
     tuned_settings = tune(record, np.geomspace(1e-4, 1, 30))
     points = [record.measure(thresholds) for thresholds in tuned_settings]
-    reference_recall = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
+    reference_recall = record.exit_answers.figures(np.full(3000, 2), record.weights)["recall"]
     reference_accuracy = float(record.correctness[-1].mean())
     frontier = Frontier.from_points(
         points,
         reference_accuracy=reference_accuracy,
         classes=(0, 1),
-        class_rows=record.answers.class_rows(),
+        class_rows=record.exit_answers.class_rows(),
         reference_recall=reference_recall,
     )
     curve_points = set(frontier.points)
@@ -256,12 +256,12 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
 def test_losses_may_be_numpy_numbers_and_errors_name_losses_instead_of_recalls():
     record = draw_record(0)
     last_exits = np.full(len(record.weights), record.n_stages)
-    recall = record.answers.figures(last_exits, record.weights)["recall"]
+    recall = record.exit_answers.figures(last_exits, record.weights)["recall"]
     edge_only = record.measure((ALWAYS_STOP, None))
     frontier = Frontier.from_points(
         [edge_only], reference_accuracy=0.9, classes=(0, 1), reference_recall=recall
     )
-    frontier = replace(frontier, class_rows=record.answers.class_rows())
+    frontier = replace(frontier, class_rows=record.exit_answers.class_rows())
     assert frontier.at(max_loss={0: np.float32(0.9), 1: np.int64(1)}) == edge_only
     with pytest.raises(InputError, match=r"no operating point keeps max_loss 0=0.01:"):
         frontier.at(max_loss={0: 0.01})
@@ -281,7 +281,7 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     ]
     candidates = list_candidates(tuning_record, points, promise, n_rows=4000)
     rng = np.random.default_rng(0)
-    rows_by_class = [np.flatnonzero(pool.answers.truth == label) for label in (0, 1)]
+    rows_by_class = [np.flatnonzero(pool.exit_answers.truth == label) for label in (0, 1)]
     n_violated = np.zeros(2)
     n_certified, n_draws = 0, 200
     for _ in range(n_draws):
@@ -308,17 +308,17 @@ def test_errors_name_the_rows_needed_to_certify_losses_by_class():
         [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
     )
     bounds = ClassBounds.from_mappings((0, 1), None, None, {0: 0.05})
-    n_rows = record.answers.class_rows()[0]
+    n_rows = record.exit_answers.class_rows()[0]
     calibration = CalibrationRecords((record,), (record,), 0.95)
     # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
     with pytest.raises(InputError, match=rf"needs 59 .*, but there are {n_rows};"):
-        calibration.certify(frontier, bounds, max_loss=1.0)
+        calibration.certify_point(frontier, bounds, max_loss=1.0)
 
 
 def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows():
     bounds = ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5})
     record = draw_record(8, n=400)
-    record = record.take(record.answers.truth == 1)
+    record = record.take(record.exit_answers.truth == 1)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
     terms = certify(record, [record.measure((0.5, 0.5))], promise).guarantee
     assert terms["max_loss 0"] == 1

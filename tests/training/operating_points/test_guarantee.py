@@ -325,7 +325,7 @@ def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
             n,
             correctness=correctness,
             class_weights=np.where(truth == 1, weight, 1.0),
-            answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
+            exit_answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
         )
         certified_point = certify(record, [record.measure((0.5,))], make_promise(max_loss=0.048))
         assert (certified_point is not None) == is_certified
@@ -379,7 +379,7 @@ def test_certificates_also_test_and_state_bounds_by_class():
             0,
             n,
             correctness=(labels_by_exit == truth).astype(float),
-            answers=ExitAnswers(truth, labels_by_exit, 2),
+            exit_answers=ExitAnswers(truth, labels_by_exit, 2),
         )
         terms = make_promise(
             max_loss=0.2, by_class=make_bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})

@@ -247,7 +247,7 @@ def test_highest_costs_are_stated_only_when_they_are_known():
 def test_class_weights_affect_only_weighted_accuracy_and_its_error():
     record = make_small_record(
         class_weights=np.array([3.0, 1.0, 1.0, 1.0]),
-        answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
+        exit_answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
     )
     # 1.5 is their weighted mean
     assert record.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
@@ -409,7 +409,7 @@ def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
 def test_points_tuned_for_class_weights_are_measured_without_the_weights():
     record = draw_record(4, n=200)
     answers = ExitAnswers(np.arange(200) % 2, np.zeros((3, 200), np.int64), 2)
-    record = replace(record, answers=answers)
+    record = replace(record, exit_answers=answers)
     points_without_weights = frontier_points(record, n_lams=10, n_thresholds=2)
     points_with_weights = frontier_points(
         record, n_lams=10, n_thresholds=2, extra_class_weights=[np.array([0.1, 5.0])]

@@ -110,7 +110,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         max_bytes = self.max_bytes_
         if max_bytes is not None:
             frontier = frontier.within_bytes(max_bytes)
-        point = calibration.certify(frontier, self.class_bounds_, self.max_instance_cost_, **goal)
+        point = calibration.certify_point(
+            frontier, self.class_bounds_, self.max_instance_cost_, **goal
+        )
         if max_bytes is not None and point.bytes > max_bytes:
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no certified operating point", max_bytes, point.bytes, hint)

@@ -76,7 +76,7 @@ class RecordingModel(BudgetedModel):
             model_bytes=tuple(stage.nbytes for stage in stages),
             packed_sizes=packed_sizes(stages),
             class_weights=None if class_weights is None else class_weights[rows.y],
-            answers=ExitAnswers.from_probabilities(
+            exit_answers=ExitAnswers.from_probabilities(
                 rows.y,
                 labels_by_exit,
                 len(self.classes_),
@@ -181,7 +181,7 @@ class RecordingModel(BudgetedModel):
 
         The reference is the last exit of `record`.
         """
-        answers = record.answers
+        answers = record.exit_answers
         assert answers is not None
         last_exits = np.full(len(record.weights), record.n_stages)
         return {

@@ -59,7 +59,7 @@ class CalibrationRecords:
     certifying_records: tuple[CascadeRecord, ...]  # of the calibration rows
     confidence: float
 
-    def certify(
+    def certify_point(
         self,
         frontier: Frontier,
         by_class: ClassBounds | None = None,
@@ -70,7 +70,7 @@ class CalibrationRecords:
         record = self.certifying_records[0]
         n_rows = len(record.weights)
         n_groups = record.splitter.n_groups
-        answers = record.answers
+        answers = record.exit_answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
             promise.check_rows(answers.truth, record.splitter)
@@ -224,13 +224,13 @@ class _RiskRanking:
     def class_distance(self, n_rows: int) -> Callable[[OperatingPoint], float]:
         """Get the function that measures a point's distance to the nearest bound on a class."""
         by_class = self.promise.by_class
-        answers = self.records[0].answers
+        answers = self.records[0].exit_answers
         reference_record = self.records[-1]
         assert by_class
         assert answers is not None
         last_exits = np.full(len(reference_record.weights), reference_record.n_stages)
         reference_answers = (
-            answers if reference_record.answers is None else reference_record.answers
+            answers if reference_record.exit_answers is None else reference_record.exit_answers
         )
         recalls = by_class.as_recalls(
             reference_answers.figures(last_exits, reference_record.weights)["recall"]

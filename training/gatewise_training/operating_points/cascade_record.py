@@ -45,7 +45,7 @@ class CascadeRecord:
     cost_limits: NDArray[np.float64] | None = None
     # (n,): weight of each row's class in the weighted accuracy; costs and rates ignore it
     class_weights: NDArray[np.float64] | None = None
-    answers: ExitAnswers | None = None
+    exit_answers: ExitAnswers | None = None
     is_offload_affordable: bool = True
 
     @property
@@ -77,7 +77,7 @@ class CascadeRecord:
             else self.agrees_with_reference[:, rows],
             weights=weights / weights.mean(),
             class_weights=None if self.class_weights is None else self.class_weights[rows],
-            answers=None if self.answers is None else self.answers.take(rows),
+            exit_answers=None if self.exit_answers is None else self.exit_answers.take(rows),
             splitter=self.splitter.take(rows),
         )
 
@@ -161,7 +161,9 @@ class CascadeRecord:
             contributions = weights * self.scaled_class_weights * (gain - mean_gain) / total_weight
             accuracy_error = max(accuracy_error, self.splitter.clustered_error(contributions))
         # figures by class, and under class weights
-        class_figures = {} if self.answers is None else self.answers.figures(exits, weights)
+        class_figures = (
+            {} if self.exit_answers is None else self.exit_answers.figures(exits, weights)
+        )
         if self.class_weights is not None:
             class_figures["weighted_accuracy"] = float(
                 (correctness * answer_weights).sum() / answer_weights.sum()

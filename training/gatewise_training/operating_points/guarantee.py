@@ -128,10 +128,10 @@ def certify(
     if promise.kind == "max_loss" and measured_point.weighted_accuracy is not None:
         terms["loss"] = "weighted accuracy"
     if promise.by_class:
-        assert record.answers is not None
+        assert record.exit_answers is not None
         losses = row_losses(record, records[-1], record.exits(point.thresholds))
         terms |= promise.by_class.by_name()
-        terms |= unused_losses(promise.by_class, record.answers.truth, losses)
+        terms |= unused_losses(promise.by_class, record.exit_answers.truth, losses)
     return msgspec.structs.replace(measured_point, guarantee=terms)
 
 
@@ -154,7 +154,7 @@ def check_records(
         raise InputError(
             "a guaranteed max_loss needs answers that are right by a share between 0 and 1"
         )
-    if promise.by_class and any(record.answers is None for record in record_list):
+    if promise.by_class and any(record.exit_answers is None for record in record_list):
         raise InputError("bounds on classes need records with the answers of all exits")
     return record_list
 
@@ -187,9 +187,14 @@ def _test_candidates(
             # bounds on classes: each is tested at the full level, and all must pass
             if passed_test is not None and promise.by_class:
                 losses = row_losses(record, reference_record, exits)
-                assert record.answers is not None
+                assert record.exit_answers is not None
                 all_pass = classes_pass(
-                    promise.by_class, record.answers, record.splitter, exits, losses, promise.level
+                    promise.by_class,
+                    record.exit_answers,
+                    record.splitter,
+                    exits,
+                    losses,
+                    promise.level,
                 )
                 test_names = class_test_names(promise.by_class)
                 class_tests = "betting on groups" if has_groups else test_names

@@ -100,11 +100,13 @@ def frontier_points(
     # settings that are tuned jointly
     points = _tune_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
     for weights in (
-        extra_class_weights if record.n_stages > 1 and record.answers is not None else ()
+        extra_class_weights if record.n_stages > 1 and record.exit_answers is not None else ()
     ):
-        assert record.answers is not None
+        assert record.exit_answers is not None
         class_weights = 1.0 if record.class_weights is None else record.class_weights
-        reweighted = replace(record, class_weights=class_weights * weights[record.answers.truth])
+        reweighted = replace(
+            record, class_weights=class_weights * weights[record.exit_answers.truth]
+        )
         points += _tune_points(record, reweighted, chain, n_lams, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}

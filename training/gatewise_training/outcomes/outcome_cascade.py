@@ -279,7 +279,7 @@ class OutcomeCascade:
             records = CalibrationRecords(
                 (self._validation_record,), (self._calibration_record,), self.guarantee
             )
-            point = records.certify(self._tuned_frontier, **goal)
+            point = records.certify_point(self._tuned_frontier, **goal)
         else:
             point = self._certify_threshold(goal)
         self._guarantee_terms = point.guarantee
