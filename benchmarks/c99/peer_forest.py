@@ -34,6 +34,7 @@ def main(folder: Path) -> None:
     # scaled, because int16 thresholds cannot lie between neighbouring counts of 0 to 16
     scaled_forest = RandomForestClassifier(n_trees, random_state=0).fit(SCALE * X, y)
     for name, (method, dtype) in EMLEARN_FORMS.items():
+        # leaves of 8 bits hold probabilities instead of only the class
         model = emlearn.convert(
             scaled_forest if dtype == "int16_t" else forest, method=method, dtype=dtype, leaf_bits=8
         )

@@ -98,6 +98,7 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
         )
         fitted_system.fit(*fold.train, validation=fold.validation)
         system = specification.choose_point(fitted_system)
+        # a small sample, because each start of a device runs the self-test on all its rows
         bundle = pack(system, folder / name, sample=fold.test[0][:32])
         rows = np.ascontiguousarray(fold.test[0], np.float32)
         exits = system.exit_stage(rows)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
 from benchmarks.comparison import boosters, pages, peer_cegb, peers, summary
+from benchmarks.comparison.record import Point
 from benchmarks.comparison.systems import own_choice, system_points
 from benchmarks.data import problems
 from benchmarks.data.fetching import find_file
@@ -147,9 +148,9 @@ def test_sampled_fold_has_complete_queries(fold):
 
 
 def test_figures_name_their_metric(problem):
-    free_point = [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0]
-    point = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
-    points = [free_point, point]
+    free_point = Point(val_accuracy=0.1, val_cost=0.0, accuracy=0.1, cost=0.0, cost_paper=0.0)
+    point = Point(val_accuracy=0.3, val_cost=2.0, accuracy=0.31, cost=2.0, cost_paper=2.0)
+    points = [list(astuple(free_point)), list(astuple(point))]
     fold_figures = {"n_test": 40, "points": points, "own": None, "seconds": 1.0, "about": {}}
     result = {"seed": 0, "code": "c", "folds": [fold_figures]}
     figures = summary.summarise(problem, {"staged": [result]})

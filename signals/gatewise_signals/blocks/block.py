@@ -165,7 +165,7 @@ class _NamedFeatures(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return self.features
+        return self.features  # whole names, because the label is not put before the user's names
 
     def _check(self) -> None:
         names = (self.name, *self.features)

@@ -99,6 +99,7 @@ def _flatten_row(row: Mapping[str, Any], skipped_names: Iterable[str] = ()) -> d
         if name in skipped_names:
             continue
         if isinstance(cell, Mapping):
+            # the value of an estimate has the name of the estimate, without `_value`
             for inner_name, inner_value in _flatten_row(cell).items():
                 flat_row[name if inner_name == "value" else f"{name}_{inner_name}"] = inner_value
         else:
