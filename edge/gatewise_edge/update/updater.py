@@ -245,7 +245,7 @@ class Updater:
         if elapsed_s < _SAVE_SECONDS and not (has_answered and state.n_starts):
             return
         self._last_save_at = now
-        changes: dict[str, float] = trial.counts if trial.is_running else {}
+        changes: dict[str, float] = dict(trial.counts) if trial.is_running else {}
         if state.postponed_s:
             changes["postponed_s"] = max(0.0, state.postponed_s - elapsed_s)
         if changes:

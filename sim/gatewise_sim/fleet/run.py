@@ -56,7 +56,8 @@ from gatewise_sim.timings import Timings
 BoolArray = NDArray[np.bool_]
 
 #: Largest numbers of simulated devices, instances and requests. Such a run takes about a minute and
-#: 500 MB. A fleet within the first two bounds may send up to twice the number of requests.
+#: 500 MB. A whole fleet is simulated even with up to twice that number of requests, if it is within
+#: the other two bounds.
 MAX_DEVICES: Final = 20_000
 MAX_INSTANCES: Final = 1_250_000
 MAX_REQUESTS: Final = 250_000

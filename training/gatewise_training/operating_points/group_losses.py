@@ -9,10 +9,10 @@ Because groups are few, their mean loss and its standard error alone promise too
   ``mean + t * standard error`` of these losses. If gains are large and common, the bound on the
   mean of losses and gains may be lower, even at a higher confidence, and replaces it.
 - Cheaper points must be safe as well. A point may look safe by chance, or lose its safety because
-  the scores of the final model differ from the folds' scores. Therefore all points
-  that cost at least a share of its cost must also be within the bound. The share is chosen on
-  random halves of the groups, so that a point that is chosen on one half keeps its loss on the
-  other half nine times in ten.
+  the scores of the final model differ from the folds' scores. Therefore all points that cost at
+  least a share of its cost must also be within the bound. The share is chosen on random halves of
+  the groups, so that a point that is chosen on one half keeps its loss on the other half nine times
+  in ten.
 
 The candidates are the points of the frontier and safer points. The latter are needed if stages are
 more often right than the high-cost model. The frontier then ends at the stages, although they lose
