@@ -11,6 +11,7 @@ import hmac
 import http.client
 import json
 import os
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -27,8 +28,8 @@ from gatewise_edge.errors import LinkError
 
 #: Largest size of a request's or a response's body, in bytes; a certificate has about 1000.
 MAX_BODY_BYTES: Final = 16384
-#: Number of hexadecimal digits of a SHA-256.
-_DIGEST_LENGTH: Final = 64
+#: A token, with groups for name and digest; a certificate's common name has 1 to 64 characters.
+_TOKEN_PATTERN: Final = re.compile(r"(.{1,64})\.[0-9a-f]+\.([0-9a-f]{64})")
 #: Longest silence of the server, in seconds. The authority may run on a slow machine.
 _TIMEOUT_SECONDS: Final = 20.0
 
@@ -55,10 +56,10 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     reached, does not match the token, refuses, or sends a malformed response.
     """
     # Check the arguments.
-    name_and_secret, _, digest = token.rpartition(".")
-    name = name_and_secret.rpartition(".")[0]
-    if not url.startswith("https://") or not name or len(digest) != _DIGEST_LENGTH:
+    token_match = _TOKEN_PATTERN.fullmatch(token)
+    if not url.startswith("https://") or token_match is None:
         raise InputError("give the https:// URL of the enrolment server, and the whole token")
+    name, digest = token_match.groups()
     key_file = folder / "device.key"
     if key_file.exists():
         raise InputError(f"{key_file} already exists: enrol into another folder")
@@ -117,5 +118,7 @@ def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = N
         except (ValueError, KeyError, TypeError):
             reason = error.reason
         raise LinkError(url, f"{url} refuses: {reason}") from None
+    except (ValueError, http.client.InvalidURL) as error:
+        raise InputError(f"{url} is not a URL: {error}") from None
     except (OSError, http.client.HTTPException) as error:
         raise LinkError(url, f"{url} cannot be reached: {error}") from None

@@ -86,7 +86,7 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
 
 
 @pytest.mark.slow
-def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
+def test_invalid_tokens_and_urls_are_refused(broker_folder, tmp_path):
     token = make_pi_5_token(broker_folder)
     name, secret, digest = token.split(".")  # the digest is that of the authority's certificate
     grant_recorder = GrantRecorder()
@@ -98,8 +98,15 @@ def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
         ):
             with pytest.raises(LinkError, match=message):
                 enrol(url, invalid_token, tmp_path / "tls")
-        with pytest.raises(InputError, match="https"):
-            enrol(url.replace("https", "http"), token, tmp_path / "tls")
+        for wrong_url, wrong_token in (
+            (url.replace("https", "http"), token),
+            ("https://[", token),
+            ("https://localhost:port", token),
+            (url, f"{'n' * 65}.{secret}.{digest}"),  # a certificate's name has 64 characters
+            (url, f"{name}.{secret}.{'ä' * 64}"),
+        ):
+            with pytest.raises(InputError, match="URL"):
+                enrol(wrong_url, wrong_token, tmp_path / "tls")
     assert grant_recorder.groups == []
     with pytest.raises(InputError, match="has a certificate"):
         make_tokens(broker_folder.folder, ["pi-1"])
