@@ -113,6 +113,22 @@ def test_invalid_tokens_and_urls_are_refused(broker_folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_stranger_that_adds_its_certificate_to_the_authority_is_not_trusted(
+    broker_folder, tmp_path
+):
+    token = make_pi_5_token(broker_folder)
+    stranger_folder = make_broker_folder(tmp_path / "stranger")
+    stranger_certificate = stranger_folder.folder / "ca.crt"
+    authority_certificate = (broker_folder.folder / "ca.crt").read_bytes()
+    stranger_certificate.write_bytes(authority_certificate + stranger_certificate.read_bytes())
+    with (
+        serve_enrolments(stranger_folder) as url,
+        pytest.raises(LinkError, match="certificate verify failed"),
+    ):
+        enrol(url, token, tmp_path / "tls")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content",
     [
