@@ -26,7 +26,7 @@ REQUESTS = {
     "two rows, float32": Request(**NAMES, ttl_ms=23, X=FLOATS),
     "float16": Request(**NAMES, ttl_ms=500, X=FLOATS[:1].astype(np.float16)),
     "a missing value": Request(**NAMES, ttl_ms=500, X=np.array([[1, np.nan]], np.float32)),
-    "an audit": Request(**NAMES, ttl_ms=9000, X=FLOATS[:1], audit=AuditMark(2, 0.02, 41)),
+    "an audit": Request(**NAMES, ttl_ms=9000, X=FLOATS[:1], audit=AuditMark(2, 0.02)),
     "names beyond ASCII, 40 columns, ttl 0": Request(
         id=ID, model="größe", version="2026-01", ttl_ms=0, X=np.arange(40, dtype="f4")[None]
     ),
@@ -93,7 +93,6 @@ def request_values(request: Request) -> dict[str, Any]:
     return values | {
         "a": audit.class_index,
         "ap": round(1e6 * audit.probability),
-        "an": audit.n_skipped,
     }
 
 

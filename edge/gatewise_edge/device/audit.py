@@ -14,7 +14,7 @@ from typing import Final
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Route
-from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
+from gatewise_edge.link.messages import AuditMark
 
 #: The rank u of an answer among the latest answers is 0 for the least confident one and 1 for the
 #: most confident one. The probability of its audit is
@@ -65,7 +65,6 @@ class AuditSampler:
             )
         self.mean_probability = mean_probability
         self._rng = rng or random.Random()
-        self._n_skipped = 0  # instances since the last audit
         self._exponential_factor = _find_exponential_factor(mean_probability)
         self._latest_confidences: deque[float] = deque()
         self._sorted_confidences: list[float] = []
@@ -73,18 +72,14 @@ class AuditSampler:
     def choose(self, route: Route, class_index: int, confidence: float) -> AuditMark | None:
         """Return the mark of an audit if the answer is chosen, otherwise None.
 
-        `confidence` is the largest probability of the answer. Fallbacks are never chosen, because
-        no stage decided to answer them.
+        `confidence` is the largest probability of the answer. Only answers of a stage are chosen:
+        the high-cost model gave a cloud answer itself, and no stage decided to give a fallback.
         """
-        if route == "fallback":
+        if route != "edge":
             return None
-        if route == "edge":
-            probability = self.record_confidence(confidence)
-            if self._rng.random() < probability:
-                n_skipped = min(self._n_skipped, MAX_SKIPPED)
-                self._n_skipped = 0
-                return AuditMark(class_index, probability, n_skipped, confidence)
-        self._n_skipped += 1
+        probability = self.record_confidence(confidence)
+        if self._rng.random() < probability:
+            return AuditMark(class_index, probability, confidence)
         return None
 
     def record_confidence(self, confidence: float) -> float:

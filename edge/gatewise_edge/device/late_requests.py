@@ -129,7 +129,7 @@ class LateRequests:
         if answer.route != "fallback" or answer.reason not in _UNSENT_REASONS or not classes:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
-        mark = AuditMark(answer.class_index, 1.0, 0, confidence)
+        mark = AuditMark(answer.class_index, 1.0, confidence)
         answer.request = self.store_instance(instance, mark)
 
     def store_instance(self, instance: PendingInstance, mark: AuditMark) -> str:

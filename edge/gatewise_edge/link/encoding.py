@@ -39,7 +39,6 @@ from gatewise_edge.link.messages import (
     MAX_DETAIL_BYTES,
     MAX_LATE_S,
     MAX_ROWS,
-    MAX_SKIPPED,
     MAX_TTL_MS,
     MAX_WORKER_US,
     AuditMark,
@@ -100,7 +99,6 @@ def _request_entries(request: Request) -> dict[str, Any]:
     if request.audit is not None:
         entries["a"] = request.audit.class_index
         entries["ap"] = round(request.audit.probability * _MILLION)
-        entries["an"] = request.audit.n_skipped
         if request.audit.confidence is not None:
             entries["ac"] = round(min(request.audit.confidence, 1.0) * _MILLION)
     if request.private:
@@ -200,7 +198,6 @@ def _build_audit_mark(entries: Entries) -> AuditMark:
     return AuditMark(
         class_index=entries.integer("a", 0, MAX_CLASSES),
         probability=entries.integer("ap", 1, _MILLION) / _MILLION,
-        n_skipped=entries.integer("an", 0, MAX_SKIPPED),
         confidence=entries.integer("ac", 0, _MILLION) / _MILLION if entries.has("ac") else None,
     )
 

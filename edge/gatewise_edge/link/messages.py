@@ -26,7 +26,6 @@ MAX_COLUMNS: Final = 1 << 20
 MAX_CLASSES: Final = 65535
 #: One day.
 MAX_TTL_MS: Final = 86_400_000
-MAX_SKIPPED: Final = 65_535
 #: A leap year.
 MAX_LATE_S: Final = 366 * 86_400
 MAX_CODE_BYTES: Final = 32
@@ -57,20 +56,16 @@ class AuditMark:
         Class index of the device's answer.
     probability : float
         Probability with which the answer was chosen for an audit, above 0 and up to 1.
-    n_skipped : int
-        Number of instances since the last audit that were not chosen.
     confidence : float, optional
         Largest class probability of the device's answer.
     """
 
     class_index: int
     probability: float
-    n_skipped: int
     confidence: float | None = None
 
     def __post_init__(self) -> None:
         check_int("audit class", self.class_index, 0, MAX_CLASSES)
-        check_int("audit skipped", self.n_skipped, 0, MAX_SKIPPED)
         if not 0 < self.probability <= 1:
             raise WireError("range", f"audit probability {self.probability} is not in (0, 1]")
         if self.confidence is not None and not 0 <= self.confidence <= 1 + _PROBABILITY_TOLERANCE:

@@ -28,10 +28,8 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
         client = connect_caller(mosquitto)
         offload_request = client.ask(tiny.random_rows(3))
-        audit_request = client.ask(tiny.random_rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
-        late_request = client.ask(
-            tiny.random_rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500
-        )
+        audit_request = client.ask(tiny.random_rows(1, seed=1), audit=AuditMark(2, 0.05, 0.875))
+        late_request = client.ask(tiny.random_rows(1, seed=2), audit=AuditMark(1, 1.0), late_s=500)
         client.ask(tiny.random_rows(2, seed=3), private=True)
         client.responses(4)
         # Late instances are no evidence. A worker responds before it counts an audit.

@@ -159,7 +159,7 @@ def test_the_estimate_corrects_for_unequal_audit_probabilities():
 def test_audits_of_a_fleet_raise_one_alarm(device_class, has_alarm, caplog):
     fleet_audit = FleetAudit()
     for _ in range(300):
-        fleet_audit.observe(("m", "1"), AuditMark(device_class, 0.1, 9), 1, 0.05)
+        fleet_audit.observe(("m", "1"), AuditMark(device_class, 0.1), 1, 0.05)
         fleet_audit.offload(("m", "1"), 2)
         fleet_audit.offload(("without audits", "1"), 2)
     counts = fleet_audit.snapshot()["m 1"]
@@ -167,13 +167,13 @@ def test_audits_of_a_fleet_raise_one_alarm(device_class, has_alarm, caplog):
     assert counts["by_class"] == {str(device_class): [300, 300 * has_alarm]}
     assert len(caplog.records) == has_alarm
     # This probability is too small to count.
-    fleet_audit.observe(("m", "1"), AuditMark(0, 1e-6, 0), 1, 0.05)
+    fleet_audit.observe(("m", "1"), AuditMark(0, 1e-6), 1, 0.05)
     assert fleet_audit.snapshot()["m 1"] == counts
 
 
 def test_audits_without_a_bound_are_only_counted():
     fleet_audit = FleetAudit()
-    fleet_audit.observe(("m", "1"), AuditMark(0, 0.1, 9), 1, None)
-    fleet_audit.observe(("m", "1"), AuditMark(2, 0.1, 9), 2, None)
+    fleet_audit.observe(("m", "1"), AuditMark(0, 0.1), 1, None)
+    fleet_audit.observe(("m", "1"), AuditMark(2, 0.1), 2, None)
     by_class = {"0": [1, 1], "2": [1, 0]}
     assert fleet_audit.snapshot() == {"m 1": {"audits": 2, "disagreed": 1, "by_class": by_class}}

@@ -11,7 +11,6 @@ from gatewise_edge.link.messages import (
     BUSY,
     FAILED,
     MAX_CLASSES,
-    MAX_SKIPPED,
     MAX_VALUE_BYTES,
     AuditMark,
     max_rows,
@@ -82,9 +81,9 @@ def test_error_names_the_probability_farthest_outside_of_0_to_1():
 @pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
 def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
     # An estimate from audits divides by the probability.
-    assert AuditMark(0, 1.0, 0).probability == 1.0
+    assert AuditMark(0, 1.0).probability == 1.0
     with pytest.raises(WireError):
-        AuditMark(0, probability, 0)
+        AuditMark(0, probability)
 
 
 @pytest.mark.parametrize(
@@ -92,14 +91,12 @@ def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
     [
         {"class_index": -1},
         {"class_index": MAX_CLASSES + 1},
-        {"n_skipped": -1},
-        {"n_skipped": MAX_SKIPPED + 1},
         {"confidence": -0.1},
         {"confidence": 1.1},
     ],
 )
 def test_audit_mark_refuses_fields_out_of_bounds(changes):
-    fields = {"class_index": MAX_CLASSES, "probability": 1.0, "n_skipped": MAX_SKIPPED}
+    fields = {"class_index": MAX_CLASSES, "probability": 1.0}
     assert AuditMark(**fields, confidence=0.0).confidence == 0.0
     with pytest.raises(WireError):
         AuditMark(**(fields | changes))

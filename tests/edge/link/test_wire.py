@@ -315,15 +315,15 @@ def test_message_without_a_checksum_is_refused():
 
 def test_probabilities_of_an_audit_are_encoded_in_millionths():
     request = Request(
-        id=ID, model="m", version="1", ttl_ms=5, X=[[1.0]], audit=wire.AuditMark(3, 0.25, 7, 0.5)
+        id=ID, model="m", version="1", ttl_ms=5, X=[[1.0]], audit=wire.AuditMark(3, 0.25, 0.5)
     )
     entries = cbor2.loads(wire.encode_request(request))
-    assert [entries[key] for key in ("a", "ap", "an", "ac")] == [3, 250_000, 7, 500_000]
+    assert [entries[key] for key in ("a", "ap", "ac")] == [3, 250_000, 500_000]
     assert wire.decode_request(wire.encode_request(request)).audit == request.audit
 
 
 #: Entries of an audit: class, probability, skipped audits and confidence.
-AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
+AUDIT_ENTRIES = {"a": 1, "ap": 1, "ac": 0}
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,6 @@ AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
     [
         ("a", 0, 65_535),
         ("ap", 1, 1_000_000),
-        ("an", 0, 65_535),
         ("ac", 0, 1_000_000),
         ("pr", 0, 1),
         ("late", 0, 366 * 86_400),

@@ -196,4 +196,4 @@ def test_message_sizes_grow_with_the_numbers_in_them():
     assert sizes.response(1000) - sizes.response(0) == 2
     assert sizes.refusal(24) - sizes.refusal(1) == 1
     # the mark of an audit comes in addition
-    assert sizes.audit(AuditMark(0, 0.5, 3), 500) > sizes.request(500)
+    assert sizes.audit(AuditMark(0, 0.5), 500) > sizes.request(500)
