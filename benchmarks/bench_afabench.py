@@ -45,8 +45,8 @@ TITLES = {
     "ma2018_external": "EDDI",
     "aaco": "AACO",
 }
+#: Accuracy that a feature of price 1 must add in this project's methods, chosen before all runs.
 SOFT_BUDGETS = (0.03, 0.01, 0.003)
-"""Accuracy that a feature of price 1 must add in this project's methods, chosen before all runs."""
 
 #: Configuration files of AFABench's pipeline that a run needs.
 CONFIGURATION = (

@@ -33,8 +33,8 @@ PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 ROWS_PER_MESSAGE = 16
 #: Requests without a response at the same time, so that the worker never waits for the client.
 MAX_PENDING = 32
+#: Training rows of a quick run.
 N_QUICK_ROWS = 400
-"""Training rows of a quick run."""
 
 TARGETS: dict[str, tuple[str, str, float]] = {
     "round_trip_over_echo": ("round trip / echo of the broker", "at most", 2.5),

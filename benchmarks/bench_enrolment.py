@@ -33,13 +33,13 @@ from gatewise_cloud.broker.enrolment import make_tokens
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_edge.service.enrolment import enrol
 
+#: Target of the rate, at which the 20,000 devices of the broker would enrol in 20 minutes.
 TARGETS: dict[str, tuple[str, str, float]] = {
     "per_minute": ("enrolments a minute", "at least", 1000)
 }
-"""Target of the rate, at which the 20,000 devices of the broker would enrol in 20 minutes."""
 
+#: Longest wait for the broker, which reads the rights of 20,000 devices before it listens.
 BROKER_START_SECONDS = 60.0
-"""Longest wait for the broker, which reads the rights of 20,000 devices before it listens."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -51,8 +51,8 @@ SEED = 0
 #: Largest difference that the rounding of means can cause.
 ROUNDING_TOLERANCE = 1e-12
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
+#: Bound on the loss of each class, by number of classes, for cases with class bounds.
 MAX_CLASS_LOSS = {2: 0.02, 26: 0.1}
-"""Bound on the loss of each class, by number of classes, for cases with class bounds."""
 Case = tuple[str, float, Literal["difference", "classes"]]
 CASES: tuple[Case, ...] = (
     *(("offload_rate", rate, "difference") for rate in (0.05, 0.1, 0.2, 0.3, 0.5)),

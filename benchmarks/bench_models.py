@@ -66,12 +66,12 @@ MISSING_SHARE = 0.1
 TABLES = ("breast_cancer", "digits", "wine", "statlog_heart", "sonar", "thyroid")
 #: Largest number of rows of a table, of which half are test rows.
 MAX_ROWS = 2000
+#: Models that classify nearly every training row correctly.
 OVERFITTED_MODELS: dict[str, Any] = {
     "random forest": RandomForestClassifier(50, random_state=0),
     "boosting": HistGradientBoostingClassifier(max_iter=40, random_state=0),
     "tree": DecisionTreeClassifier(random_state=0),
 }
-"""Models that classify nearly every training row correctly."""
 
 Rows = NDArray[np.float32]
 

@@ -63,16 +63,16 @@ TABLES = (
     "iris",
 )
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
+#: Folds of a table, each of which tests a promise once.
 N_SPLITS = 5
-"""Folds of a table, each of which tests a promise once."""
+#: Maximum number of training rows of a split; splits of larger tables share no rows.
 MAX_TRAINING_ROWS = 600
-"""Maximum number of training rows of a split; splits of larger tables share no rows."""
+#: Maximum number of test rows of a split; a share of them has a standard error of at most 1.1 %.
 MAX_TEST_ROWS = 2000
-"""Maximum number of test rows of a split; a share of them has a standard error of at most 1.1 %."""
+#: Loss of accuracy that the cascade promises by default.
 MAX_LOSS = 0.01
-"""Loss of accuracy that the cascade promises by default."""
+#: Budgets, as shares of the price of all features.
 BUDGET_SHARES = (0.15, 0.4)
-"""Budgets, as shares of the price of all features."""
 
 
 class Table(NamedTuple):

@@ -30,17 +30,17 @@ from benchmarks.trees import adapt, budget_prune, cegb, cegb_prices, growth, pag
 from gatewise.console import as_json_value, note
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
+#: Rows of each part of a fold with ``--quick``.
 QUICK_ROWS = 600
-"""Rows of each part of a fold with ``--quick``."""
 
+#: Seeds of the forests; sets that take hours have only the first.
 SEEDS = (0, 1, 2)
-"""Seeds of the forests; sets that take hours have only the first."""
 
+#: Number of seeds per problem for BudgetRF's figure 3; each run has ten thresholds.
 FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
-"""Number of seeds per problem for BudgetRF's figure 3; each run has ten thresholds."""
 
+#: Rows of CIFAR-10 for figure 7 of BudgetPrune; more rows would take hours.
 SUBSET_ROWS = 3000
-"""Rows of CIFAR-10 for figure 7 of BudgetPrune; more rows would take hours."""
 
 
 def _timing(quick: bool) -> dict[str, Any]:
@@ -150,6 +150,7 @@ def _adapt(quick: bool) -> dict[str, Any]:
     }
 
 
+#: Function that measures a part, and module whose code version the result records.
 PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "timing": (_timing, timing),
     "budgetrf": (_budgetrf, growth),
@@ -158,7 +159,6 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
     "cegb": (_cegb, cegb),
     "adapt": (_adapt, adapt),
 }
-"""Function that measures a part, and module whose code version the result records."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,11 +21,11 @@ from gatewise.console import as_json_value, note
 from gatewise.errors import GatewiseError, InputError
 
 RESULTS = Path(__file__).parent / "results"
+#: Environment of a process whose libraries use one thread.
 SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Environment of a process whose libraries use one thread."""
 
+#: Maps the key of a figure to its title, "at most" or "at least", and the bound.
 Targets = Mapping[str, tuple[str, str, float]]
-"""Maps the key of a figure to its title, "at most" or "at least", and the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,8 @@ from gatewise.costs import FeatureCosts
 
 Acquisition = Literal["stage", "node"]
 
+#: Mask of the features that a stage acquires, (n_features,) or, per row, (n, n_features).
 AcquiredMask = NDArray[np.bool_]
-"""Mask of the features that a stage acquires, (n_features,) or, per row, (n, n_features)."""
 
 
 def exit_costs(

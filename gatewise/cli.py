@@ -210,8 +210,8 @@ def _root_command(
     """
 
 
+#: Exit status after Ctrl-C, the same as Typer's.
 INTERRUPTED_STATUS = 130
-"""Exit status after Ctrl-C, the same as Typer's."""
 
 
 def _make_app() -> Any:

@@ -105,8 +105,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(map(str.rstrip, lines))
 
 
+#: Whether :func:`progress` writes; commands enable it, so that a library call prints nothing.
 _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
-"""Whether :func:`progress` writes; commands enable it, so that a library call prints nothing."""
 
 
 @contextmanager

@@ -406,8 +406,8 @@ class FeatureCosts:
         return f"FeatureCosts({self.n_features} features{groups}, total {self.total:g})"
 
 
+#: Feature costs that estimators accept: by name, or in the order of the columns.
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
-"""Feature costs that estimators accept: by name, or in the order of the columns."""
 
 
 def _find_paid_groups(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:

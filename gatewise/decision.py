@@ -21,14 +21,15 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+#: Names of the functions from a model's outputs to probabilities.
 Link = Literal["sigmoid", "softmax", "identity"]
+#: Names of the stop rules.
 Score = Literal["margin", "column"]
-"""Names of the stop rules."""
+#: Outputs of a stage's model, or its stop scores.
 Margins = NDArray[np.float32]
-"""Outputs of a stage's model, or its stop scores."""
 
+#: Threshold that every score except NaN reaches. JSON cannot represent minus infinity.
 ALWAYS_STOP = float(np.finfo(np.float32).min)
-"""Threshold that every score except NaN reaches. JSON cannot represent minus infinity."""
 
 
 class StopRule(ABC):
@@ -73,8 +74,8 @@ class StopRule(ABC):
         return row_answer(margins, link), row_probabilities(margins, link)
 
 
+#: ONNX node: its operator, the names of its inputs and of its outputs, and its attributes.
 GraphNode = tuple[str, str, str, dict[str, Any]]
-"""ONNX node: its operator, the names of its inputs and of its outputs, and its attributes."""
 
 
 class MarginRule(StopRule):

@@ -40,6 +40,7 @@ MAX_CONTAINERS: Final = 200_000
 Finite = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 #: A number that is not negative, such as a price or a time.
 Amount = Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)]
+#: A number above 0, such as a rate.
 Positive = Annotated[float, Meta(gt=0.0, le=MAX_NUMBER)]
 #: A probability or a fraction.
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -212,8 +213,8 @@ def _check_unique_keys(keys_and_values: list[tuple[str, Any]]) -> dict[str, Any]
 
 # -- errors ----------------------------------------------------------------------------------
 
+#: Keys and indices on the path to a value of a document.
 Keys = tuple[str | int, ...]
-"""Keys and indices on the path to a value of a document."""
 
 _LOCATION_PATTERN: Final = re.compile(r" - at (`key` in )?`\$(.*)`$")
 _TOKEN_PATTERN: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|\.([^.\[]+)")

@@ -13,8 +13,8 @@ from typing import Final
 
 from gatewise.errors import InputError
 
+#: Function that formats a value, or returns ``n/a`` for an unknown value.
 Format = Callable[[float | None], str]
-"""Function that formats a value, or returns ``n/a`` for an unknown value."""
 
 _UNKNOWN: Final = "n/a"
 

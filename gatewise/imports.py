@@ -19,11 +19,11 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
+#: Execution provider that every build of onnxruntime has.
 CPU: Final = "cpu"
-"""Execution provider that every build of onnxruntime has."""
 
+#: Largest change of a sample row's probability that another execution provider may cause.
 PROVIDER_TOLERANCE: Final = 1e-3
-"""Largest change of a sample row's probability that another execution provider may cause."""
 
 _PROVIDER_SUFFIX: Final = "ExecutionProvider"
 

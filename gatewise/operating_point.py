@@ -11,18 +11,18 @@ import numpy as np
 from gatewise.documents import Meta, Share
 from gatewise.formats import threshold
 
+#: Largest numbers of stages and classes in a manifest, which bound the size of a hostile one.
 MAX_STAGES = 1024
 MAX_CLASSES = 65535
-"""Largest numbers of stages and classes in a manifest, which bound the size of a hostile one."""
 
+#: Largest threshold, because scores are float32.
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-"""Largest threshold, because scores are float32."""
 
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 Threshold: TypeAlias = Annotated[float, Meta(ge=-FLOAT32_MAX, le=FLOAT32_MAX)]
+#: A share for each class, in the order of the classes; None if it is unknown or has no bound.
 ByClass: TypeAlias = Annotated[tuple[Share | None, ...], Meta(max_length=MAX_CLASSES)]
-"""A share for each class, in the order of the classes; None if it is unknown or has no bound."""
 
 
 class OperatingPoint(

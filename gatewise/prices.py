@@ -66,11 +66,11 @@ class CloudPrices(Record, frozen=True):
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
+#: Approximate size of the fields of a request besides its matrix (docs/wire.md).
 FIXED_REQUEST_BYTES: Final = 69
-"""Approximate size of the fields of a request besides its matrix (docs/wire.md)."""
 
+#: Largest size of a message: the limit of AWS IoT Core, the lowest one among common brokers.
 MAX_REQUEST_BYTES: Final = 128 * 1024
-"""Largest size of a message: the limit of AWS IoT Core, the lowest one among common brokers."""
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
@@ -260,8 +260,8 @@ def _read_price(text: str, location: str) -> float:
 
 # -- mappings, Series, sequences --------------------------------------------------------------
 
+#: Label of a feature group.
 GroupLabel = int | str
-"""Label of a feature group."""
 
 
 def split_names_and_prices(own_prices: Any) -> tuple[tuple[str, ...] | None, Any]:

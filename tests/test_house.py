@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -246,6 +247,25 @@ def test_first_lines_contain_no_banned_words(package):
             if banned:
                 line = getattr(node, "lineno", 1)
                 violations.append(f"{name}:{line}: {sorted(banned)}: {first_line}")
+    assert not violations, "\n".join(violations)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_constants_and_fields_are_documented_above(package):
+    violations = []
+    for name, path in find_modules().items():
+        if get_package(name) != package:
+            continue
+        for node in ast.walk(parse_file(path)):
+            body = getattr(node, "body", None)
+            if not isinstance(body, list):  # a lambda's body is an expression
+                continue
+            for statement, following in itertools.pairwise(body):
+                is_text = isinstance(following, ast.Expr) and isinstance(
+                    following.value, ast.Constant
+                )
+                if is_text and isinstance(statement, ast.Assign | ast.AnnAssign):
+                    violations.append(f"{name}:{following.lineno}: write it above, after '#:'")
     assert not violations, "\n".join(violations)
 
 

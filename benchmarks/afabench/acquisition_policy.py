@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.decision import probabilities, split_outputs, stop_mask
 
+#: The action that ends an instance; action k acquires selection k - 1, as AFABench defines.
 STOP = 0
-"""The action that ends an instance; action k acquires selection k - 1, as AFABench defines."""
 
 
 class AcquisitionPolicy:

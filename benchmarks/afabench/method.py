@@ -25,8 +25,8 @@ from sklearn.metrics import f1_score
 from benchmarks.afabench.acquisition_policy import AcquisitionPolicy, make_feature_costs
 from gatewise_training import AdaptGBRT, StagedCascade
 
+#: With fewer validation rows, methods cross-fit on training and validation rows together.
 FEW_VALIDATION_ROWS = 300
-"""With fewer validation rows, methods cross-fit on training and validation rows together."""
 
 Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
 

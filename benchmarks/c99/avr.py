@@ -45,8 +45,8 @@ int main(void)
 }
 """
 SIMAVR: Final = ("simavr", "-m", "atmega1284p", "-f", "16000000")
+#: Number of rows with 30 features that fit into the flash, with the model and the answers.
 ROWS_PER_PROGRAM: Final = 150
-"""Number of rows with 30 features that fit into the flash, with the model and the answers."""
 
 
 def count_differing(folder: Path, call: str, declarations: str, *files: str) -> int:

@@ -22,27 +22,30 @@ from gatewise_export.c99.writer import CSource
 #: Warnings are errors. Without contraction to fused multiplications, floats round as in Python.
 STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
+#: Vector table of a Cortex-M with the initial stack pointer and the entry point.
+#:
+#: The stack starts at the end of the 4 MB of RAM that the board of :data:`CORTEX_M4_EMULATOR` has
+#: at 0x20000000.
 VECTOR_TABLE = """\
 extern void _start(void);
 __attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
     (void (*)(void))0x20400000, _start};
 """
-"""Vector table of a Cortex-M with the initial stack pointer and the entry point.
-
-The stack starts at the end of the 4 MB of RAM that the board of :data:`CORTEX_M4_EMULATOR` has at
-0x20000000.
-"""
 #: The C library opens files of the host (rdimon), and the chip reads its vector table at address 0.
 CORTEX_M4_LINK_FLAGS = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
+#: Command that runs a program with :data:`VECTOR_TABLE` on an emulated board.
 CORTEX_M4_EMULATOR = (
     *("qemu-system-arm", "-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none"),
     *("-semihosting-config", "enable=on,target=native", "-kernel"),
 )
-"""Command that runs a program with :data:`VECTOR_TABLE` on an emulated board."""
 
 #: Number of integers per answer: outcome, exit, label, stage and refused, in the order of Answers.
 N_FIELDS = 5
 
+#: C functions that answer rows of floats; p and P are the model's name in lower and upper case.
+#:
+#: A stage's outputs are read before the next stage runs, because an instance holds those of one
+#: stage.
 BATCH_TEMPLATE = """\
 #include "${header}"
 static float ${p}_row_value(int feature, void *context)
@@ -89,18 +92,14 @@ void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
     }
 }
 """
-"""C functions that answer rows of floats; p and P are the model's name in lower and upper case.
 
-A stage's outputs are read before the next stage runs, because an instance holds those of one stage.
-"""
-
+#: Declarations for cffi of the functions in :data:`BATCH_TEMPLATE` and of the self-test.
 DECLARATION_TEMPLATE = """
 void ${p}_answer_row(const float *row, int32_t *fields);
 void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
     uint8_t *acquired, float *outputs);
 int ${p}_selftest(void);
 """
-"""Declarations for cffi of the functions in :data:`BATCH_TEMPLATE` and of the self-test."""
 
 
 @dataclass(frozen=True, eq=False)

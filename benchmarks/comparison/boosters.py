@@ -22,28 +22,28 @@ from gatewise_training.data.validation_split import Rows, ValidationSplit, cross
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.operating_points.packed_size import packed_bytes
 
+#: Above this number of rows, the leaves are those that are best on all features.
 LARGE_ROWS = 5000
-"""Above this number of rows, the leaves are those that are best on all features."""
 
+#: Bound on the output of a leaf with more than two classes, as in this project's boosting. Without
+#: it, Newton steps of a rare class reach 691 on Forest.
 MAX_STEP = 1.5
-"""Bound on the output of a leaf with more than two classes, as in this project's boosting. Without
-it, Newton steps of a rare class reach 691 on Forest."""
 
+#: Rounds without a smaller loss after which a fit stops.
 PATIENCE_ROUNDS = 20
-"""Rounds without a smaller loss after which a fit stops."""
 
+#: Rounds of a fit that does not stop early, as in this project's fits.
 MAX_ROUNDS = 600
-"""Rounds of a fit that does not stop early, as in this project's fits."""
 
+#: Closer penalties are not halved again, because halving would never end where the cost jumps.
 MIN_PENALTY_RATIO = 1.01
-"""Closer penalties are not halved again, because halving would never end where the cost jumps."""
 
+#: A sweep ends if all neighbouring costs differ by less than 2 %.
 MIN_COST_GAP = 0.02
-"""A sweep ends if all neighbouring costs differ by less than 2 %."""
 
+#: Leaves per tree to try on large sets, in this order until the loss rises; with more than two
+#: classes, 63 is the first.
 LEAF_COUNTS = (255, 63, 15, 4)
-"""Leaves per tree to try on large sets, in this order until the loss rises; with more than two
-classes, 63 is the first."""
 
 
 @dataclass(frozen=True, eq=False)

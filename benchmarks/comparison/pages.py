@@ -10,12 +10,12 @@ from benchmarks.harness import table_lines
 
 OURS = "staged"
 
+#: Maps a bound of bytes to its rule in :mod:`.summary`.
 BYTE_RULES = {
     "at most 1 MB": "within_1_1024_kb",
     "at most 64 KB": "within_1_64_kb",
     "at most 8 KB": "within_1_8_kb",
 }
-"""Maps a bound of bytes to its rule in :mod:`.summary`."""
 
 
 def markdown(problems: Mapping[str, Any]) -> str:

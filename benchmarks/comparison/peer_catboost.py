@@ -27,8 +27,8 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 
+#: Range of ``penalties_coefficient`` for prices of mean 1, from no effect to one feature.
 STRENGTH_RANGE = (1e-3, 30.0)
-"""Range of ``penalties_coefficient`` for prices of mean 1, from no effect to one feature."""
 
 
 @dataclass(frozen=True, eq=False)

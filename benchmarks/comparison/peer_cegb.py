@@ -21,8 +21,8 @@ from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 
+#: Range of penalties, in mean loss per mean price, from no effect to no feature.
 STRENGTH_RANGE = (1e-5, 0.3)
-"""Range of penalties, in mean loss per mean price, from no effect to no feature."""
 
 
 def coupled_points(

@@ -151,12 +151,12 @@ def _cross_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(1 + xlogy(p, p).sum(axis=1) / np.log(p.shape[1]), np.float64)
 
 
+#: Stop scores; the device answers if the score is at least a threshold.
 SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "two-stage": _margin,
     "sedna-cross-entropy": _cross_entropy,
     "sedna-threshold": lambda class_probabilities: class_probabilities.max(axis=1),
 }
-"""Stop scores; the device answers if the score is at least a threshold."""
 
 
 #: Number of thresholds of a stop score; the offload rates of neighbours differ by less than 2 %.

@@ -32,8 +32,8 @@ from gatewise.costs import FeatureCosts
 from gatewise_training import methods as library
 from gatewise_training.data.validation_split import ValidationSplit
 
+#: Loss of accuracy for which a system chooses its own point, as in :mod:`.summary`.
 MAX_LOSS = 0.01
-"""Loss of accuracy for which a system chooses its own point, as in :mod:`.summary`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +58,7 @@ class Outcome:
     about: dict[str, Any]
 
 
+#: Module of each peer; f0 applies the high-cost model to every instance.
 PEERS = {
     "f0": "benchmarks.comparison.peer_static",
     "static": "benchmarks.comparison.peer_static",
@@ -69,17 +70,18 @@ PEERS = {
     "catboost": "benchmarks.comparison.peer_catboost",
     "entropy-forest": "benchmarks.comparison.peer_forest",
 }
-"""Module of each peer; f0 applies the high-cost model to every instance."""
 
+#: Peers that fit single models for a range of penalties or depths.
 SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Point]]] = {
     "cegb-coupled": peer_cegb.coupled_points,
     "cegb-lazy": peer_cegb.lazy_points,
     "catboost": peer_catboost.catboost_points,
     "entropy-forest": peer_forest.limited_depth_points,
 }
-"""Peers that fit single models for a range of penalties or depths."""
 
 
+#: Methods of this project with other settings: within a bound of bytes, and Adapt with the gate of
+#: its paper. By default, Adapt chooses between the gate and the margin of f1 on validation rows.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         f"staged-{name}": ("staged", {"max_bytes": n_bytes})
@@ -88,8 +90,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "adapt-gbrt-gate": ("adapt-gbrt", {"stop": "gate"}),
     "adapt-lin-gate": ("adapt-lin", {"stop": "gate"}),
 }
-"""Methods of this project with other settings: within a bound of bytes, and Adapt with the gate of
-its paper. By default, Adapt chooses between the gate and the margin of f1 on validation rows."""
 
 
 def methods() -> tuple[str, ...]:

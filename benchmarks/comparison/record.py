@@ -14,8 +14,8 @@ from benchmarks.data.folds import Fold, Truth
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit
 
+#: Bounds on the bytes of models, by the suffix of the methods that are fitted within them.
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
-"""Bounds on the bytes of models, by the suffix of the methods that are fitted within them."""
 
 #: Fields of a point in the cached results, in this order.
 COLUMNS = ("val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes")

@@ -14,14 +14,14 @@ from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.comparison.summary import MIN_DIFFERENCE, paired_accuracies
 from benchmarks.harness import table_lines
 
+#: Systems with at most one stage before the high-cost model, or without a high-cost model.
 SIMPLER = (
     *("confidence", "static", "two-stage", "sedna-cross-entropy", "sedna-threshold"),
     *("cegb-coupled", "cegb-lazy", "catboost", "entropy-forest"),
 )
-"""Systems with at most one stage before the high-cost model, or without a high-cost model."""
 
+#: Minimum difference, in standard errors, that counts as significant, at a level of about 5 %.
 MIN_STANDARD_ERRORS = 2.0
-"""Minimum difference, in standard errors, that counts as significant, at a level of about 5 %."""
 
 
 class Lead(NamedTuple):

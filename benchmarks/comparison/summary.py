@@ -18,21 +18,21 @@ from scipy import stats
 from benchmarks.comparison.record import BYTE_BOUNDS, Point
 from benchmarks.data.problems import Problem
 
+#: Accepted loss of accuracy, 1 % absolute.
 MAX_LOSS = 0.01
-"""Accepted loss of accuracy, 1 % absolute."""
 
+#: Validation accuracy that the rule "with slack" requires in addition, because a point that is
+#: chosen on validation rows is less accurate on other rows.
 SLACK = 0.002
-"""Validation accuracy that the rule "with slack" requires in addition, because a point that is
-chosen on validation rows is less accurate on other rows."""
 
+#: Mean accuracies with at most this difference count as equal.
 MIN_DIFFERENCE = 0.001
-"""Mean accuracies with at most this difference count as equal."""
 
+#: Largest p-value, after Holm's correction, of a significant difference.
 SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value, after Holm's correction, of a significant difference."""
 
+#: Results of a problem by method: the records of its cells, sorted by seed.
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Results of a problem by method: the records of its cells, sorted by seed."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class _Fold:
         return max(self.points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
+#: Chooses a point of a fold; the second argument is the fold of the top method.
 Rule = Callable[[_Fold, _Fold], Point | None]
-"""Chooses a point of a fold; the second argument is the fold of the top method."""
 
 
 def pick_budget(points: Iterable[Point], budget: float) -> Point:

@@ -12,11 +12,11 @@ from benchmarks.cache import CACHE
 from benchmarks.data.sources import SOURCES, SourceFile, hash_arrays
 from gatewise.errors import InputError
 
+#: Folder of downloaded sets.
 FETCHED = CACHE / "data"
-"""Folder of downloaded sets."""
 
+#: Folder of small sets in the repository, with their licences.
 SMALL_SETS = Path(__file__).parent / "sets"
-"""Folder of small sets in the repository, with their licences."""
 
 
 def data_folders() -> list[Path]:

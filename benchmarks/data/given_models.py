@@ -68,6 +68,10 @@ def _make_column_transformer() -> Any:
     return make_pipeline(columns, RandomForestClassifier(50, random_state=0))
 
 
+#: Models of the user, fitted on the frames of :data:`FRAMES` and otherwise on arrays.
+#:
+#: They are small, because the benchmark compares the answers of a model with those of its graph,
+#: and not its accuracy.
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "random forest": lambda: RandomForestClassifier(50, random_state=0),
     "random forest of a polars frame": lambda: RandomForestClassifier(50, random_state=0),
@@ -103,11 +107,6 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
         cv=3,
     ),
 }
-"""Models of the user, fitted on the frames of :data:`FRAMES` and otherwise on arrays.
-
-They are small, because the benchmark compares the answers of a model with those of its graph, and
-not its accuracy.
-"""
 
 #: Models that must be refused, because they cannot be written as a graph.
 REFUSED: dict[str, Callable[[], Any]] = {
@@ -258,8 +257,8 @@ TORCH: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
 
 # -- boosters ------------------------------------------------------------------------------
 
+#: Columns of whole numbers that some boosters read as categories.
 CATEGORY_COLUMNS = [20, 28]
-"""Columns of whole numbers that some boosters read as categories."""
 
 
 def _fit_lightgbm(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
@@ -297,6 +296,7 @@ def _save_booster(booster: Any, name: str) -> str:
     return path
 
 
+#: Fitted on rows with NaN if WITH_MISSING_VALUES has the name.
 BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "lightgbm.Booster": _fit_lightgbm,
     "lightgbm.Booster, missing values": _fit_lightgbm,
@@ -313,7 +313,6 @@ BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
         _fit_catboost_categories(X, y), "model.cbm"
     ),
 }
-"""Fitted on rows with NaN if WITH_MISSING_VALUES has the name."""
 
 WITH_MISSING_VALUES = {
     "lightgbm.Booster, missing values",

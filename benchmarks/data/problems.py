@@ -27,10 +27,10 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
 
+#: Seed of the 110,392 rows of Forest; it is not known which rows the papers used.
 FOREST_SEED = 2017
-"""Seed of the 110,392 rows of Forest; it is not known which rows the papers used."""
+#: Seed of the training and validation rows of CIFAR-10; those of the paper are unknown.
 CIFAR_SEED = 2017
-"""Seed of the training and validation rows of CIFAR-10; those of the paper are unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,6 +355,7 @@ def _bundled(name: str) -> Problem:
     )
 
 
+#: Functions that make a problem from its name, from the quickest problem to the slowest.
 PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "mbne_tiny": _mbne_tiny,
     "thyroid": _thyroid,
@@ -372,4 +373,3 @@ PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "breast_cancer": _bundled,
     "digits": _bundled,
 }
-"""Functions that make a problem from its name, from the quickest problem to the slowest."""

@@ -26,12 +26,12 @@ from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, AdaptLin, BudgetPrune, GreedyMiser, L1Cascade
 from gatewise_training.prune.forest import Forest
 
+#: Mean numbers of features by problem, about the range of the axes in the paper.
 BUDGETS = {
     "mbne_tiny": (8, 12, 16, 20, 25, 30, 36, 42, 50),
     "forest-bin": (8, 10, 12, 14, 16, 18, 20, 23, 27),
     "letter-bin": (8, 9, 10, 11, 12, 13, 14, 15, 16),
 }
-"""Mean numbers of features by problem, about the range of the axes in the paper."""
 
 METHODS = {
     "adapt-gbrt": "Adapt-GBRT before the forest",
@@ -44,11 +44,10 @@ METHODS = {
     "greedy-miser": "GreedyMiser",
 }
 FIGURE_4 = ("adapt-gbrt", "budget-prune", "greedy-miser")
+#: Methods of each problem: those of figure 4, and on Letters also those of figure 5.
+#:
+#: The suffix ``-svm`` of a method means that its f0 is the support vector machine.
 FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(METHODS)}
-"""Methods of each problem: those of figure 4, and on Letters also those of figure 5.
-
-The suffix ``-svm`` of a method means that its f0 is the support vector machine.
-"""
 
 
 def measure_figure(problem_name: str, *, n_trees: int, n_rounds: int, fold: Fold) -> dict[str, Any]:

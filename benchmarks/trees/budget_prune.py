@@ -26,17 +26,17 @@ from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import PruneProblem
 
+#: Numbers of features per split in table 1, among which validation rows choose.
 TRIED_SUBSETS = (7, 15, 30, 50)
-"""Numbers of features per split in table 1, among which validation rows choose."""
 
+#: Prunings of a curve, more than twice its budgets.
 N_POINTS = 30
-"""Prunings of a curve, more than twice its budgets."""
 
+#: Shares of rows with no use, 1 to 7 uses and more uses of one feature in the paper's table 1.
 PAPER_SHARES = np.array([[0.073], [0.917], [0.010]])
-"""Shares of rows with no use, 1 to 7 uses and more uses of one feature in the paper's table 1."""
 
+#: Largest price of figure 5; the paper rounds weights to whole numbers between 1 and 40.
 MAX_PRICE = 40
-"""Largest price of figure 5; the paper rounds weights to whole numbers between 1 and 40."""
 
 
 def measure_usage(

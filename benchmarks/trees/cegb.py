@@ -19,6 +19,8 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 
+#: Titles of the methods. Figure 2 has the first three. Figure 3b compares the last two, with equal
+#: numbers of leaves and trees.
 METHODS = {
     "lazy": "CEGB, lazy prices, best-first",
     "coupled": "CEGB, coupled prices, best-first",
@@ -26,17 +28,15 @@ METHODS = {
     "lazy-16-best": "CEGB, lazy, best-first, 16 leaves, all rounds",
     "lazy-16-breadth": "CEGB, lazy, breadth-first to depth 4, all rounds",
 }
-"""Titles of the methods. Figure 2 has the first three. Figure 3b compares the last two, with equal
-numbers of leaves and trees."""
 
+#: Learning rates of GreedyMiser; both papers also search these rates.
 MISER_RATES = (0.1, 1.0)
-"""Learning rates of GreedyMiser; both papers also search these rates."""
 
+#: GreedyMiser has this many times the rounds of CEGB, because both papers give it 1,000 trees.
 MISER_ROUNDS_FACTOR = 10
-"""GreedyMiser has this many times the rounds of CEGB, because both papers give it 1,000 trees."""
 
+#: Rounding error of a mean cost, which may exceed an equal budget by as much.
 COST_ROUNDING = 1e-9
-"""Rounding error of a mean cost, which may exceed an equal budget by as much."""
 
 
 def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -> dict[str, Any]:

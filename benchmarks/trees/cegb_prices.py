@@ -24,20 +24,20 @@ from gatewise_training.cegb.penalties import Charge, SplitPrices
 
 Image = NDArray[np.float64]
 
+#: Prices that Yahoo published for its features.
 YAHOO_PRICES = (1.0, 5.0, 20.0, 50.0, 100.0, 150.0, 200.0)
-"""Prices that Yahoo published for its features."""
 
+#: Weights of the prices in figure 3a; the last one is too high, like 0.001 in the paper.
 STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Weights of the prices in figure 3a; the last one is too high, like 0.001 in the paper."""
 
+#: Weight of the fit with equal prices; its cost is measured at the true prices.
 EQUAL_PRICE_STRENGTH = 1e-3
-"""Weight of the fit with equal prices; its cost is measured at the true prices."""
 
+#: Pixels of a side of the blocks in figure 4, whose filters share one value.
 BLOCKS = (1, 2, 4, 8)
-"""Pixels of a side of the blocks in figure 4, whose filters share one value."""
 
+#: Weights of the prices in figure 4.
 SPLIT_STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
-"""Weights of the prices in figure 4."""
 
 
 def measure_tradeoffs(

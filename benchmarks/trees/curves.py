@@ -17,11 +17,11 @@ from benchmarks.data.folds import Fold, LabelledRows
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune.forest import Forest
 
+#: Mean numbers of features that an instance may acquire.
 BUDGETS = {
     "forest-bin": (2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23),
     "mbne_tiny": (1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 30, 36),
 }
-"""Mean numbers of features that an instance may acquire."""
 
 #: Mean numbers of the 400 features of CIFAR-10.
 CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)

@@ -14,11 +14,11 @@ from benchmarks.trees.page_tables import compare, error_table
 
 Section = Mapping[str, Any]
 
+#: Table 1 of BudgetPrune: percentages with no use, 1 to 7 uses and more uses; cost; error.
 PAPER_USAGE = {
     "unpruned, one feature": (7.3, 91.7, 1.0, 42.0, 6.6),
     "pruned, one feature": (68.3, 31.5, 0.2, 24.3, 6.7),
 }
-"""Table 1 of BudgetPrune: percentages with no use, 1 to 7 uses and more uses; cost; error."""
 
 BUDGET_PRUNE_FIGURES = {
     "prices": (

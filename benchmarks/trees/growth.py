@@ -29,8 +29,8 @@ FOREST_KINDS = {
     "rf-all": "random forest, entropy, all features at a node",
 }
 
+#: Thresholds of Pairs in figure 3.
 PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
-"""Thresholds of Pairs in figure 3."""
 
 
 def measure_table(

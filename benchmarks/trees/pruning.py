@@ -35,8 +35,8 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import PruneProblem
 from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
+#: Bits that an acquisition must save in cost-aware growth; a forest with mu = 0 is added.
 MUS = (0.1, 0.03, 0.01)
-"""Bits that an acquisition must save in cost-aware growth; a forest with mu = 0 is added."""
 
 METHODS = {
     "ensemble": "entropy forest, pruned as an ensemble",
@@ -46,9 +46,10 @@ METHODS = {
     "aware": "cost-aware growth, pruned as an ensemble",
 }
 
+#: Prunings of a curve from which table 1 chooses.
 N_TABLE_POINTS = 40
-"""Prunings of a curve from which table 1 chooses."""
 
+#: Number of trees, and loss of accuracy at the low and high pruning levels of the paper.
 PAPER_LEVELS: dict[str, tuple[int, float, float]] = {
     "forest-bin": (40, 0.0013, 0.0098),
     "mbne_tiny": (40, 0.0, 0.0041),
@@ -56,7 +57,6 @@ PAPER_LEVELS: dict[str, tuple[int, float, float]] = {
     "statlog_heart": (90, 0.0, 0.0256),
     "sonar": (90, 0.0299, 0.0582),
 }
-"""Number of trees, and loss of accuracy at the low and high pruning levels of the paper."""
 
 
 def cost_complexity(problem: PruneProblem) -> PruneSequence:

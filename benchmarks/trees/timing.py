@@ -29,20 +29,20 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
+#: Repetitions whose median is reported.
 N_REPETITIONS = 3
-"""Repetitions whose median is reported."""
+#: Number of prices that a user without the frontier would solve separately.
 N_SOLVES = 50
-"""Number of prices that a user without the frontier would solve separately."""
+#: Single prices keep about these shares of the cost of the unpruned forest.
 SHARES = (0.9, 0.5, 0.2)
-"""Single prices keep about these shares of the cost of the unpruned forest."""
+#: The same share for the comparison with general solvers.
 SOLVERS_SHARE = 0.5
-"""The same share for the comparison with general solvers."""
+#: Numbers of trees and instances of the problems for general solvers, in ascending order.
 SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
-"""Numbers of trees and instances of the problems for general solvers, in ascending order."""
+#: Time limit of HiGHS for one price in seconds; the first size above the limit is the last.
 HIGHS_LIMIT_SECONDS = 150.0
-"""Time limit of HiGHS for one price in seconds; the first size above the limit is the last."""
+#: CPU seconds; a method that takes longer at one size is skipped at larger sizes.
 MAX_METHOD_SECONDS = 30.0
-"""CPU seconds; a method that takes longer at one size is skipped at larger sizes."""
 
 
 def measure_timings(

@@ -17,11 +17,11 @@ from typing import Literal, TypeAlias
 
 from gatewise.errors import GatewiseError
 
+#: Short code of an invalid message, for counters and for the dead-letter topic.
 WireReason: TypeAlias = Literal[
     "size", "cbor", "json", "version", "id", "name", "range", "type", "shape", "infinite",
     "missing", "checksum",
 ]  # fmt: skip
-"""Short code of an invalid message, for counters and for the dead-letter topic."""
 
 
 class WireError(GatewiseError):

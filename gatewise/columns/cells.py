@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
+#: Texts that mean a missing cell, in lower case, including the ones that pandas recognises.
 MISSING_WORDS: Final = frozenset(
     {"", "?", "na", "n/a", "nan", "-nan", "null", "none", "nat", "<na>", "#n/a", "#n/a n/a", "#na"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
 )
-"""Texts that mean a missing cell, in lower case, including the ones that pandas recognises."""
 
+#: Formats of a time in addition to strptime formats: ISO 8601, and seconds since 1970.
 ISO: Final = "iso"
 UNIX: Final = "unix"
-"""Formats of a time in addition to strptime formats: ISO 8601, and seconds since 1970."""
 
+#: Features of a time. ``weekday`` is 0 on Monday, and ``days`` counts from 1970 in UTC.
 TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
-"""Features of a time. ``weekday`` is 0 on Monday, and ``days`` counts from 1970 in UTC."""
 
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
@@ -199,8 +199,8 @@ def time_part(moment: datetime, part: str) -> float:
     return float(getattr(moment, part))
 
 
+#: Index of a label that is not a class of the bundle; every answer to such a row is wrong.
 UNKNOWN_CLASS: Final = -2
-"""Index of a label that is not a class of the bundle; every answer to such a row is wrong."""
 
 
 def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:

@@ -12,8 +12,8 @@ from typing import Final, TextIO
 
 from gatewise.errors import InputError
 
+#: A number with a decimal comma.
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
-"""A number with a decimal comma."""
 #: First line in which Excel states the separator.
 _SEPARATOR: Final = re.compile(r'"?sep=([,;\t|])"?[\r\n]*')
 #: A number whose points may separate thousands, such as 1.234 or 1.234,5.

@@ -13,11 +13,11 @@ from gatewise.columns.kinds import AnyColumn
 from gatewise.documents import Meta, Record, Text
 from gatewise.errors import InputError
 
+#: Largest number of columns in a manifest.
 MAX_COLUMNS = 65535
-"""Largest number of columns in a manifest."""
 
+#: Mapping from column name to cell, or a sequence of cells in the order of the columns.
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
-"""Mapping from column name to cell, or a sequence of cells in the order of the columns."""
 
 
 class RowEncoder(Record, frozen=True, dict=True):

@@ -27,12 +27,12 @@ from gatewise.columns import cells
 from gatewise.documents import Meta, Record, Text
 from gatewise.errors import InputError
 
+#: Largest number of categories in a column of a bundle.
 MAX_CATEGORIES: Final = 10_000
-"""Largest number of categories in a column of a bundle."""
+#: Largest number of categories that training learns for a column.
 MAX_LEARNED_CATEGORIES: Final = 1000
-"""Largest number of categories that training learns for a column."""
+#: Largest size of a category's name, in bytes of UTF-8.
 MAX_CELL_BYTES: Final = 256
-"""Largest size of a category's name, in bytes of UTF-8."""
 
 #: A number that float32 can represent.
 Value = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]
@@ -322,8 +322,8 @@ def kind_name(kind: type[Column]) -> str:
 
 
 KINDS: Final[dict[str, type[Column]]] = {kind_name(kind): kind for kind in get_args(AnyColumn)}
+#: Kind of a column that has no features.
 DROP: Final = "drop"
-"""Kind of a column that has no features."""
 
 
 def read_kind(text: str) -> tuple[str, str]:

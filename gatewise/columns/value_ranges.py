@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
+#: Largest distance of a plausible value from the training range, in standard deviations.
+#:
+#: It is above 0, because new rows often lie a little outside the range.
 MAX_DEVIATIONS: Final = 3.0
-"""Largest distance of a plausible value from the training range, in standard deviations.
 
-It is above 0, because new rows often lie a little outside the range."""
-
+#: Largest number of values that are measured together, so that the distances fit into memory.
 MAX_VALUES: Final = 1 << 20
-"""Largest number of values that are measured together, so that the distances fit into memory."""
 
 Values = NDArray[np.float32]
 

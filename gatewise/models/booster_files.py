@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 
+#: Name of a library, which is also the name of its Python package.
 Library: TypeAlias = Literal["lightgbm", "xgboost", "catboost"]
-"""Name of a library, which is also the name of its Python package."""
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
 #: File name extensions of LightGBM's text, XGBoost's universal binary JSON and CatBoost's binary.
 FILE_EXTENSIONS: Final[dict[Library, str]] = {
@@ -23,8 +23,8 @@ FILE_EXTENSIONS: Final[dict[Library, str]] = {
     "catboost": "cbm",
 }
 
+#: Function from rows to class probabilities.
 Predict = Callable[[NDArray[np.float32]], Any]
-"""Function from rows to class probabilities."""
 
 
 class BoosterFile:

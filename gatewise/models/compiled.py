@@ -14,9 +14,9 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
+#: Number of rows that descend a tree together; few enough for the caches, and enough to overlap
+#: memory accesses.
 BLOCK_ROWS = 1024
-"""Number of rows that descend a tree together; few enough for the caches, and enough to overlap
-memory accesses."""
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,8 +8,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+#: Type and named dimensions of each array of a model; equal names mean equal lengths.
 ArraySpecs: TypeAlias = Mapping[str, tuple[type[np.generic], tuple[str, ...]]]
-"""Type and named dimensions of each array of a model; equal names mean equal lengths."""
 
 #: Number of float32 values in the intermediate arrays of a block of rows, 4 MiB.
 MAX_BLOCK_VALUES: Final = 1 << 20

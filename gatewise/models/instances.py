@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.documents import Meta, Record
 from gatewise.errors import InputError
 
+#: Types of the values of instances; float32 represents all values of each type exactly.
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
-"""Types of the values of instances; float32 represents all values of each type exactly."""
+#: Largest number of values in an instance that is not a window.
 MAX_VALUES: Final = 65535
-"""Largest number of values in an instance that is not a window."""
+#: Largest number of values in a window.
 MAX_WINDOW_VALUES: Final = 1 << 20
-"""Largest number of values in a window."""
 
 Side = Annotated[int, Meta(ge=1, le=MAX_VALUES)]
 

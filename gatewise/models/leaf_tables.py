@@ -12,8 +12,8 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 
 INT8_BYTES = np.dtype(np.int8).itemsize
 FLOAT32_BYTES = np.dtype(np.float32).itemsize
+#: Names of the arrays of indices; C uses the smallest integer type that fits all stages.
 INDICES = ("rows", "starts", "outputs", "picks")
-"""Names of the arrays of indices; C uses the smallest integer type that fits all stages."""
 
 
 @dataclass(frozen=True, eq=False)

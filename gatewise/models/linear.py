@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gatewise.models.flat_arrays import ArraySpecs, row_blocks, running_sum
 
+#: `mean` and `scale` of ``z = (x - mean) * scale``, each of shape (n_features,).
 Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""`mean` and `scale` of ``z = (x - mean) * scale``, each of shape (n_features,)."""
 
 
 def standard_scaling(x: NDArray[np.float32]) -> Scaling:

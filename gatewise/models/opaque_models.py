@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 
+#: Prefix of the import path of a model, ``python:module:attribute``.
 PYTHON_PREFIX: Final = "python:"
-"""Prefix of the import path of a model, ``python:module:attribute``."""
 
+#: Largest difference between 1 and the sum of a row's probabilities, which may be rounded.
 SUM_TOLERANCE: Final = 1e-3
-"""Largest difference between 1 and the sum of a row's probabilities, which may be rounded."""
 
 Function = Callable[[NDArray[np.float32]], Any]
 
@@ -61,8 +61,8 @@ class PythonModel:
                 "predict_proba"
             )
         self.n_classes = len(classes)
+        #: The function or object; for a bound method, the object that it belongs to.
         self.model = getattr(source, "__self__", source)
-        """The function or object; for a bound method, the object that it belongs to."""
         own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
         unknown_labels = [label for label in own_classes if label not in data_classes]

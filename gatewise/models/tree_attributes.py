@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
+#: Version of ONNX's operators in the graphs of stages.
 OPSET = 17
-"""Version of ONNX's operators in the graphs of stages."""
 ML_DOMAIN = "ai.onnx.ml"
 ML_OPSET = 3  # the latest one that onnxruntime on devices supports
 

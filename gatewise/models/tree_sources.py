@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
+#: Value of the feature and of the children of a leaf.
 LEAF = -1
-"""Value of the feature and of the children of a leaf."""
+#: Threshold that separates NaN from all numbers.
 FLOAT32_MAX = np.finfo(np.float32).max
-"""Threshold that separates NaN from all numbers."""
+#: Largest number that LightGBM treats as 0.
 LIGHTGBM_ZERO = np.float32(1e-35)
-"""Largest number that LightGBM treats as 0."""
 
 
 @dataclass(frozen=True, eq=False)

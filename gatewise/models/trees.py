@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 
+#: Size of a node with one value in the flat arrays: five numbers of 4 bytes, and a flag.
 NODE_BYTES = 21
-"""Size of a node with one value in the flat arrays: five numbers of 4 bytes, and a flag."""
 
 
 def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float32] | None:

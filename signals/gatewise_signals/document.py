@@ -31,14 +31,14 @@ from gatewise_signals.price_table import PriceTable
 from gatewise_signals.signal_input import WINDOW, SignalInput
 from gatewise_signals.steps import Step, settings_of
 
+#: Largest number of steps in a document, which limits the memory that a hostile one can take.
 MAX_STEPS: Final = 4096
-"""Largest number of steps in a document, which limits the memory that a hostile one can take."""
+#: Largest number of entries in a setting that is a list.
 MAX_ENTRIES: Final = 4096
-"""Largest number of entries in a setting that is a list."""
+#: Largest label of a step. A label contains the labels of its inputs, which limits the depth.
 MAX_LABEL_BYTES: Final = 1024
-"""Largest label of a step. A label contains the labels of its inputs, which limits the depth."""
+#: Largest number in a setting, which float32 can represent.
 MAX_REAL: Final = 3.4e38
-"""Largest number in a setting, which float32 can represent."""
 
 StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
 Whole = Annotated[int, Meta(ge=-MAX_WINDOW_VALUES, le=MAX_WINDOW_VALUES)]

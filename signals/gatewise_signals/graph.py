@@ -13,8 +13,8 @@ from gatewise.errors import InputError
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.steps import Step, Values
 
+#: Largest number of windows computed together, so that intermediate results fit into a cache.
 MAX_WINDOWS = 256
-"""Largest number of windows computed together, so that intermediate results fit into a cache."""
 
 
 class SignalGraph:

@@ -8,11 +8,11 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from gatewise.documents import Amount, DocumentError, Meta, Record, Text, decode_json, encode_json
 from gatewise.errors import InputError
 
+#: Unit of prices: microseconds or microjoules.
 PriceUnit: TypeAlias = Literal["us", "uj"]
-"""Unit of prices: microseconds or microjoules."""
 
+#: The power of the processor must be below this.
 MAX_WATTS: Final = 1e6
-"""The power of the processor must be below this."""
 
 StepLabel = Annotated[str, Meta(min_length=1, max_length=1024)]
 SideLength = Annotated[int, Meta(ge=1, le=1 << 20)]

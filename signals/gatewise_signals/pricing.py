@@ -18,8 +18,8 @@ from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
 from gatewise_signals.price_table import PriceTable, PriceUnit
 
+#: Default number of windows in a measurement.
 MEASURED_WINDOWS: Final = 100
-"""Default number of windows in a measurement."""
 
 #: File in which Linux names the board, such as a Raspberry Pi.
 _BOARD_FILE: Final = Path("/proc/device-tree/model")

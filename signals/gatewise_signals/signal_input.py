@@ -21,8 +21,8 @@ from gatewise_signals.price_table import PriceTable
 from gatewise_signals.pricing import MEASURED_WINDOWS, measured, table_of_steps
 from gatewise_signals.steps import Channels, Picture, Values
 
+#: Name of the feature or input that stands for all values of a window.
 WINDOW: Final = "window"
-"""Name of the feature or input that stands for all values of a window."""
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,16 @@ from gatewise_signals.blocks.time_domain import (
 )
 from gatewise_signals.steps import Channels, Picture, Pixels, Signal, check_number, check_whole
 
+#: Names of the axes of a signal.
 AXES = "xyz"
-"""Names of the axes of a signal."""
+#: Number of octave bands below half the rate; the band below them begins at 0 Hz.
 OCTAVES = 5
-"""Number of octave bands below half the rate; the band below them begins at 0 Hz."""
+#: Smallest rate of a signal that is treated as sound or vibration.
 SOUND_HZ = 2000.0
-"""Smallest rate of a signal that is treated as sound or vibration."""
+#: Largest length of a frame of sound, over which speech hardly changes.
 FRAME_SECONDS = 0.032
-"""Largest length of a frame of sound, over which speech hardly changes."""
+#: Number of parts of a long window of sound, whose order distinguishes words.
 PARTS = 4
-"""Number of parts of a long window of sound, whose order distinguishes words."""
 
 
 def standard_blocks(

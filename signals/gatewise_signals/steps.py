@@ -32,8 +32,8 @@ from gatewise_signals.price_table import PriceTable
 
 Values: TypeAlias = NDArray[np.float32]
 
+#: Weights of red, green and blue (ITU-R BT.601).
 LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
-"""Weights of red, green and blue (ITU-R BT.601)."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -49,8 +49,8 @@ class Step(ABC):
         Table from which the price comes, if it was measured.
     """
 
+    #: Name of the class in manifests and feature names.
     kind: ClassVar[str]
-    """Name of the class in manifests and feature names."""
     price: float | None = field(default=None, compare=False)
     measurement: PriceTable | None = field(default=None, compare=False)
 

@@ -66,22 +66,21 @@ class StreamWindow:
     time: float | None
 
 
+#: Largest relative error of a sensor's clock; cheap clocks have an error of 5 %.
 CLOCK_ERROR = 0.1
-"""Largest relative error of a sensor's clock; cheap clocks have an error of 5 %."""
+#: Largest delay, in sample intervals, of a sample after which no loss is assumed; half an interval,
+#: because a lost sample delays the next one by a whole one.
 MAX_DELAY = 0.5
-"""Largest delay, in sample intervals, of a sample after which no loss is assumed; half an interval,
-because a lost sample delays the next one by a whole one."""
+#: Largest lead, in sample intervals, of a sample that is assumed to be in order.
 MAX_LEAD = 1.0
-"""Largest lead, in sample intervals, of a sample that is assumed to be in order."""
+#: Smallest number of times from which jitter is estimated.
 MIN_TIMES = 16
-"""Smallest number of times from which jitter is estimated."""
+#: Number of the latest times from which jitter is estimated.
 MAX_TIMES = 64
-"""Number of the latest times from which jitter is estimated."""
+#: Largest delay due to jitter, in third quartiles of the latest delays.
+#:
+#: For normal delays this is 4.6 standard deviations.
 MAX_JITTER = 4.0
-"""Largest delay due to jitter, in third quartiles of the latest delays.
-
-For normal delays this is 4.6 standard deviations.
-"""
 
 
 @dataclass(slots=True)

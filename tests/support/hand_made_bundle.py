@@ -71,6 +71,7 @@ DOCUMENT: Document = {
     "files": {},
 }
 
+#: The first operating point gives exits 0, 1, 2 (the cloud), 0, 1 and labels 1, 1, 1, 0, 1.
 SAMPLE = {
     "X": np.arange(20, dtype=np.float32).reshape(5, 4),
     "stage_0": np.array([[1.0], [0.25], [0.25], [-0.5], [np.nan]], np.float32),
@@ -78,7 +79,6 @@ SAMPLE = {
     "cloud_label": np.array([1, 1, 1, 0, 0]),
     "cloud_probabilities": np.full((5, 2), 0.5, np.float32),
 }
-"""The first operating point gives exits 0, 1, 2 (the cloud), 0, 1 and labels 1, 1, 1, 0, 1."""
 
 FILES = {
     "stage_0.npz": b"first arrays",

@@ -20,8 +20,8 @@ def tensor(name: str, element_type: int, *shape: int | str) -> onnx.ValueInfoPro
     return helper.make_tensor_value_info(name, element_type, list(shape))
 
 
+#: Name, ONNX type and shape of an input or output.
 TensorSpec = tuple[str, int, Sequence[int | str]]
-"""Name, ONNX type and shape of an input or output."""
 
 
 def graph_of(

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
+#: Whether each tree adds to one output or to all outputs.
 OutputForm = Literal["one", "all", "mixed"]
-"""Whether each tree adds to one output or to all outputs."""
 
 
 def make_trees(

@@ -35,13 +35,13 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.cell_source import FetchedRow
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 
+#: Largest size of a request's body.
 MAX_BODY_BYTES = 16 << 20
-"""Largest size of a request's body."""
+#: Number of rows that can wait for the cloud or for features at the same time.
 N_THREADS = 64
-"""Number of rows that can wait for the cloud or for features at the same time."""
 
+#: Coroutine function that fetches the named cells of an instance, given its other cells.
 FetchFeatures = Callable[[Sequence[str], Mapping[str, Any]], Coroutine[Any, Any, Mapping[str, Any]]]
-"""Coroutine function that fetches the named cells of an instance, given its other cells."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
 _INFER_DECODER = msgspec.json.Decoder(InferRequest)

@@ -17,15 +17,15 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_export.bundle.manifest import Manifest
 
+#: Name of the tensor that holds all columns.
 MATRIX_NAME: Final = "x"
-"""Name of the tensor that holds all columns."""
 NUMBER_TYPES: Final = frozenset(
     {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
     | {"FP16", "FP32", "FP64"}
 )
 TEXT_TYPE: Final = "BYTES"
+#: Largest number of rows in a request.
 MAX_ROWS: Final = 4096
-"""Largest number of rows in a request."""
 
 Row = NDArray[np.float32] | dict[str, Any]
 Parameters = dict[str, Any]

@@ -34,10 +34,10 @@ def cloud_spec(manifest: Manifest) -> CloudSpec:
 class Backend(Protocol):
     """Interface of a backend that runs a high-cost model."""
 
+    #: Whether the model runs in this process and never waits for another machine.
     local: bool = True
-    """Whether the model runs in this process and never waits for another machine."""
+    #: Kind of the outputs, ``margins`` or ``classifier``; None means the bundle's kind.
     kind: str | None = None
-    """Kind of the outputs, ``margins`` or ``classifier``; None means the bundle's kind."""
 
     @property
     def trouble(self) -> str | None:

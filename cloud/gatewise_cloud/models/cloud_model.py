@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class CloudAnswer(NamedTuple):
     """Answers of a high-cost model to n instances."""
 
+    #: Class indices, shape (n,).
     labels: NDArray[np.int64]
-    """Class indices, shape (n,)."""
+    #: Shape (n, n_classes).
     probabilities: NDArray[np.float32]
-    """Shape (n, n_classes)."""
 
 
 class CloudModel:

@@ -32,11 +32,11 @@ _MAX_WAIT_MS: Final = 30_000
 #: Weight of the last run in the smoothed time per row; it is small because single runs vary.
 _SMOOTHING: Final = 0.1
 
+#: Name and version of a model.
 ModelKey = tuple[str, str]
-"""Name and version of a model."""
 
+#: Identity of a request: its device, its id, and the digest of its payload.
 RequestKey = tuple[str, bytes, bytes]
-"""Identity of a request: its device, its id, and the digest of its payload."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)  # a frozen dataclass takes three times as long
@@ -74,14 +74,14 @@ class Ticket:
 class Admission(NamedTuple):
     """Decision of a worker on a request."""
 
+    #: Whether the request is queued for a run.
     is_queued: bool = False
-    """Whether the request is queued for a run."""
+    #: Counter to increase; see :data:`gatewise_cloud.worker.counters.COUNTS`.
     counter_name: str | None = None
-    """Counter to increase; see :data:`gatewise_cloud.worker.counters.COUNTS`."""
+    #: Payload to send now: the remembered answer to the same request.
     answer_payload: bytes | None = None
-    """Payload to send now: the remembered answer to the same request."""
+    #: If not 0, refuse the request with ``busy``; the device should wait that long.
     wait_ms: int = 0
-    """If not 0, refuse the request with ``busy``; the device should wait that long."""
 
 
 @dataclass(slots=True, eq=False)

@@ -25,8 +25,8 @@ _LOG = logging.getLogger("gatewise_cloud")
 #: Largest number of files that a scan reads. A scan of a wrong folder therefore ends.
 _MAX_FILES = 1000
 
+#: Name, size and modification time of each file of a bundle.
 Fingerprint = tuple[tuple[str, int, int], ...]
-"""Name, size and modification time of each file of a bundle."""
 
 
 @dataclass(slots=True)

@@ -26,11 +26,10 @@ _ACK_SECONDS = 2.0
 #: Time between two looks at the number of unacknowledged messages.
 _POLL_SECONDS = 0.005
 
+#: Function that handles a message: its topic, its payload, and whether the broker retained it.
+#:
+#: It is called on the network thread. Its exceptions are logged.
 Receive = Callable[[str, bytes, bool], None]
-"""Function that handles a message: its topic, its payload, and whether the broker retained it.
-
-It is called on the network thread. Its exceptions are logged.
-"""
 
 
 class MqttSession:

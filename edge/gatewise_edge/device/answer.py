@@ -137,5 +137,5 @@ class Answer(msgspec.Struct, eq=False):
     request: str = ""
 
 
+#: A function that is called with each answer or error.
 Observer: TypeAlias = Callable[[Answer | Exception], None]
-"""A function that is called with each answer or error."""

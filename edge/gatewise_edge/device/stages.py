@@ -38,8 +38,8 @@ from gatewise_signals.blocks.block import OnnxBlock
 
 _LOG = logging.getLogger("gatewise_edge")
 
+#: Runner of the stages' graphs; auto is onnxruntime if it can be imported, otherwise numpy.
 Runner = Literal["auto", "onnxruntime", "numpy"]
-"""Runner of the stages' graphs; auto is onnxruntime if it can be imported, otherwise numpy."""
 
 Matrix = NDArray[np.float32]
 Row = NDArray[np.float32]

@@ -10,11 +10,10 @@ from gatewise_edge.sensors.feature_reader import Reading
 
 _LOG = logging.getLogger(__name__)
 
+#: Number of cells after which a column with only unseen categories is reported.
+#:
+#: The first few cells of a column may have rare categories by chance.
 MIN_CELLS_TO_REPORT: Final = 20
-"""Number of cells after which a column with only unseen categories is reported.
-
-The first few cells of a column may have rare categories by chance.
-"""
 
 
 class UnseenCategories:

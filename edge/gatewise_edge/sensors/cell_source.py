@@ -17,8 +17,8 @@ from gatewise_edge.sensors.row_reader import order_cells
 if TYPE_CHECKING:
     from gatewise_edge.sensors.feature_reader import Reading
 
+#: A function of the names of columns and the seconds left that returns their cells by name.
 FetchFunction = Callable[[Sequence[str], float], Mapping[str, Any]]
-"""A function of the names of columns and the seconds left that returns their cells by name."""
 
 
 class InputColumns:

@@ -15,15 +15,14 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import StopRequest
 
+#: A row or a window, the error of one that cannot be read, or None if the device reads sensors.
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
-"""A row or a window, the error of one that cannot be read, or None if the device reads sensors."""
+#: An instance, and further fields of its answer's line.
+#:
+#: The field ``kept`` has the columns that are copied to the answer. A window of a stream has the
+#: fields ``start``, the number of its first sample, ``time`` in seconds, and ``gap`` if it follows
+#: a gap.
 SourcedInstance = tuple[Instance, dict[str, Any]]
-"""An instance, and further fields of its answer's line.
-
-The field ``kept`` has the columns that are copied to the answer. A window of a stream has the
-fields ``start``, the number of its first sample, ``time`` in seconds, and ``gap`` if it follows a
-gap.
-"""
 
 #: Number of bytes to read at a time. It is small, because the device must still answer all
 #: instances that it read before a request to stop.

@@ -48,8 +48,8 @@ class Samples:
     time: float | None = None
 
 
+#: Samples in order, with an error for one that cannot be read, and None for lost samples.
 Batch = Sequence[Samples | InputError | None]
-"""Samples in order, with an error for one that cannot be read, and None for lost samples."""
 
 
 # -- bytes ---------------------------------------------------------------------------------

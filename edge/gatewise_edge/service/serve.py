@@ -28,8 +28,8 @@ _LOG = logging.getLogger(__name__)
 #: Largest number of different unexpected errors that are logged, because each takes some 20 lines.
 _MAX_LOGGED_FAILURES: Final = 100
 
+#: A function that writes the document of a line.
 LineWriter = Callable[[dict[str, Any]], None]
-"""A function that writes the document of a line."""
 
 
 class AnswerWriter:

@@ -42,8 +42,8 @@ _TUNINGS: Final = np.array([0.0, 1.0])
 _BETS: Final = np.array([0.05, 0.15, 0.35])
 #: Share of the first choice's instances that only show how small g can be.
 _SHARE_WITHOUT_BETS: Final = 0.2
+#: Loss of accuracy, compared with the validation rows, that raises no alarm.
 TOLERANCE: Final = 0.01
-"""Loss of accuracy, compared with the validation rows, that raises no alarm."""
 
 
 @dataclass(frozen=True, eq=False)

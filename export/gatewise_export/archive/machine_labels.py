@@ -36,13 +36,12 @@ from gatewise_export.archive.shard import (
     write_shard,
 )
 
+#: Result for a label.
+#:
+#: ``repeated`` means that the instance already has this label, and ``conflict`` that it has
+#: another. ``unknown`` means that the archive has no such instance, and ``class`` that the model
+#: has no such class.
 Outcome = Literal["added", "repeated", "unknown", "class", "conflict"]
-"""Result for a label.
-
-``repeated`` means that the instance already has this label, and ``conflict`` that it has another.
-``unknown`` means that the archive has no such instance, and ``class`` that the model has no such
-class.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ EXAMPLE_PROGRAMS: dict[str, dict[str, str]] = {
     "arduino": {"offload.ino": "examples/offload/offload.ino"},
     "esp-idf": {"offload.c": "examples/offload.c"},
 }
+#: Files that run the self-test on a computer; a board's library leaves them out.
 DESKTOP_FILES = ("main.c", "Makefile")
-"""Files that run the self-test on a computer; a board's library leaves them out."""
 
 
 def write_library(

@@ -25,16 +25,15 @@ from gatewise_export.c99.stage_tables import write_stage_case
 
 #: Template of the functions that evaluate tables.
 ENGINE_TEMPLATE = "engine.c"
+#: C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
+#:
+#: A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests
+#: in this order which fields are not null, except the last form in use.
 LEAF_CODE = {
     "small": "trees->step * (float)READ(int8_t, trees->small + i)",
     "pick": "READ_FLOAT(trees->value + READ(pick_type, trees->pick + i))",
     "value": "READ_FLOAT(trees->value + i)",
 }
-"""C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
-
-A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests in
-this order which fields are not null, except the last form in use.
-"""
 
 
 def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[str, str], int]:

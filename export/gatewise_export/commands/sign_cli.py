@@ -65,8 +65,8 @@ def pack(
     print(f"{out}: {packed_bundle.manifest.title}, {n_bytes} bytes, {signature_text}{absent_text}")
 
 
+#: Functions of the sub-commands by name, which `gatewise/cli.py` imports this module for.
 commands: dict[str, Callable[..., None]] = {"pack": pack}
-"""Functions of the sub-commands by name, which `gatewise/cli.py` imports this module for."""
 
 
 def _count_bytes(path: Path) -> int:

@@ -22,8 +22,8 @@ from gatewise_signals.steps import (
     scale_counts,
 )
 
+#: Largest number of cells along a side of a grid.
 MAX_CELLS = 1024
-"""Largest number of cells along a side of a grid."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -25,9 +25,9 @@ from gatewise_signals.steps import (
     subtract_mean,
 )
 
+#: Constants of the mel scale, ``2595 * log10(1 + f / 700)``, on which 1000 Hz is 1000 mel.
 MEL_HZ = 700.0
 MEL_FACTOR = 2595.0
-"""Constants of the mel scale, ``2595 * log10(1 + f / 700)``, on which 1000 Hz is 1000 mel."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -21,8 +21,8 @@ from gatewise_signals.steps import (
     subtract_mean,
 )
 
+#: Number that is added to a power before its logarithm, which is then finite for silence.
 TINY = np.float32(1e-12)
-"""Number that is added to a power before its logarithm, which is then finite for silence."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,8 +22,8 @@ from gatewise_signals.steps import (
     subtract_mean,
 )
 
+#: Factor of the Haar wavelet, with which the transform keeps the energy.
 ROOT_HALF = np.float32(np.sqrt(0.5))
-"""Factor of the Haar wavelet, with which the transform keeps the energy."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,11 +13,10 @@ from gatewise.settings import Settings, option_words
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.fleet.link import PROFILES
 
+#: Default bound on the loss of accuracy.
+#:
+#: It is not lower because the accuracy on 540 test rows is only known to about half a percent.
 MAX_LOSS: Final = 0.005
-"""Default bound on the loss of accuracy.
-
-It is not lower because the accuracy on 540 test rows is only known to about half a percent.
-"""
 
 
 class DemoSettings(Settings, frozen=True, kw_only=True):

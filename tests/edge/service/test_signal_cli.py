@@ -66,8 +66,8 @@ def write_settings(folder: Path, text: str) -> tuple[str, str]:
     return "--settings", str(path)
 
 
+#: Distance of the windows of `stream_run` in samples, half a window.
 HOP = 16
-"""Distance of the windows of `stream_run` in samples, half a window."""
 
 
 class StreamRun(NamedTuple):

@@ -148,10 +148,10 @@ def write_zip(
     return path
 
 
+#: Function that writes a hostile bundle at a path, and returns the path of what it wrote.
 WriteBundle = Callable[[Path], Path]
-"""Function that writes a hostile bundle at a path, and returns the path of what it wrote."""
+#: The function and the expected error message of each kind of hostile bundle.
 Cases = dict[str, tuple[WriteBundle, str]]
-"""The function and the expected error message of each kind of hostile bundle."""
 
 
 def replace_file(name: str, content: Callable[[], bytes]) -> WriteBundle:

@@ -91,10 +91,10 @@ def convert_to_json(cell: Any) -> Any:
     return cell.item() if hasattr(cell, "item") else cell
 
 
+#: Sources of tables. Skipped tests of test_frames.py show if polars is missing.
 TABLE_SOURCES = (
     ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", "csv", "parquet")
 )
-"""Sources of tables. Skipped tests of test_frames.py show if polars is missing."""
 
 
 @st.composite

@@ -30,16 +30,16 @@ from gatewise_training.learners.losses import one_hot, prior_margins
 
 Array = NDArray[np.float64]
 
+#: Largest KKT residual of the M-step, in multiples of `tol`, at which an alternation may end. A
+#: small decrease of the objective alone may also be due to a short step.
 MAX_KKT_RATIO = 10.0
-"""Largest KKT residual of the M-step, in multiples of `tol`, at which an alternation may end. A
-small decrease of the objective alone may also be due to a short step."""
 
+#: Offload probability of the rows that a start offloads. The other rows have one minus it. It is
+#: below 1, because both the log odds of q and the M-step's weights must be finite and above 0.
 START_PROBABILITY = 0.98
-"""Offload probability of the rows that a start offloads. The other rows have one minus it. It is
-below 1, because both the log odds of q and the M-step's weights must be finite and above 0."""
 
+#: Largest number of rows for the comparison of features.
 MAX_SCREENING_ROWS = 2000
-"""Largest number of rows for the comparison of features."""
 
 
 class QStepResult(NamedTuple):

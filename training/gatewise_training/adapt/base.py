@@ -38,8 +38,8 @@ from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
+#: Score that stops an instance, as :class:`.AdaptGBRT` documents it.
 StopScore = Literal["auto", "gate", "margin"]
-"""Score that stops an instance, as :class:`.AdaptGBRT` documents it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

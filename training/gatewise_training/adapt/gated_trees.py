@@ -49,12 +49,12 @@ from gatewise_training.learners.losses import (
 
 Array = NDArray[np.float64]
 
+#: Largest number of rows on which trees have FEW_LEAVES. Larger trees overfit few rows so badly
+#: that their margins say nothing about errors.
 FEW_ROWS = 1000
-"""Largest number of rows on which trees have FEW_LEAVES. Larger trees overfit few rows so badly
-that their margins say nothing about errors."""
 
+#: Number of leaves of a tree on few rows.
 FEW_LEAVES = 8
-"""Number of leaves of a tree on few rows."""
 
 
 def grow_gated_trees(

@@ -31,17 +31,17 @@ from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS, link_of
 from gatewise_training.learners.growth_settings import Growth, check_prefixes
 
+#: Number of penalties that a search tries. With 7, the accuracy on heart was 6 points lower.
 N_PENALTIES = 16
-"""Number of penalties that a search tries. With 7, the accuracy on heart was 6 points lower."""
 
+#: Number of penalties that a search tries on more than MAX_SMALL_ROWS rows, where fits are slow.
 N_PENALTIES_LARGE = 8
-"""Number of penalties that a search tries on more than MAX_SMALL_ROWS rows, where fits are slow."""
 
+#: Largest number of rows of a short fit, which only measures the cost of the features.
 MAX_SHORT_FIT_ROWS = 2000
-"""Largest number of rows of a short fit, which only measures the cost of the features."""
 
+#: Share of the rounds that a short fit runs.
 SHORT_FIT_ROUNDS_SHARE = 0.25
-"""Share of the rounds that a short fit runs."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

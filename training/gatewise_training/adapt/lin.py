@@ -34,17 +34,17 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import link_of
 
+#: Penalty of a refit, as a share of the critical one. It bounds the weights on separable data.
 REFIT_PENALTY_SHARE = 0.003
-"""Penalty of a refit, as a share of the critical one. It bounds the weights on separable data."""
 
+#: Largest number of alternations of a refit, which need not converge.
 MAX_REFIT_STEPS = 30
-"""Largest number of alternations of a refit, which need not converge."""
 
+#: Largest KKT residual at which the M-step of a start may end.
 MAX_START_KKT = 1e-3
-"""Largest KKT residual at which the M-step of a start may end."""
 
+#: Largest number of steps in the M-step of a start.
 MAX_START_STEPS = 30
-"""Largest number of steps in the M-step of a start."""
 
 Array = NDArray[np.float64]
 

@@ -37,18 +37,18 @@ from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, ProximalS
 
 Array = NDArray[np.float64]
 
+#: Largest number of iterations of the inner problem; an inexact step is good enough.
 MAX_INNER_STEPS = 60
-"""Largest number of iterations of the inner problem; an inexact step is good enough."""
 
+#: Largest number of columns for which second moments save more time than they cost. For n rows and
+#: k columns they cost ``n k^2`` products, and an iteration over the rows ``2 n k``.
 MAX_MOMENT_COLUMNS = 2 * MAX_INNER_STEPS
-"""Largest number of columns for which second moments save more time than they cost. For n rows and
-k columns they cost ``n k^2`` products, and an iteration over the rows ``2 n k``."""
 
+#: Share of the predicted decrease that a step must reach; the usual value of Armijo's rule.
 ARMIJO_SHARE = 1e-4
-"""Share of the predicted decrease that a step must reach; the usual value of Armijo's rule."""
 
+#: Largest number of halvings of a step in the line search, to a millionth of the step.
 MAX_HALVINGS = 20
-"""Largest number of halvings of a step in the line search, to a millionth of the step."""
 
 
 def solve(
@@ -131,8 +131,8 @@ class _QuadraticModel:
             largest_diagonal = self._moments.diagonal(axis1=1, axis2=2).max()
         else:
             largest_diagonal = ((columns**2).T @ curvature).max()
+        #: Lower bound on the largest curvature.
         self.largest_diagonal = max(float(largest_diagonal), 1e-12)
-        """Lower bound on the largest curvature."""
 
     def product(self, move: Array) -> Array:
         """Compute ``G_c move_c`` of each output from the rows, in the shape of `move`."""

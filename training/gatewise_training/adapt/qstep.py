@@ -36,22 +36,22 @@ from gatewise_training.learners.losses import softplus
 
 Array = NDArray[np.float64]
 
+#: Largest ``d`` for which ``d sigmoid(t) + (t - g)^2`` is convex in t. Its second derivative is ``2
+#: + d q (1 - q) (1 - 2 q)`` with ``q = sigmoid(t)``, and ``q (1 - q) (1 - 2 q)`` is at least ``-1 /
+#: (6 sqrt(3))``.
 MAX_CONVEX_SLOPE = 12.0 * np.sqrt(3.0)
-"""Largest ``d`` for which ``d sigmoid(t) + (t - g)^2`` is convex in t. Its second derivative is
-``2 + d q (1 - q) (1 - 2 q)`` with ``q = sigmoid(t)``, and ``q (1 - q) (1 - 2 q)`` is at least
-``-1 / (6 sqrt(3))``."""
 
+#: Newton's method ends at steps below this share of ``1 + |t| + |g|``, which is some 20 times the
+#: rounding of a float64.
 MIN_RELATIVE_STEP = 4e-15
-"""Newton's method ends at steps below this share of ``1 + |t| + |g|``, which is some 20 times the
-rounding of a float64."""
 
+#: Smallest curvature by which a slope is divided. Between two minima the second derivative is 0 or
+#: negative; a step that this makes too long is replaced by a bisection.
 MIN_CURVATURE = 1e-6
-"""Smallest curvature by which a slope is divided. Between two minima the second derivative is 0 or
-negative; a step that this makes too long is replaced by a bisection."""
 
+#: Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends. It is
+#: some 450 times the rounding of a float64.
 MEAN_TOLERANCE = 1e-13
-"""Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends. It is
-some 450 times the rounding of a float64."""
 
 
 def q_step(
@@ -234,8 +234,8 @@ class LogOdds:
         return FreeProbabilities(q, Squares(logit(q)), np.zeros_like(q))
 
 
+#: A distance ``D(q, g)``.
 Distance = KullbackLeibler | LogOdds
-"""A distance ``D(q, g)``."""
 
 
 def _compute_weight_shares(n_rows: int, weight: Array | None) -> Array:

@@ -14,11 +14,11 @@ from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.learners.stage_bounds import TreeShape
 
+#: Smallest probability of f0 in a loss, because f0 may be certain and wrong.
 LOG_FLOOR = 1e-12
-"""Smallest probability of f0 in a loss, because f0 may be certain and wrong."""
 
+#: Largest number of codes of a column, for trees on few rows, as :data:`.COARSE_BINS`.
 MAX_CODES = 63
-"""Largest number of codes of a column, for trees on few rows, as :data:`.COARSE_BINS`."""
 
 
 @dataclass(frozen=True, eq=False)

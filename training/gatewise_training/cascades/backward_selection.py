@@ -20,15 +20,15 @@ from gatewise_training.cascades.forward_selection import (
 )
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
+#: Largest number of rows for the selection of features, which needs fewer rows than a model.
 MAX_ROWS = 20_000
-"""Largest number of rows for the selection of features, which needs fewer rows than a model."""
 
+#: Share of the price that one step drops. The number of fits therefore grows only with the
+#: logarithm of the price. A step drops at least one feature or group.
 DROPPED_PRICE_SHARE = 0.2
-"""Share of the price that one step drops. The number of fits therefore grows only with the
-logarithm of the price. A step drops at least one feature or group."""
 
+#: Smallest number of sets on a path for a second sequence; 100 features give about 16 sets.
 MIN_SETS_FOR_SECOND_SEQUENCE = 16
-"""Smallest number of sets on a path for a second sequence; 100 features give about 16 sets."""
 
 
 def backward_sequences(

@@ -40,8 +40,8 @@ from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier,
 from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.summary import summary_text
 
+#: Loss of the goal if the settings have neither a budget nor a largest loss.
 MAX_LOSS = 0.01
-"""Loss of the goal if the settings have neither a budget nor a largest loss."""
 
 
 class BudgetedModel(BaseEstimator, ABC):
@@ -82,6 +82,7 @@ class BudgetedModel(BaseEstimator, ABC):
     allow_missing: bool
     random_state: Any
 
+    #: Allowed values of each parameter; a class lists only the parameters that it adds.
     _parameter_constraints: ClassVar[Constraints] = {
         "budget": [NOT_NEGATIVE, None],
         "max_loss": [UNIT_INTERVAL, None],
@@ -94,7 +95,6 @@ class BudgetedModel(BaseEstimator, ABC):
         "guarantee": [Real, None],
         "allow_missing": ["boolean"],
     }
-    """Allowed values of each parameter; a class lists only the parameters that it adds."""
 
     def _check_settings(self) -> None:
         """Raise InputError for settings that no fit can use."""

@@ -30,21 +30,21 @@ from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, TreeShape, models_to_try
 from gatewise_training.operating_points.packed_size import packed_bytes
 
+#: Ratio to the smallest regret above which a family is dropped on few rows, where regrets are
+#: uncertain.
 MAX_UNCERTAIN_REGRET_RATIO = 1.15
-"""Ratio to the smallest regret above which a family is dropped on few rows, where regrets are
-uncertain."""
 
+#: The same ratio on more than 5,000 rows: only the best family stays.
 MAX_PRECISE_REGRET_RATIO = 1.0
-"""The same ratio on more than 5,000 rows: only the best family stays."""
 
+#: Number of rows on which families are compared if there are more than `MAX_MEDIUM_ROWS`.
 TRIAL_ROWS = 20_000
-"""Number of rows on which families are compared if there are more than `MAX_MEDIUM_ROWS`."""
 
+#: Indices of the features of a set, ascending.
 FeatureSet = tuple[int, ...]
-"""Indices of the features of a set, ascending."""
 
+#: Default number of nested feature sets of a single model.
 N_SUBSETS = 8
-"""Default number of nested feature sets of a single model."""
 
 
 @dataclass(frozen=True, eq=False)

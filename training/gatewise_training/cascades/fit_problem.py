@@ -19,8 +19,8 @@ from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.stage_bounds import TreeShape
 
+#: Function from row indices to fitted stages, one per setting.
 SettingsFit = Callable[[Rows], list[Stage]]
-"""Function from row indices to fitted stages, one per setting."""
 
 
 @dataclass(frozen=True, eq=False)

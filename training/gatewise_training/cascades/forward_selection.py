@@ -15,15 +15,15 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.learners.kernel_fitting import left_out_error
 
+#: Cost at which the selection stops, as a share of the cost of all features. More features may harm
+#: the small machine although they would help the larger model of a stage.
 MAX_SELECTED_COST_SHARE = 0.75
-"""Cost at which the selection stops, as a share of the cost of all features. More features may harm
-the small machine although they would help the larger model of a stage."""
 
+#: Largest number of rows for the comparison of candidates, each of which is a kernel machine.
 MAX_ROWS = 1200
-"""Largest number of rows for the comparison of candidates, each of which is a kernel machine."""
 
+#: Largest number of candidates that a step tries; the first step tries all.
 MAX_TRIALS = 12
-"""Largest number of candidates that a step tries; the first step tries all."""
 
 
 def units_of_acquisition(costs: FeatureCosts) -> list[NDArray[np.intp]]:

@@ -26,8 +26,8 @@ from gatewise_training.learners.given_models.given_model_check import (
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 
+#: Stack level of a warning in this module, so that it names the caller of `fit`.
 WARNING_LEVEL = 7
-"""Stack level of a warning in this module, so that it names the caller of `fit`."""
 
 
 def trained_answers(

@@ -46,11 +46,11 @@ from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.risk_tests import exact_interval
 
+#: Smallest number of rows: half choose thresholds, the other half measure them.
 MIN_ROWS = 40
-"""Smallest number of rows: half choose thresholds, the other half measure them."""
 
+#: Number of instances per call of the high-cost model, which limits its memory.
 BATCH_ROWS = 256
-"""Number of instances per call of the high-cost model, which limits its memory."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
+#: Cost of the largest set, as a share of the cost of all features.
 MAX_SELECTED_COST_SHARE = 0.6
-"""Cost of the largest set, as a share of the cost of all features."""
 
+#: Largest number of rows for the selection of features, which needs fewer rows than a model.
 MAX_ROWS = 20_000
-"""Largest number of rows for the selection of features, which needs fewer rows than a model."""
 
 
 def nested_sets(

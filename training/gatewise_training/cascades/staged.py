@@ -40,17 +40,17 @@ from gatewise_training.learners.model_families import FAMILIES, families_for, fa
 from gatewise_training.learners.stage_bounds import Bounds
 from gatewise_training.learners.threshold_grid import grid_size
 
+#: Largest number of features and groups for which forward selection is always tried.
 MAX_FEW_ACQUISITIONS = 32
-"""Largest number of features and groups for which forward selection is always tried."""
 
+#: Step between the feature sets on which all model families are tried, by effort.
 PROBE_STEPS = {"low": 6, "normal": 3, "high": 1}
-"""Step between the feature sets on which all model families are tried, by effort."""
 
+#: Numbers of stages between which `max_bytes` is divided; the fit tries each number.
 STAGE_COUNTS = (1, 2, 4)
-"""Numbers of stages between which `max_bytes` is divided; the fit tries each number."""
 
+#: Smallest number of validation rows per stage, because they also fit its threshold.
 MIN_ROWS_PER_STAGE = 50
-"""Smallest number of validation rows per stage, because they also fit its threshold."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -31,8 +31,8 @@ from gatewise_training.learners.boosting import objective_of
 Array = NDArray[np.float64]
 Derivatives = Callable[[Array], tuple[Array, Array]]
 
+#: Maximum number of codes of a column, the same as LightGBM's default number of bins.
 MAX_BINS = 255
-"""Maximum number of codes of a column, the same as LightGBM's default number of bins."""
 
 
 class LightGBMBooster:

@@ -39,8 +39,8 @@ from gatewise_training.learners.losses import (
 Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
 
+#: Number of documents of a query that Average Precision@5 counts.
 PRECISION_DEPTH = 5
-"""Number of documents of a query that Average Precision@5 counts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,5 +156,5 @@ class RankingTarget(ValueTarget):
         return precisions, np.ones(len(precisions))
 
 
+#: Any learning target; a RankingTarget is a ValueTarget of grades.
 Target = ClassTarget | ValueTarget
-"""Any learning target; a RankingTarget is a ValueTarget of grades."""

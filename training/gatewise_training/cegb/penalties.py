@@ -45,8 +45,8 @@ from gatewise_training.learners.boosting import FirstUsePrices
 Accounting = Literal["lazy", "coupled"]
 Array = NDArray[np.float64]
 
+#: LightGBM's lazy penalty stores a bit for each row and feature, and indexes them by int32.
 MAX_LAZY_BITS = 2**31
-"""LightGBM's lazy penalty stores a bit for each row and feature, and indexes them by int32."""
 
 
 def check_lazy_size(n_rows: int, n_features: int) -> None:

@@ -36,14 +36,14 @@ from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.growth_settings import first_rounds
 from gatewise_training.operating_points.group_losses import loss_bounds
 
+#: Number of the last fits of a search that aim at its goal; bisection then divides a gap by 16.
 GOAL_FITS = 4
-"""Number of the last fits of a search that aim at its goal; bisection then divides a gap by 16."""
 
+#: A cost of at least this share of the budget is close enough to it.
 MIN_BUDGET_SHARE = 0.97
-"""A cost of at least this share of the budget is close enough to it."""
 
+#: Rows to fit and validation rows of each fold.
 Folds = Sequence[tuple[Rows, Rows]]
-"""Rows to fit and validation rows of each fold."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_training.data.input_checks import TrainingTable
 
+#: Number of parts of the training rows; one part becomes the calibration rows.
 N_TRAINING_PARTS = 5
-"""Number of parts of the training rows; one part becomes the calibration rows."""
 
 
 def split_calibration_rows(

@@ -34,8 +34,8 @@ from gatewise_training.data.table_files import check_names, label_column, read_f
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+#: Data sets of classes that scikit-learn bundles.
 _BUNDLED_NAMES = ("breast_cancer", "digits", "iris", "wine")
-"""Data sets of classes that scikit-learn bundles."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,21 +26,21 @@ from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.row_splitter import RowSplitter, check_class_groups, check_splits
 
+#: Allowed values of each parameter of an estimator, as scikit-learn writes them.
 Constraints = dict[str, list[Any]]
-"""Allowed values of each parameter of an estimator, as scikit-learn writes them."""
 
+#: A user's validation rows, their labels and, if the training rows have groups, their groups.
 Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
-"""A user's validation rows, their labels and, if the training rows have groups, their groups."""
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 UNIT_INTERVAL = Interval(Real, 0, 1, closed="both")
 
+#: Largest number of different whole numbers that may be classes although some occur only once.
 MAX_NUMBERED_CLASSES = 20
-"""Largest number of different whole numbers that may be classes although some occur only once."""
 
+#: Largest rounding error of float32 without a warning, as a share of the range of a column.
 MAX_RELATIVE_ROUNDING = 1e-3
-"""Largest rounding error of float32 without a warning, as a share of the range of a column."""
 
 
 class FitArguments(NamedTuple):

@@ -21,26 +21,26 @@ from gatewise_training.data.table_columns import ColumnFacts, numeric_values
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+#: Largest number of rows that are examined; these are the first rows.
 MAX_ROWS: Final = 20_000
-"""Largest number of rows that are examined; these are the first rows."""
 
+#: Largest number of columns that a remark names.
 MAX_NAMED_COLUMNS: Final = 6
-"""Largest number of columns that a remark names."""
 
+#: Smallest share of rows on which a copy of the label determines the label.
 MIN_COPY_ACCURACY: Final = 0.995
-"""Smallest share of rows on which a copy of the label determines the label."""
 
+#: Smallest number of rows for a finding, because few rows may differ by chance.
 MIN_ROWS: Final = 30
-"""Smallest number of rows for a finding, because few rows may differ by chance."""
 
+#: Smallest number of entities with several rows each.
 MIN_ENTITIES: Final = 10
-"""Smallest number of entities with several rows each."""
 
+#: Largest number of columns that a column of entities is compared with.
 MAX_COMPARED_COLUMNS: Final = 64
-"""Largest number of columns that a column of entities is compared with."""
 
+#: Number of standard errors that chance may explain, because many columns are examined.
 MAX_CHANCE_ERRORS: Final = 5.0
-"""Number of standard errors that chance may explain, because many columns are examined."""
 
 #: Usual names of identifiers, whole or as a part between separators.
 _ID_NAMES: Final = re.compile(
@@ -69,6 +69,7 @@ _DROP_REASONS: Final = {
 
 Trouble = Literal["identifier", "constant", "copy", "entities", "time", "dates", "order"]
 
+#: Reason and option of each trouble.
 REASONS: Final[dict[Trouble, tuple[str, str]]] = {
     "identifier": (
         "differs in every row, as an identifier does, and cannot help on new rows",
@@ -101,7 +102,6 @@ REASONS: Final[dict[Trouble, tuple[str, str]]] = {
         "--time-split",
     ),
 }
-"""Reason and option of each trouble."""
 
 _FEATURE_TROUBLES: Final[tuple[Trouble, ...]] = ("identifier", "constant", "copy")
 

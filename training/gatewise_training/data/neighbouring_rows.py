@@ -10,17 +10,17 @@ from scipy import stats
 
 from gatewise.errors import GroupsWarning
 
+#: Ratio below which rows are similar beyond chance. Rows in random order have a ratio of 1.
 MAX_SIMILAR_RATIO = 0.5
-"""Ratio below which rows are similar beyond chance. Rows in random order have a ratio of 1."""
 
+#: Smallest number of pairs of neighbours for a ratio; few pairs may be similar by chance.
 MIN_PAIRS = 100
-"""Smallest number of pairs of neighbours for a ratio; few pairs may be similar by chance."""
 
+#: Largest number of rows that are compared, the first rows of the table.
 MAX_ROWS = 5000
-"""Largest number of rows that are compared, the first rows of the table."""
 
+#: Largest number of columns that are compared, evenly spaced.
 MAX_COLUMNS = 64
-"""Largest number of columns that are compared, evenly spaced."""
 
 
 def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import joblib
 
+#: Bytes that an argument claims to have, far above the 1000 from which joblib's backend of Dask
+#: sends an argument once to each worker, instead of with each fit.
 LARGE_SIZE = 1 << 20
-"""Bytes that an argument claims to have, far above the 1000 from which joblib's backend of Dask
-sends an argument once to each worker, instead of with each fit."""
 
 
 class SharedArgument:

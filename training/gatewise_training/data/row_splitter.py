@@ -22,20 +22,18 @@ from gatewise.errors import InputError, one_line
 
 Rows = NDArray[np.intp]
 
+#: Largest number of groups that are stratified by class.
+#:
+#: Stratification loops over the groups in Python, and random parts of more groups are nearly equal.
 MAX_STRATIFIED_GROUPS = 2000
-"""Largest number of groups that are stratified by class.
 
-Stratification loops over the groups in Python, and random parts of more groups are nearly equal.
-"""
-
+#: Largest number of random assignments of groups to parts.
+#:
+#: The first one is used in which every class of several groups is in several parts.
 MAX_TRIES = 20
-"""Largest number of random assignments of groups to parts.
 
-The first one is used in which every class of several groups is in several parts.
-"""
-
+#: Number of parts in the cross-validation inside a model's fit; even, so that they form halves.
 N_BLOCKS = 6
-"""Number of parts in the cross-validation inside a model's fit; even, so that they form halves."""
 
 
 @dataclass(frozen=True, eq=False)

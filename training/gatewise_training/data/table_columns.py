@@ -49,8 +49,8 @@ _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 Style = Literal["flags", "python"]
 Option = tuple[str, str | None]
+#: Options of ``gatewise train``, with their values, that together solve a problem.
 Remedy = tuple[Option, ...]
-"""Options of ``gatewise train``, with their values, that together solve a problem."""
 ReasonAndRemedies = tuple[str, tuple[Remedy, ...]]
 CommaRole = Literal["decimal", "thousands", "either"]
 

@@ -21,8 +21,8 @@ from gatewise_training.data.table_columns import ColumnOptions
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+#: Maps the names of a table's columns to the name of the label, or to None.
 LabelFinder = Callable[[Sequence[str]], str | None]
-"""Maps the names of a table's columns to the name of the label, or to None."""
 
 
 def read_frame(

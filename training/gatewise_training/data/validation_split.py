@@ -20,14 +20,14 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 
 __all__ = ["Rows", "ValidationSplit", "cross_fit", "unit_folds", "validation_after_training"]
 
+#: Number of folds. If there are many rows, only one fold is held out.
 N_FOLDS = 5
-"""Number of folds. If there are many rows, only one fold is held out."""
 
+#: Largest number of rows for cross-fitting, which takes as many fits as there are folds.
 MAX_CROSS_FIT_ROWS = 5000
-"""Largest number of rows for cross-fitting, which takes as many fits as there are folds."""
 
+#: Smallest number of held-out groups that makes cross-fitting unnecessary.
 MIN_HELD_OUT_GROUPS = 30
-"""Smallest number of held-out groups that makes cross-fitting unnecessary."""
 
 
 class _ModelWithRounds(Protocol):

@@ -28,14 +28,14 @@ from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, SplitRule, Splits, single_leaf
 from gatewise_training.prune.forest import Forest, Voting
 
+#: Thresholds of Pairs to try, about every other one of the paper's ten (section 3).
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
-"""Thresholds of Pairs to try, about every other one of the paper's ten (section 3)."""
 
+#: Values of `mu` to try: bits that an acquisition of mean price must save.
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Values of `mu` to try: bits that an acquisition of mean price must save."""
 
+#: Number of trees grown between two checks of the cost, independent of the number of jobs.
 TREES_PER_CHECK = 8
-"""Number of trees grown between two checks of the cost, independent of the number of jobs."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -44,15 +44,15 @@ from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.pruning import SOLVERS, forest_of
 
+#: Maximum number of pruning rows, each of which makes some hundred acquisitions.
 PRUNING_ROWS = 16_000
-"""Maximum number of pruning rows, each of which makes some hundred acquisitions."""
 
+#: Largest distance of an exact pruning's cost below a budget, in steps between two points, at which
+#: no other pruning is tried.
 MAX_GAP = 0.5
-"""Largest distance of an exact pruning's cost below a budget, in steps between two points, at which
-no other pruning is tried."""
 
+#: Bits that an acquisition of mean price must save, which cost-aware growth tries in this order.
 MUS = (0.1, 0.03, 0.0)
-"""Bits that an acquisition of mean price must save, which cost-aware growth tries in this order."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

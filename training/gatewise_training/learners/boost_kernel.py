@@ -33,14 +33,14 @@ from gatewise_training.forests.grower.growing import (
     write_split,
 )
 
+#: Smallest number of rows of a leaf, as in :func:`.boosting.tree_params`.
 MIN_ROWS = 5
-"""Smallest number of rows of a leaf, as in :func:`.boosting.tree_params`."""
 
+#: Smallest sum of hessians of a leaf, which is LightGBM's default.
 MIN_HESSIAN = 1e-3
-"""Smallest sum of hessians of a leaf, which is LightGBM's default."""
 
+#: Indices into the sums over rows.
 GRADIENT, HESSIAN, COUNT = range(3)
-"""Indices into the sums over rows."""
 
 
 class FirstUse(NamedTuple):

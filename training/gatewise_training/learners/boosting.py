@@ -19,37 +19,37 @@ from gatewise.costs import FeatureCosts
 from gatewise.decision import Link
 from gatewise.models.trees import TreeEnsemble
 
+#: Function from the scores to their gradients and hessians, all of shape (n, n_outputs).
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Function from the scores to their gradients and hessians, all of shape (n, n_outputs)."""
 
+#: Largest number of rows of a small table. With more rows, boosted trees may be large.
 MAX_SMALL_ROWS = 5000
-"""Largest number of rows of a small table. With more rows, boosted trees may be large."""
 
+#: Largest number of rows of a medium table. With more rows, settings are chosen on a sample of the
+#: rows, boosted trees are larger, and forests have fewer trees.
 MAX_MEDIUM_ROWS = 50_000
-"""Largest number of rows of a medium table. With more rows, settings are chosen on a sample of the
-rows, boosted trees are larger, and forests have fewer trees."""
 
+#: Maximum number of validation rows for early stopping. Each of them passes every tree, which takes
+#: a large part of the time of a fit.
 MAX_STOPPING_ROWS = 20_000
-"""Maximum number of validation rows for early stopping. Each of them passes every tree, which takes
-a large part of the time of a fit."""
 
+#: Number of bins of a feature on few rows, on rows with groups, and in comparisons of features.
+#: Finer thresholds overfit to the known rows and groups, and take up to three times as long.
 COARSE_BINS = 63
-"""Number of bins of a feature on few rows, on rows with groups, and in comparisons of features.
-Finer thresholds overfit to the known rows and groups, and take up to three times as long."""
 
+#: Number of rounds and smallest decrease for early stopping, on small tables and on larger ones. A
+#: fit ends if the mean log loss of validation rows has not fallen by this decrease for this number
+#: of rounds. If the entropy of the classes is below one bit, the decrease is multiplied by it.
 PATIENCE = (12, 0.003), (20, 0.0)
-"""Number of rounds and smallest decrease for early stopping, on small tables and on larger ones. A
-fit ends if the mean log loss of validation rows has not fallen by this decrease for this number of
-rounds. If the entropy of the classes is below one bit, the decrease is multiplied by it."""
 
+#: Largest absolute value of a leaf in a model of several classes, before the learning rate. Newton
+#: steps of a rare class are unbounded. On Forest they reach 691, the loss diverges at learning
+#: rates above 0.1, and leaves of 8 bits cannot represent the other steps.
 MAX_STEP = 1.5
-"""Largest absolute value of a leaf in a model of several classes, before the learning rate. Newton
-steps of a rare class are unbounded. On Forest they reach 691, the loss diverges at learning rates
-above 0.1, and leaves of 8 bits cannot represent the other steps."""
 
+#: LightGBM settings that try one random threshold per feature, which reduces the variance on few
+#: rows.
 RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.07}
-"""LightGBM settings that try one random threshold per feature, which reduces the variance on few
-rows."""
 
 
 def tree_params(seed: int, **changes: Any) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from gatewise_training.forests.grower.growing import (
     write_leaf,
 )
 
+#: Column of the pending nodes with the number of features that are constant within the node.
 N_CONSTANT = DEPTH
-"""Column of the pending nodes with the number of features that are constant within the node."""
 
 
 class ForestTask(NamedTuple):

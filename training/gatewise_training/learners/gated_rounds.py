@@ -28,8 +28,8 @@ from gatewise_training.learners.losses import HESSIAN_FLOOR
 
 Array = NDArray[np.float64]
 
+#: Columns of the array of trees: index of the root, and the output to which the tree adds.
 ROOT, OUTPUT = range(2)
-"""Columns of the array of trees: index of the root, and the output to which the tree adds."""
 
 
 class GatedLoss(NamedTuple):

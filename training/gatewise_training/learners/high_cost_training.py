@@ -35,39 +35,38 @@ from gatewise_training.learners.kernel_fitting import MAX_SVM_ROWS
 from gatewise_training.learners.screening import most_different_columns
 from gatewise_training.learners.stage_bounds import TreeShape
 
+#: Number of extra-trees on up to 5,000 rows, on up to 50,000 rows, and on more.
 N_EXTRA_TREES = (300, 150, 100)
-"""Number of extra-trees on up to 5,000 rows, on up to 50,000 rows, and on more."""
 
+#: Number of extra-trees of a trial, which comes first on more than 5,000 rows. On more than 50,000
+#: rows the trial uses a sample of the rows.
 N_TRIAL_TREES = 30
-"""Number of extra-trees of a trial, which comes first on more than 5,000 rows. On more than 50,000
-rows the trial uses a sample of the rows."""
 
+#: A kind is fitted on all rows if the accuracy of its trial is that close to the best one.
 MAX_TRIAL_LOSS = 0.01
-"""A kind is fitted on all rows if the accuracy of its trial is that close to the best one."""
 
+#: Numbers of leaves to try on more than 5,000 rows, from that of `capacity_params` down.
 LEAVES_TO_TRY = (1023, 255, 63, 15, 4)
-"""Numbers of leaves to try on more than 5,000 rows, from that of `capacity_params` down."""
 
+#: Number of bins to try on up to 5,000 rows, after that of `capacity_params`.
 FINE_BINS = 255
-"""Number of bins to try on up to 5,000 rows, after that of `capacity_params`."""
 
 DEFAULT_PARAMS = {"num_leaves": 31, "learning_rate": 0.1, "max_bin": 255, "min_data_in_leaf": 20}
+#: LightGBM's default settings, without early stopping. Few rows, or few groups of rows, may stop a
+#: fit too early.
 DEFAULT_ROUNDS = 100
-"""LightGBM's default settings, without early stopping. Few rows, or few groups of rows, may stop a
-fit too early."""
 
+#: Maximum number of boosting rounds; early stopping usually ends a fit before.
 MAX_ROUNDS = 600
-"""Maximum number of boosting rounds; early stopping usually ends a fit before."""
 
+#: Other scalers for the SVM are tried if the first one is at most this far below the best accuracy.
 MAX_SVM_LOSS = 0.03
-"""Other scalers for the SVM are tried if the first one is at most this far below the best
-accuracy."""
 
+#: Lower bound of probabilities in a log loss, which would otherwise be infinite.
 MIN_PROBABILITY = 1e-12
-"""Lower bound of probabilities in a log loss, which would otherwise be infinite."""
 
+#: Lower bound of probabilities before their calibration, because forests give many zeros.
 MIN_UNCALIBRATED_PROBABILITY = 1e-6
-"""Lower bound of probabilities before their calibration, because forests give many zeros."""
 
 
 class TrainedModel(NamedTuple):

@@ -12,8 +12,8 @@ from scipy.special import expit
 
 Array = NDArray[np.float64]
 
+#: Smallest second derivative per row, because LightGBM divides by their sum in each leaf.
 HESSIAN_FLOOR = 1e-7
-"""Smallest second derivative per row, because LightGBM divides by their sum in each leaf."""
 
 
 def softplus(margins: Array) -> Array:

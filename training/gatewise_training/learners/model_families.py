@@ -37,14 +37,14 @@ from gatewise_training.learners.stage_bounds import (
 )
 from gatewise_training.learners.threshold_grid import ThresholdGrid
 
+#: Maximum number of boosting rounds; early stopping usually ends a fit before.
 MAX_ROUNDS = 600
-"""Maximum number of boosting rounds; early stopping usually ends a fit before."""
 
+#: Maximum number of landmarks of a kernel machine; they are also at most half of the rows.
 MAX_LANDMARKS = 512
-"""Maximum number of landmarks of a kernel machine; they are also at most half of the rows."""
 
+#: Maximum number of rows to fit a kernel machine on, which has only a few hundred weights.
 MAX_KERNEL_ROWS = 10_000
-"""Maximum number of rows to fit a kernel machine on, which has only a few hundred weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +220,7 @@ def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.fl
     return (model, link_of(task.n_classes), 0), left_out_margins
 
 
+#: Families by name. Only the two kinds of boosting accept NaN.
 FAMILIES: dict[str, Callable[[_FamilyTask], _FamilyFit]] = {
     "boosting": partial(_fit_boosted_trees, param_changes={}),
     "random-boosting": partial(_fit_boosted_trees, param_changes=RANDOM_THRESHOLDS),
@@ -227,7 +228,6 @@ FAMILIES: dict[str, Callable[[_FamilyTask], _FamilyFit]] = {
     "linear": _fit_linear,
     "svm": _fit_svm,
 }
-"""Families by name. Only the two kinds of boosting accept NaN."""
 
 
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+#: Largest number of columns for searches and boosted models, because the time of both is
+#: proportional to the number of columns.
 MAX_COLUMNS = 500
-"""Largest number of columns for searches and boosted models, because the time of both is
-proportional to the number of columns."""
 
 
 def most_different_columns(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:

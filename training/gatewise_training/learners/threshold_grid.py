@@ -16,19 +16,19 @@ from numpy.typing import NDArray
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 
+#: Smallest grid of a feature that has more values. On Forest with two classes, cascades within 8 KB
+#: save 48 % of the cost with grids of 16 thresholds, instead of 50 %.
 MIN_THRESHOLDS = 64
-"""Smallest grid of a feature that has more values. On Forest with two classes, cascades within 8 KB
-save 48 % of the cost with grids of 16 thresholds, instead of 50 %."""
 
+#: Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers.
 MAX_THRESHOLDS = 252
-"""Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
 
+#: The grid gets an eighth of the bytes of all stages; the other bytes are for the trees.
 GRID_BYTES_DIVISOR = 8
-"""The grid gets an eighth of the bytes of all stages; the other bytes are for the trees."""
 
+#: Number of features that the bytes of the grid are divided among if a table has more features. The
+#: stages of a small device read only some of the columns.
 N_GRID_FEATURES = 16
-"""Number of features that the bytes of the grid are divided among if a table has more features. The
-stages of a small device read only some of the columns."""
 
 
 def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:

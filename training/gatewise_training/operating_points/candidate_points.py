@@ -35,20 +35,20 @@ from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify, check_records
 from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
 
+#: Largest logarithm of a power: a share of 0.99 becomes 0.2.
 MAX_LOG_POWER = 5.0
-"""Largest logarithm of a power: a share of 0.99 becomes 0.2."""
+#: Number of bases, the frontier points nearest to the bound. Each costs a search along its path.
 N_BASES = 12
-"""Number of bases, the frontier points nearest to the bound. Each costs a search along its path."""
+#: Prices of an offload in accuracy, for paths on which features are free.
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
-"""Prices of an offload in accuracy, for paths on which features are free."""
+#: Largest logarithm of a power if classes have bounds.
 MAX_CLASS_LOG_POWER = 1.5
-"""Largest logarithm of a power if classes have bounds."""
+#: Number of standard errors on each side of the target where the steps are fine.
 FINE_ERRORS = 5.0
-"""Number of standard errors on each side of the target where the steps are fine."""
+#: Number of steps near the target.
 N_FINE_STEPS = 160
-"""Number of steps near the target."""
+#: Number of steps between the safest end of the path and the fine steps.
 N_COARSE_STEPS = 20
-"""Number of steps between the safest end of the path and the fine steps."""
 
 
 @dataclass(frozen=True, eq=False)

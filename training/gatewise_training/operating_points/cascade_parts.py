@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
 
+#: Largest cost of an instance at each exit of the cascade of the stages with these numbers.
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
-"""Largest cost of an instance at each exit of the cascade of the stages with these numbers."""
 
+#: Prices to try, as the accuracy that is worth the largest cost of an instance.
 ACCURACY_PRICES = np.geomspace(1.0, 1e-2, 4)
-"""Prices to try, as the accuracy that is worth the largest cost of an instance."""
+#: Largest number of rows for the choice; thresholds are tuned on all rows later.
 MAX_ROWS = 4000
-"""Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
 
 def stages_within_bytes(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:

@@ -21,11 +21,11 @@ from gatewise.operating_point import OperatingPoint
 
 Shares = tuple[float | None, ...]
 
+#: Smallest probability in a log loss, as in scikit-learn.
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
-"""Smallest probability in a log loss, as in scikit-learn."""
 
+#: A class is rare if its share of the rows is below this part of an equal share.
 RARE_SHARE = 0.5
-"""A class is rare if its share of the rows is below this part of an equal share."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,12 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
 
+#: Standard errors of accuracy that a point keeps between its loss and `max_loss`, because the best
+#: of many points looks better on validation rows than it is.
 DEFAULT_SLACK = 1.0
-"""Standard errors of accuracy that a point keeps between its loss and `max_loss`, because the best
-of many points looks better on validation rows than it is."""
 
+#: Largest rise of the cost, as a share, that is accepted for a gain of a standard error.
 SMALL_COST_RISE = 0.02
-"""Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
 
 
 class Choice(NamedTuple):

@@ -34,24 +34,24 @@ from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, row_losses
 
+#: Confidence of the bound on the mean loss of new groups. It is lower than NET_LOSS_LEVEL, because
+#: this bound leaves out the gains.
 LOSS_LEVEL = 0.8
-"""Confidence of the bound on the mean loss of new groups. It is lower than NET_LOSS_LEVEL, because
-this bound leaves out the gains."""
 
+#: Confidence of the bound on the mean of losses and gains.
 NET_LOSS_LEVEL = 0.95
-"""Confidence of the bound on the mean of losses and gains."""
 
+#: Shares of a point's cost. Points that cost at least that share must also be within the bound.
 COST_SHARES = (1.0, 0.9, 0.8)
-"""Shares of a point's cost. Points that cost at least that share must also be within the bound."""
 
+#: Share of the random halves of the groups on which a choice must keep the loss.
 MIN_SHARE_OF_HALVES = 0.9
-"""Share of the random halves of the groups on which a choice must keep the loss."""
 
+#: Points that are measured at once. Each takes one number per row, so this bounds the memory.
 POINTS_PER_STEP = 128
-"""Points that are measured at once. Each takes one number per row, so this bounds the memory."""
 
+#: Number of random splits of the groups into halves, enough to tell nine of ten from fewer.
 N_SPLITS = 40
-"""Number of random splits of the groups into halves, enough to tell nine of ten from fewer."""
 
 
 def loss_bounds(

@@ -46,8 +46,8 @@ from gatewise_training.operating_points.class_guarantee import (
 from gatewise_training.operating_points.frontier import check_goal
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 
+#: Number of candidates that are tested at once.
 CANDIDATES_PER_STEP = 32
-"""Number of candidates that are tested at once."""
 
 
 @dataclass(frozen=True)

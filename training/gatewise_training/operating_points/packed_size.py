@@ -22,16 +22,16 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise.operating_point import OperatingPoint
 
+#: Largest number of thresholds of a feature, by the bytes of their ranks. A value has one of n + 1
+#: ranks among n thresholds, and NaN takes one more.
 MAX_THRESHOLDS_BY_RANK_BYTES = {1: (1 << 8) - 2, 2: (1 << 16) - 2}
-"""Largest number of thresholds of a feature, by the bytes of their ranks. A value has one of n + 1
-ranks among n thresholds, and NaN takes one more."""
 
+#: Bytes of a float32 in a table, such as a threshold, or of an unsigned integer that is as long.
 FLOAT_BYTES = 4
-"""Bytes of a float32 in a table, such as a threshold, or of an unsigned integer that is as long."""
 
+#: The bytes of each stage in one form of the tables, (n_stages,), and a mask of the shared
+#: thresholds that it needs, (n_stages, n_thresholds).
 _TableForm = tuple[NDArray[np.int64], NDArray[np.bool_]]
-"""The bytes of each stage in one form of the tables, (n_stages,), and a mask of the shared
-thresholds that it needs, (n_stages, n_thresholds)."""
 
 
 @dataclass(frozen=True, eq=False)

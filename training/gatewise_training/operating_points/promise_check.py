@@ -14,11 +14,11 @@ from gatewise.formats import listed, plural
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.risk_tests import exact_interval
 
+#: Confidence of the intervals of figures.
 CONFIDENCE = 0.95
-"""Confidence of the intervals of figures."""
 
+#: With fewer rows, the interval of a figure is written before its value.
 FEW_ROWS = 100
-"""With fewer rows, the interval of a figure is written before its value."""
 
 Verdict = Literal["kept", "missed by chance", "broken"]
 

@@ -18,11 +18,11 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, is_rare
 from gatewise_training.operating_points.frontier import Frontier
 
+#: Smallest loss of recall that causes a remark.
 MIN_FALL = 0.05
-"""Smallest loss of recall that causes a remark."""
 
+#: Smallest number of lost rows that causes a remark; one or two rows may be lost by chance.
 MIN_LOST_ROWS = 3
-"""Smallest number of lost rows that causes a remark; one or two rows may be lost by chance."""
 
 
 class RecallFall(NamedTuple):

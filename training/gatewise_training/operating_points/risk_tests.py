@@ -17,23 +17,23 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
+#: Step of the grid over the share of instances where only the system is right. It is at most half a
+#: standard error of the estimated share.
 GRID_STEP = 0.25
-"""Step of the grid over the share of instances where only the system is right. It is at most half a
-standard error of the estimated share."""
+#: Share of the level that is used on the grid. Between the points of the grid, the size of the test
+#: was never more than 0.5 % larger.
 USED_LEVEL_SHARE = 0.99
-"""Share of the level that is used on the grid. Between the points of the grid, the size of the test
-was never more than 0.5 % larger."""
+#: Precision of the critical value.
 CRITICAL_VALUE_STEP = 0.002
-"""Precision of the critical value."""
+#: Number of times that a bet may change, because a change for every row would take too long.
 N_BETS = 60
-"""Number of times that a bet may change, because a change for every row would take too long."""
+#: Weight of the first guess at the variance, in rows; low, because the guess is the largest
+#: possible variance.
 PRIOR_ROWS = 1
-"""Weight of the first guess at the variance, in rows; low, because the guess is the largest
-possible variance."""
+#: Probability of each tail beyond a 95 % interval.
 TAIL_PROBABILITY = (1.0 - 0.95) / 2.0
-"""Probability of each tail beyond a 95 % interval."""
+#: Largest share of the wealth that one row may lose; below 1, so that the wealth stays above 0.
 MAX_STAKE = 0.9
-"""Largest share of the wealth that one row may lose; below 1, so that the wealth stays above 0."""
 
 
 def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:

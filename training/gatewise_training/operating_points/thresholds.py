@@ -32,14 +32,14 @@ from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 
+#: Number of folds that measure the optimism of tuning.
 N_FOLDS = 5
-"""Number of folds that measure the optimism of tuning."""
 
+#: Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly.
 CROSS_FIT_STEP = 5
-"""Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly."""
 
+#: Smallest number of rows for each candidate threshold; more candidates would overfit.
 MIN_ROWS_PER_THRESHOLD = 20
-"""Smallest number of rows for each candidate threshold; more candidates would overfit."""
 
 
 def tune(

@@ -26,12 +26,12 @@ from gatewise_training.operating_points.promise_check import MeasuredFigure
 from gatewise_training.operating_points.thresholds import frontier_points
 from gatewise_training.outcomes.outcome_table import Outcomes, stage_scores
 
+#: Smallest number of rows: half may choose thresholds, the other half measure them.
 MIN_ROWS = 40
-"""Smallest number of rows: half may choose thresholds, the other half measure them."""
+#: Default bound on the loss, as a share of the largest loss.
 DEFAULT_LOSS = 0.01
-"""Default bound on the loss, as a share of the largest loss."""
+#: Largest number of thresholds that are tried on one score.
 N_THRESHOLDS = 200
-"""Largest number of thresholds that are tried on one score."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -19,11 +19,11 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
+#: Sets of items as bits, shape (n_sets, n_words).
 Words = NDArray[np.uint64]
-"""Sets of items as bits, shape (n_sets, n_words)."""
 
+#: The features of each item.
 Items = list[tuple[int, ...]]
-"""The features of each item."""
 
 
 def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> PruneSequence:

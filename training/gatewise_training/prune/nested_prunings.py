@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
+#: A cost counts as within a budget if it exceeds the budget by at most this much, because costs are
+#: sums in different orders.
 ROUNDING = 1e-9
-"""A cost counts as within a budget if it exceeds the budget by at most this much, because costs are
-sums in different orders."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,12 +42,12 @@ from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 from gatewise_training.prune.tree_by_tree import prune_each_tree
 
+#: A solver of a pruning problem at one price of cost.
 PriceSolver = Callable[[PruneProblem, float], Solution]
-"""A solver of a pruning problem at one price of cost."""
 
+#: Gains up to this share of the undecided nodes' profits are attributed to rounding; the minimum
+#: cut leaves up to 1e-12 of them unsent.
 ROUNDING = 1e-10
-"""Gains up to this share of the undecided nodes' profits are attributed to rounding; the minimum
-cut leaves up to 1e-12 of them unsent."""
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:

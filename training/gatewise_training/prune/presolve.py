@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
+#: Numbers of nodes that are dropped, and of nodes that cost nothing. As negative indices, they
+#: select the last two entries of an array, to which the values of such nodes are appended.
 DROPPED, FREE = -2, -1
-"""Numbers of nodes that are dropped, and of nodes that cost nothing. As negative indices, they
-select the last two entries of an array, to which the values of such nodes are appended."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ import numpy as np
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 from gatewise_training.prune.tree_recursion import prune_by_gain
 
+#: Maximum number of rounds of :func:`repair`, each of which passes all acquisitions twice.
 MAX_REPAIRS = 3
-"""Maximum number of rounds of :func:`repair`, each of which passes all acquisitions twice."""
 
+#: Maximum number of level sets that :func:`best_level_set` compares, which bounds its time.
 MAX_LEVEL_SETS = 20
-"""Maximum number of level sets that :func:`best_level_set` compares, which bounds its time."""
 
 
 def best_level_set(problem: PruneProblem, fraction: Floats, lam: float) -> tuple[NodeMask, float]:

@@ -29,11 +29,11 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
+#: Mask of the nodes that stay inner nodes, shape (n_nodes,).
 NodeMask = NDArray[np.bool_]
-"""Mask of the nodes that stay inner nodes, shape (n_nodes,)."""
 
+#: Numbers of one kind, such as one per node, per acquisition or per first use.
 Floats = NDArray[np.float64]
-"""Numbers of one kind, such as one per node, per acquisition or per first use."""
 
 
 @dataclass(frozen=True, eq=False)

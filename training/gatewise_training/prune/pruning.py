@@ -20,15 +20,15 @@ from gatewise_training.prune.path import (
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, primal_dual
 
+#: Solvers for one price of cost. The minimum cut is missing, because it solves all prices.
 _SOLVERS: dict[str, PriceSolver] = {
     "lp": lp.solve,
     "dantzig_wolfe": dantzig_wolfe.solve,
     "primal_dual": primal_dual.solve,
 }
-"""Solvers for one price of cost. The minimum cut is missing, because it solves all prices."""
 
+#: Names of the solvers; all but the last are exact.
 SOLVERS = ("mincut", *_SOLVERS)
-"""Names of the solvers; all but the last are exact."""
 
 
 def prune(

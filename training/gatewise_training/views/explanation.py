@@ -15,8 +15,8 @@ from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
 from gatewise_training.views.summary import feature_labels, high_cost_name, join_first
 
+#: Largest number of features that a line lists by name.
 MAX_NAMES = 8
-"""Largest number of features that a line lists by name."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from gatewise.console import text_table
 from gatewise.formats import byte_size, percent, plural, threshold
 
 STAGE_HEADER = ("stage", "model", "features", "cost if it ends here", "stops at", "answers")
+#: Largest number of features that a row of the table lists by name.
 MAX_NAMES = 4
-"""Largest number of features that a row of the table lists by name."""
+#: Largest number of classes that a line lists.
 MAX_CLASSES = 6
-"""Largest number of classes that a line lists."""
 
 
 def summary_text(system: Any) -> str:

@@ -23,8 +23,8 @@ PREFIX = "m"
 MAX_WINDOW_BYTES = 1 << 16
 #: Runs of each step on this computer. Other processes disturb the shortest run the least.
 HOST_REPEATS = 20
+#: Line of the template that runs a step. A call that also counts ticks replaces it.
 STEP_CALL_LINE = "            run(signals, step);\n"
-"""Line of the template that runs a step. A call that also counts ticks replaces it."""
 
 
 def price_table_in_c(

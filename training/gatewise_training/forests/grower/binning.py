@@ -13,15 +13,15 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+#: Maximum number of codes of a column; uint16 has room for one more, the code of NaN.
 MAX_CODES = 65535
-"""Maximum number of codes of a column; uint16 has room for one more, the code of NaN."""
 
+#: Maximum number of codes of a sparse column; all of them are scanned at each node.
 MAX_SPARSE_CODES = 15
-"""Maximum number of codes of a sparse column; all of them are scanned at each node."""
 
+#: Smallest share of rows with the prevailing code at which a column counts as sparse. At most a
+#: quarter of the rows then have entries.
 MIN_SPARSE_SHARE = 0.75
-"""Smallest share of rows with the prevailing code at which a column counts as sparse. At most a
-quarter of the rows then have entries."""
 
 
 class Sparse(NamedTuple):

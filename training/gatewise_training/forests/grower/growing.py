@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import threshold_between
 
+#: Columns of an array of leaves that may still be split. The rows of a leaf lie from BEGIN up to
+#: END in the array of rows, its depth counts from 0 at the root, and NODE is its index in
+#: :class:`GrownNodes`.
 BEGIN, END, DEPTH, NODE = range(4)
-"""Columns of an array of leaves that may still be split. The rows of a leaf lie from BEGIN up to
-END in the array of rows, its depth counts from 0 at the root, and NODE is its index in
-:class:`GrownNodes`."""
 
+#: Threshold that sends all numbers to the left.
 MAX_FLOAT32 = np.float32(np.finfo(np.float32).max)
-"""Threshold that sends all numbers to the left."""
 
 
 class GrownNodes(NamedTuple):

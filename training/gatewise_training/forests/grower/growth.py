@@ -21,8 +21,8 @@ from gatewise_training.prune.forest import Forest
 Criterion = Literal["threshold_pairs", "entropy"]
 Splits = Literal["exact", "stumps"]
 
+#: Number of each criterion in the compiled grower.
 CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY}
-"""Number of each criterion in the compiled grower."""
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+#: Maximum number of histogram bins per row; with more bins, most of them are empty, and sorting the
+#: rows is faster.
 MAX_BINS_PER_ROW = 4
-"""Maximum number of histogram bins per row; with more bins, most of them are empty, and sorting the
-rows is faster."""
 
+#: Number of bits of a row's index in a key. They suffice, because at most 65,536 / MAX_BINS_PER_ROW
+#: rows are sorted.
 ROW_BITS = 14
-"""Number of bits of a row's index in a key. They suffice, because at most
-65,536 / MAX_BINS_PER_ROW rows are sorted."""
 
+#: Maximum number of rows for insertion sort, which is faster than a radix sort of few rows, because
+#: it does not count digits.
 MAX_INSERTION_ROWS = 16
-"""Maximum number of rows for insertion sort, which is faster than a radix sort of few rows, because
-it does not count digits."""
 
 
 class NodeRows(NamedTuple):

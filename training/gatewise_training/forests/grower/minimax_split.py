@@ -18,11 +18,11 @@ import numpy as np
 from gatewise_training.forests.grower.histogram import put_all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
+#: Mean number of rows of a coarse bin; with fewer bins than rows, a pass over the bins is cheap.
 ROWS_PER_BIN = 2
-"""Mean number of rows of a coarse bin; with fewer bins than rows, a pass over the bins is cheap."""
 
+#: Smallest number of coarse bins, so that nodes of few rows do not need many passes.
 MIN_BINS = 8
-"""Smallest number of coarse bins, so that nodes of few rows do not need many passes."""
 
 
 class Boundary(NamedTuple):

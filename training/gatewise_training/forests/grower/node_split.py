@@ -30,8 +30,8 @@ from gatewise_training.forests.grower.split_search import (
     minimax_pairs,
 )
 
+#: Indices into the record of a node's best split so far: its column, its codes and its merit.
 FEATURE, LAST_LEFT_CODE, FIRST_RIGHT_CODE, MERIT, DROP, HAS_NAN = range(6)
-"""Indices into the record of a node's best split so far: its column, its codes and its merit."""
 
 
 class TreePrices(NamedTuple):

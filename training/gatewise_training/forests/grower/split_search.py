@@ -14,11 +14,11 @@ import numpy as np
 from gatewise_training.forests.grower.histogram import put_all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs, entropy
 
+#: Criteria of a split, as integers, because kernels compare them faster than strings.
 PAIRS, ENTROPY = 0, 1
-"""Criteria of a split, as integers, because kernels compare them faster than strings."""
 
+#: Largest number of random thresholds per column and node (BudgetRF, section 3).
 MAX_DRAWS = 80
-"""Largest number of random thresholds per column and node (BudgetRF, section 3)."""
 
 
 class GrowthRule(NamedTuple):

@@ -42,8 +42,8 @@ from gatewise_training.forests.grower.node_split import (
 )
 from gatewise_training.forests.grower.split_search import PAIRS
 
+#: Number of depths that a path has room for at first; it is doubled for deeper trees.
 FIRST_DEPTHS = 64
-"""Number of depths that a path has room for at first; it is doubled for deeper trees."""
 
 
 class BootstrapSample(NamedTuple):

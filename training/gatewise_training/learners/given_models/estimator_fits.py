@@ -15,9 +15,9 @@ from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.given_models.packable import needs_backend
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+#: A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
+#: it.
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
-"""A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
-it."""
 
 
 def selects_by_name(template: Any) -> bool:

@@ -15,17 +15,17 @@ from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models.packable import library_class_name
 
+#: Classes of scikit-learn that are forests and single trees.
 FOREST_CLASSES: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
 TREE_CLASSES: Final = ("DecisionTreeClassifier", "ExtraTreeClassifier")
-"""Classes of scikit-learn that are forests and single trees."""
 
+#: Functions that read the trees of boosters, by the class of the booster.
 BOOSTER_READERS: Final = {
     "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
     "XGBClassifier": booster_sources.xgboost_trees,
     "XGBRFClassifier": booster_sources.xgboost_trees,
     "CatBoostClassifier": booster_sources.catboost_trees,
 }
-"""Functions that read the trees of boosters, by the class of the booster."""
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:

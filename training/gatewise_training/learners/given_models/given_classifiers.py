@@ -53,8 +53,8 @@ def check_fitted(model: Estimator, model_name: str) -> None:
         )
 
 
+#: Number of rows on which a fit probes a conversion; packing uses more.
 N_FIT_PROBE_ROWS = 1000
-"""Number of rows on which a fit probes a conversion; packing uses more."""
 
 
 @dataclass(frozen=True, eq=False)

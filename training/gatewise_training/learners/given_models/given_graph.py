@@ -35,20 +35,20 @@ Scores = Literal["probabilities", "logits", "labels"]
 
 _LOG = logging.getLogger("gatewise_training")
 
+#: Number of rows per run. With more rows, a network's intermediate values would not fit into the
+#: caches of the processor.
 BATCH_ROWS = 256
-"""Number of rows per run. With more rows, a network's intermediate values would not fit into the
-caches of the processor."""
 
+#: Number of random rows on which the form is detected if no rows are given.
 N_RANDOM_ROWS = 32
-"""Number of random rows on which the form is detected if no rows are given."""
 
+#: Number of rows that are also run one by one, because a graph must not mix the rows of a batch.
 N_SINGLE_ROWS = 4
-"""Number of rows that are also run one by one, because a graph must not mix the rows of a batch."""
 
 
+#: Lower bound of a probability before its logarithm is computed, so that margins stay finite. It is
+#: far below every probability that a float32 softmax usually gives.
 LOG_FLOOR = 1e-30
-"""Lower bound of a probability before its logarithm is computed, so that margins stay finite. It is
-far below every probability that a float32 softmax usually gives."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,9 +22,9 @@ from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.given_models.estimator_fits import fit_clone, fit_weights, scalers
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+#: Up to this p-value, an accuracy above that of the reference models is taken as a sign that the
+#: model has seen the rows.
 MAX_PVALUE = 0.05
-"""Up to this p-value, an accuracy above that of the reference models is taken as a sign that the
-model has seen the rows."""
 
 
 def can_be_cloned(estimator: Any) -> bool:

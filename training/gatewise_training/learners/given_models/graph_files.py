@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+#: Numbers of the tensor types float32 and float64 in ONNX.
 FLOAT_TYPE = 1
 DOUBLE_TYPE = 11
-"""Numbers of the tensor types float32 and float64 in ONNX."""
 
+#: Numbers of the tensor types that hold real numbers, which are all except text, bool, complex
+#: numbers and the formats of less than 16 bits.
 NUMBER_TYPES = (FLOAT_TYPE, 2, 3, 4, 5, 6, 7, 10, DOUBLE_TYPE, 12, 13)
-"""Numbers of the tensor types that hold real numbers, which are all except text, bool, complex
-numbers and the formats of less than 16 bits."""
 
 
 class GraphFile(NamedTuple):

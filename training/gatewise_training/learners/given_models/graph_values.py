@@ -19,12 +19,12 @@ from onnx import helper, numpy_helper
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ensemble_attributes
 from gatewise.models.trees import TreeEnsemble
 
+#: Name of the graph's input.
 INPUT = "x"
-"""Name of the graph's input."""
 
+#: Version of ONNX's file format in the release that introduced the opset :data:`.OPSET`. Each
+#: runtime with these operators can read it.
 IR_VERSION = 8
-"""Version of ONNX's file format in the release that introduced the opset :data:`.OPSET`. Each
-runtime with these operators can read it."""
 
 
 class GraphOfRows:

@@ -13,14 +13,15 @@ from typing import Any
 from gatewise.errors import InputError
 from gatewise.models.booster_files import Library
 
+#: A classifier or transformer with the interface of scikit-learn.
 Estimator = Any
-"""A classifier or transformer with the interface of scikit-learn."""
 
 
 def _name_set(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
+#: Classifiers with an exact form as flat trees or as a graph.
 CLASSIFIERS = _name_set(
     "BaggingClassifier BernoulliNB CalibratedClassifierCV CatBoostClassifier ComplementNB "
     "DecisionTreeClassifier ExtraTreeClassifier ExtraTreesClassifier FrozenEstimator GaussianNB "
@@ -32,8 +33,8 @@ CLASSIFIERS = _name_set(
     "RidgeClassifierCV SGDClassifier SVC StackingClassifier VotingClassifier XGBClassifier "
     "XGBRFClassifier"
 )
-"""Classifiers with an exact form as flat trees or as a graph."""
 
+#: Transformers with an exact form as part of a graph.
 TRANSFORMERS = _name_set(
     "Binarizer ColumnTransformer FeatureUnion FunctionTransformer GaussianRandomProjection "
     "GenericUnivariateSelect IncrementalPCA KBinsDiscretizer MaxAbsScaler MinMaxScaler "
@@ -41,34 +42,33 @@ TRANSFORMERS = _name_set(
     "PowerTransformer RobustScaler SelectKBest SelectPercentile SimpleImputer StandardScaler "
     "TruncatedSVD VarianceThreshold"
 )
-"""Transformers with an exact form as part of a graph."""
 
+#: Transformers that only skl2onnx converts. It converts the whole classifier that contains them.
 SKL2ONNX_TRANSFORMERS = _name_set("PolynomialFeatures")
-"""Transformers that only skl2onnx converts. It converts the whole classifier that contains them."""
 
+#: Transformers of texts or dicts, which cannot be converted because instances are numbers.
 TEXT_TRANSFORMERS = _name_set(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
 )
-"""Transformers of texts or dicts, which cannot be converted because instances are numbers."""
 
 BACKEND_ADVICE = (
     "its predict_proba as a function that a worker runs: gatewise cloud --backend "
     "python:module:function"
 )
+#: Remedies in errors; a stage runs on the device, which has no backend.
 ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
 STAGE_ADVICE = "give another classifier, or an ONNX file"
-"""Remedies in errors; a stage runs on the device, which has no backend."""
 
+#: Boosters that a worker can also run with their own library, from a file of that library.
 LIBRARY_FILES: dict[str, Library] = {
     "LGBMClassifier": "lightgbm",
     "XGBClassifier": "xgboost",
     "XGBRFClassifier": "xgboost",
     "CatBoostClassifier": "catboost",
 }
-"""Boosters that a worker can also run with their own library, from a file of that library."""
 
+#: Libraries with classifiers that can be converted. Classifiers of other libraries are opaque.
 LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
-"""Libraries with classifiers that can be converted. Classifiers of other libraries are opaque."""
 
 
 def library_class_name(estimator: Estimator) -> str | None:
@@ -233,12 +233,13 @@ def _is_nan(setting: Any) -> bool:
     return setting is None or setting != setting
 
 
+#: Options for the objective of boosters, which must give probabilities of classes.
 OBJECTIVE_OPTIONS = _name_set("objective objective_type application app loss loss_function")
-"""Options for the objective of boosters, which must give probabilities of classes."""
 
+#: Options for columns of boosters that are not numbers.
 INPUT_OPTIONS = _name_set("cat_features text_features embedding_features")
-"""Options for columns of boosters that are not numbers."""
 
+#: Reasons why well-known classifiers are refused.
 REFUSAL_REASONS = {
     "AdaBoostClassifier": (
         "its votes have no exact form, since skl2onnx sums them in another precision, and close "
@@ -249,7 +250,6 @@ REFUSAL_REASONS = {
         "the order of its own search"
     ),
 }
-"""Reasons why well-known classifiers are refused."""
 
 _ENCODER_OPTIONS: dict[str, tuple[Any, ...]] = {"min_frequency": (None,), "max_categories": (None,)}
 _SVM_OPTIONS: dict[str, tuple[Any, ...]] = {
@@ -264,6 +264,7 @@ _XGBOOST_OPTIONS: dict[str, tuple[Any, ...]] = {
 _LIGHTGBM_OBJECTIVES = (None, "binary", "multiclass", "softmax")
 _LIGHTGBM_BOOSTING_TYPES = ("gbdt", "dart", "goss", "gbrt")
 
+#: Values of each option that have an exact form; the default comes first.
 EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "CalibratedClassifierCV": {"method": ("sigmoid",)},
     "CatBoostClassifier": {
@@ -293,4 +294,3 @@ EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "XGBClassifier": _XGBOOST_OPTIONS,
     "XGBRFClassifier": _XGBOOST_OPTIONS,
 }
-"""Values of each option that have an exact form; the default comes first."""

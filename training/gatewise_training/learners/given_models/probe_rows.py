@@ -24,26 +24,26 @@ from gatewise_training.learners.given_models.packable import Estimator, library_
 FlatRows = NDArray[np.float32]
 PredictRows = Callable[[FlatRows], Any]
 
+#: Approximate number of rows on which packing probes a conversion.
 N_ROWS = 4000
-"""Approximate number of rows on which packing probes a conversion."""
+#: Maximum number of values in all rows together, so that wide instances get fewer rows.
 MAX_TOTAL_VALUES = 4_000_000
-"""Maximum number of values in all rows together, so that wide instances get fewer rows."""
+#: Maximum number of critical values per column; if there are more, they are sampled.
 MAX_CRITICAL_VALUES = 400
-"""Maximum number of critical values per column; if there are more, they are sampled."""
+#: Maximum number of calls to find the rows that a classifier accepts.
 MAX_ACCEPTANCE_CALLS = 200
-"""Maximum number of calls to find the rows that a classifier accepts."""
+#: Maximum depth of estimators inside estimators that are searched.
 MAX_DEPTH = 6
-"""Maximum depth of estimators inside estimators that are searched."""
+#: Number of halvings, enough to bring two ordinary float32 numbers next to each other.
 N_BISECTIONS = 40
-"""Number of halvings, enough to bring two ordinary float32 numbers next to each other."""
+#: Larger critical values are left out, as are NaN and infinity, because sums of them overflow.
 MAX_MAGNITUDE = 1e30
-"""Larger critical values are left out, as are NaN and infinity, because sums of them overflow."""
+#: Numbers that arithmetic may treat differently: zeros of both signs, the smallest subnormal number
+#: (1e-45) and about the smallest normal one (1.2e-38), the float32 resolution at 1 (1e-7), and
+#: large numbers with finite squares (1e5) and infinite ones (1e20).
 EXTREME_VALUES = np.array(
     [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
 )
-"""Numbers that arithmetic may treat differently: zeros of both signs, the smallest subnormal number
-(1e-45) and about the smallest normal one (1.2e-38), the float32 resolution at 1 (1e-7), and large
-numbers with finite squares (1e5) and infinite ones (1e20)."""
 
 
 @dataclass(frozen=True, eq=False)

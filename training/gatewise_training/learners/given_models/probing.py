@@ -18,23 +18,23 @@ from gatewise_training.learners.given_models.packable import ADVICE, Estimator
 from gatewise_training.learners.given_models.probe_rows import N_ROWS, FlatRows, ProbeRows
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+#: Class indices (n,), and probabilities (n, n_classes) of the same rows.
 Answers = tuple[NDArray[np.int64], NDArray[Any]]
-"""Class indices (n,), and probabilities (n, n_classes) of the same rows."""
+#: A function from rows, float32 or float64, to their answers.
 AnswerRows = Callable[[NDArray[Any]], Answers]
-"""A function from rows, float32 or float64, to their answers."""
 
+#: Largest difference of a probability, for float32 sums and another implementation of `exp`.
 PROBABILITY_TOLERANCE = 1e-4
-"""Largest difference of a probability, for float32 sums and another implementation of `exp`."""
+#: Relative change of a row that may change the answer of a classifier that adds up in float32. It
+#: is some ten times the resolution of float32.
 ROUNDING = 1e-6
-"""Relative change of a row that may change the answer of a classifier that adds up in float32. It
-is some ten times the resolution of float32."""
+#: Largest difference of two equal float64 sums that add the same numbers in another order.
 TIE_TOLERANCE = 1e-12
-"""Largest difference of two equal float64 sums that add the same numbers in another order."""
+#: Number of randomly changed copies of a row to try, so that some of them cross the boundary
+#: between two answers if the row is next to it.
 N_CHANGED_COPIES = 32
-"""Number of randomly changed copies of a row to try, so that some of them cross the boundary
-between two answers if the row is next to it."""
+#: Maximum number of values of a row in an error, so that it fits on a line or two.
 MAX_SHOWN_VALUES = 8
-"""Maximum number of values of a row in an error, so that it fits on a line or two."""
 
 
 @dataclass(frozen=True)

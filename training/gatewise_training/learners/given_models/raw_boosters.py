@@ -19,15 +19,15 @@ from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.torch_models import is_torch
 
+#: Library of a booster's file, by the suffix of its name.
 LIBRARY_OF_SUFFIX = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost", ".cbm": "catboost"}
-"""Library of a booster's file, by the suffix of its name."""
 
+#: Classifier of each library that converts to the same trees as the library's boosters.
 CLASS_OF_LIBRARY = {
     "lightgbm": "LGBMClassifier",
     "xgboost": "XGBClassifier",
     "catboost": "CatBoostClassifier",
 }
-"""Classifier of each library that converts to the same trees as the library's boosters."""
 
 
 class RawBooster:

@@ -399,6 +399,7 @@ def _write_stacking(model: Estimator, x: Value) -> GraphAnswers:
     return write_classifier(model.final_estimator_, hstack(final_inputs))
 
 
+#: Classifiers whose decision function is linear in the columns.
 LINEAR_CLASSIFIERS = (
     "LinearDiscriminantAnalysis",
     "LinearSVC",
@@ -410,8 +411,8 @@ LINEAR_CLASSIFIERS = (
     "RidgeClassifierCV",
     "SGDClassifier",
 )
-"""Classifiers whose decision function is linear in the columns."""
 
+#: Functions that write the predictions of a classifier, by its class; trees have no entry.
 CLASSIFIER_WRITERS: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
     **dict.fromkeys(LINEAR_CLASSIFIERS, _write_linear_model),
     "BaggingClassifier": _write_bagging,
@@ -431,4 +432,3 @@ CLASSIFIER_WRITERS: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
     "StackingClassifier": _write_stacking,
     "VotingClassifier": _write_voting,
 }
-"""Functions that write the predictions of a classifier, by its class; trees have no entry."""

@@ -14,9 +14,9 @@ from gatewise.errors import InputError
 from gatewise_training.learners.given_models.graph_values import Value, hstack
 from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
+#: Largest magnitude at which a Taylor sum of two terms is more exact than log(1 + x) and exp(x) -
+#: 1.
 MAX_TAYLOR = 1e-5
-"""Largest magnitude at which a Taylor sum of two terms is more exact than log(1 + x) and
-exp(x) - 1."""
 
 
 def write_transformer(model: Estimator, x: Value) -> Value:
@@ -236,6 +236,7 @@ def _write_imputer(model: Estimator, x: Value) -> Value:
     return hstack([filled, indicators])
 
 
+#: Functions that write the output of a transformer, by its class.
 TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
     "Binarizer": _write_binarizer,
     "ColumnTransformer": _write_column_transformer,
@@ -258,4 +259,3 @@ TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
     "StandardScaler": _write_standard_scaler,
     "TruncatedSVD": _write_projection,
 }
-"""Functions that write the output of a transformer, by its class."""

@@ -22,8 +22,8 @@ from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.flow_network import ClosureGraph, make_greedy_flow
 from gatewise_training.prune.solvers.push_relabel import improve_flow
 
+#: Share of the profits that may fail to reach the sink because of rounding.
 TOLERANCE = 1e-12
-"""Share of the profits that may fail to reach the sink because of rounding."""
 
 
 def solve(problem: PruneProblem, lam: float) -> Solution:

@@ -31,14 +31,14 @@ from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
 
+#: Weight of the newest pruning in the average of the prunings.
 NEWEST_WEIGHT = 0.15
-"""Weight of the newest pruning in the average of the prunings."""
 
+#: Number of steps without a better bound after which the step length is halved.
 PATIENCE = 8
-"""Number of steps without a better bound after which the step length is halved."""
 
+#: Number of steps between two repairs.
 REPAIR_INTERVAL = 10
-"""Number of steps between two repairs."""
 
 
 def solve(

@@ -23,15 +23,15 @@ import numpy as np
 
 from gatewise_training.prune.solvers.flow_network import make_network, make_residual
 
+#: Label of a node from which the sink cannot be reached.
 UNREACHABLE = 2**30
-"""Label of a node from which the sink cannot be reached."""
 
+#: Number of steps between two global relabellings, per edge of the graph; a relabelling passes each
+#: edge about this often itself.
 STEPS_PER_EDGE = 2
-"""Number of steps between two global relabellings, per edge of the graph; a relabelling passes each
-edge about this often itself."""
 
+#: Indices into the state of the queue; WORK counts the steps since the last global relabelling.
 HEAD, TAIL, SIZE, WORK = 0, 1, 2, 3
-"""Indices into the state of the queue; WORK counts the steps since the last global relabelling."""
 
 
 class Labels(NamedTuple):
