@@ -28,9 +28,11 @@ FACTS: Final = ShardFacts(model="m", version="1", classes=("0", "1"), inputs=("a
 ACCURACY: Final = 0.95
 #: Number of instances of which a shard is made.
 N_INSTANCES_PER_SHARD: Final = 20_000
-#: Bound on the archive per instance. An instance takes about 40 bytes, so the archive can hold
-#: a quarter of them and must be thinned.
-_MAX_BYTES_PER_INSTANCE: Final = 10.0
+#: Number of features of an instance whose archive is thinned.
+_N_FEATURES: Final = 64
+#: Bound on the archive per instance. An instance takes about 290 bytes, so the archive can hold
+#: a third of them and must be thinned.
+_MAX_BYTES_PER_INSTANCE: Final = 100.0
 #: Bound on the archive of the writer. About eight shards reach it, so it is often thinned.
 _WRITER_MAX_BYTES: Final = 2e6
 #: Bound on the age of instances that no experiment reaches.
@@ -72,11 +74,18 @@ def _store_shard(archive: ArchiveFolder, rng: np.random.Generator, now: float) -
         sent_probability=np.ones(N_INSTANCES_PER_SHARD),
     )
     rows, _ = stream.archive(rng)
+    rows = replace(rows, X=rng.standard_normal((len(rows), _N_FEATURES), np.float32))
     probability = archive.read_store_probability()
     is_stored = rng.random(len(rows)) < probability
     stored_chance = np.full(int(is_stored.sum()), probability)
     stored_rows = replace(rows.take(is_stored), stored_chance=stored_chance)
-    archive.add(stored_rows, msgspec.structs.replace(FACTS, stored_chance=probability), now)
+    facts = msgspec.structs.replace(
+        FACTS,
+        inputs=tuple(f"x{i}" for i in range(_N_FEATURES)),
+        shape=(_N_FEATURES,),
+        stored_chance=probability,
+    )
+    archive.add(stored_rows, facts, now)
 
 
 def measure_kills(n_kills: int) -> dict[str, Any]:
