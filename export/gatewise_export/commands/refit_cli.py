@@ -9,7 +9,7 @@ from gatewise.console import emit, note, print_table
 from gatewise.formats import percent
 from gatewise.settings import with_options
 from gatewise_export.commands.options import AsJson
-from gatewise_export.refit.refit import RefitReport, RefitSettings, refit_bundle
+from gatewise_export.refit.refit import RefitReport, RefitSettings, ReleaseLoss, refit_bundle
 
 _VERDICTS = {
     "better": "the comparison rows show that the new release is better",
@@ -61,7 +61,20 @@ def _print_report(report: RefitReport) -> None:
     )
     old_rate, new_rate = map(percent, report.offload_rates)
     print(f"offloaded: {old_rate} by the old release, {new_rate} by the new one")
+    if report.loss.value is not None:
+        print(_loss_text(report.loss))
     print(_VERDICTS[report.verdict])
+
+
+def _loss_text(loss: ReleaseLoss) -> str:
+    text = (
+        f"loss against the high-cost model: {percent(loss.value)}, and with 95 % confidence at "
+        f"most {percent(loss.upper_bound)}"
+    )
+    if loss.promised is None:
+        return text
+    shown = "shown" if loss.is_promise_shown else "NOT shown by these rows"
+    return f"{text}; promised: at most {percent(loss.promised)}, {shown}"
 
 
 commands = {"refit": refit}

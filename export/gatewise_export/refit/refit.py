@@ -45,6 +45,11 @@ _VALIDATION_SHARE: Final = 0.25
 
 Verdict = Literal["better", "worse", "not shown"]
 
+#: Loss of accuracy that a release promises if no goal is given, as in training.
+_DEFAULT_MAX_LOSS: Final = 0.01
+#: Confidence of the bound on a release's loss.
+_LOSS_CONFIDENCE: Final = 0.95
+
 
 class RefitSettings(Settings, frozen=True, kw_only=True):
     """Options of ``gatewise refit``."""
@@ -108,6 +113,25 @@ class ReleaseDifference(msgspec.Struct, frozen=True):
     high: float | None
 
 
+class ReleaseLoss(msgspec.Struct, frozen=True):
+    """Accuracy of the high-cost model minus that of the new release on comparison rows.
+
+    With a probability of 95 %, the true loss is at most `upper_bound`. `promised` is the bound that
+    the release was fitted for, or None if it was fitted for a budget or an offload rate.
+    """
+
+    value: float | None
+    upper_bound: float | None
+    promised: float | None
+
+    @property
+    def is_promise_shown(self) -> bool:
+        """Whether the comparison rows show that the loss is as small as promised."""
+        if self.upper_bound is None or self.promised is None:
+            return False
+        return self.upper_bound <= self.promised
+
+
 class RefitReport(msgspec.Struct, frozen=True):
     """The report of a refit: its rows, and both releases on the same comparison rows.
 
@@ -123,6 +147,8 @@ class RefitReport(msgspec.Struct, frozen=True):
         The first comparison is on all rows.
     offload_rates : pair of float
         Offload rates of the old and the new release on the comparison rows.
+    loss : ReleaseLoss
+        Loss of the new release against the high-cost model.
     verdict : str
         ``better`` or ``worse`` only if the interval of the first comparison excludes 0.
     """
@@ -135,6 +161,7 @@ class RefitReport(msgspec.Struct, frozen=True):
     cap: float
     comparisons: tuple[ReleaseDifference, ...]
     offload_rates: tuple[float, float]
+    loss: ReleaseLoss
     verdict: Verdict
 
 
@@ -183,7 +210,10 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
             sign=settings.sign,
             encoder=old_bundle.manifest.encoder,
         )
-    comparisons, offload_rates = _compare_releases(old_bundle, new_bundle, row_split)
+    comparisons, offload_rates, loss = _compare_releases(old_bundle, new_bundle, row_split)
+    if settings.budget is None and settings.offload_rate is None:
+        max_loss = _DEFAULT_MAX_LOSS if settings.max_loss is None else settings.max_loss
+        loss = msgspec.structs.replace(loss, promised=max_loss)
     overall_difference = comparisons[0]
     verdict: Verdict = "not shown"
     if overall_difference.low is not None and overall_difference.low > 0:
@@ -199,6 +229,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
         cap=settings.cap,
         comparisons=comparisons,
         offload_rates=offload_rates,
+        loss=loss,
         verdict=verdict,
     )
     return new_bundle, report
@@ -283,8 +314,11 @@ def _fit_release(
 
 def _compare_releases(
     old_bundle: Bundle, new_bundle: Bundle, row_split: KeptRowSplit
-) -> tuple[tuple[ReleaseDifference, ...], tuple[float, float]]:
-    """Compare both releases on all comparison rows, by class, and on the earlier and later half."""
+) -> tuple[tuple[ReleaseDifference, ...], tuple[float, float], ReleaseLoss]:
+    """Compare both releases on all comparison rows, by class, and on the earlier and later half.
+
+    Also return their offload rates, and the loss of the new one against its high-cost model.
+    """
     rows = row_split.comparison_rows
     labelled_rows = row_split.comparison_labels
     order = feature_order(old_bundle.manifest)
@@ -329,7 +363,25 @@ def _compare_releases(
     for bundle, outcome in ((old_bundle, old_outcome), (new_bundle, new_outcome)):
         is_offloaded = outcome.exits[: len(rows)] == len(bundle.manifest.stages)
         offload_rates.append(float(np.average(is_offloaded, weights=rows.weights)))
-    return tuple(comparisons), (offload_rates[0], offload_rates[1])
+    cloud_answers = index_of_new_class[new_outcome.cloud_labels]
+    loss = estimate_loss(rows_with_classes, labels_with_classes, answers[1], cloud_answers)
+    return tuple(comparisons), (offload_rates[0], offload_rates[1]), loss
+
+
+def estimate_loss(
+    rows: ArchivedRows,
+    labelled_rows: LabelledInstances,
+    answers: NDArray[Any],
+    cloud_answers: NDArray[Any],
+) -> ReleaseLoss:
+    """Bound the loss of `answers` against `cloud_answers`; the rows must not have chosen either."""
+    data = difference_data(rows, labelled_rows, answers, cloud_answers)
+    # a one-sided bound is the end of a two-sided interval that misses twice as often
+    figure = estimate_figure(
+        data, level=2 * (1 - _LOSS_CONFIDENCE), largest_residual=2.0, is_read_once=True
+    )
+    value, _, upper_bound = _difference_and_interval(figure)
+    return ReleaseLoss(value, upper_bound, promised=None)
 
 
 def _with_added_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:

@@ -10,17 +10,18 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.cli import main
 from gatewise.errors import InputError
-from gatewise_export.archive.choice import choose, write_choice
+from gatewise_export.archive.choice import choice_probabilities, choose, write_choice
 from gatewise_export.archive.folder import read_rows, shards_in
-from gatewise_export.archive.labels import add_labels, read_labels
+from gatewise_export.archive.labels import LabelledInstances, add_labels, read_labels
 from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_decisions
-from gatewise_export.refit.refit import RefitSettings, refit_bundle
+from gatewise_export.refit.refit import RefitSettings, estimate_loss, refit_bundle
 from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows, typed_labels
 from gatewise_training import FeatureCosts, StagedCascade
+from tests.export.archive.archived_rows import make_archived_rows
 from tests.export.archive.test_folder import NOW, open_folder
 from tests.support import small_bundle
 
@@ -124,6 +125,11 @@ def measure_accuracy(path, X, y):
     return np.mean(np.array(bundle.manifest.classes)[graph_decisions(bundle, X).labels] == y)
 
 
+def measure_high_cost_accuracy(path, X, y):
+    bundle = Bundle.open(path)
+    return np.mean(np.array(bundle.manifest.classes)[graph_decisions(bundle, X).cloud_labels] == y)
+
+
 @pytest.mark.slow
 def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_folder, tmp_path):
     X, y = make_rows(2500, 10, is_shifted=True)
@@ -142,6 +148,9 @@ def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_fold
     assert comparison_of_all_rows.low <= gain <= comparison_of_all_rows.high
     compared_parts = [comparison.part for comparison in report.comparisons]
     assert compared_parts == ["all", "class no", "class yes", "earlier half", "later half"]
+    high_cost_accuracy = measure_high_cost_accuracy(tmp_path / "new", test_X, test_y)
+    assert report.loss.upper_bound > high_cost_accuracy - accuracy_after
+    assert report.loss.promised is None  # the release was fitted for an offload rate
 
 
 def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, capsys):
@@ -267,3 +276,53 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_
     has_machine_label = np.isin(split_after.fit_labels.rows.ids, [label.id for label in labels])
     weights = split_after.fit_labels.weights[has_machine_label]
     np.testing.assert_array_equal(weights, split_after.fit_labels.rows.weights[has_machine_label])
+
+
+def draw_labelled_rows(rows, is_correct, rng, n_labels):
+    """Label rows as :func:`.choose` draws them; there are two classes."""
+    probability, _ = choice_probabilities(rows, n_labels, rng)
+    chosen = np.flatnonzero(rng.random(len(rows)) < probability)
+    truth = np.where(is_correct[chosen], rows.cloud_label[chosen], 1 - rows.cloud_label[chosen])
+    labelled_rows = LabelledInstances(
+        rows=rows.take(chosen),
+        truth=truth,
+        labels=truth.astype(np.str_),
+        label_probability=probability[chosen],
+        choice_index=np.zeros(len(chosen), np.int64),
+        n_chosen=len(chosen),
+    )
+    return labelled_rows, chosen
+
+
+def test_the_bound_on_the_loss_holds_as_often_as_its_confidence():
+    rows = make_archived_rows(2000)
+    rng = np.random.default_rng(0)
+    n_streams = 300
+    n_kept_bounds = 0
+    for _ in range(n_streams):
+        is_correct = rng.random(len(rows)) < 0.95
+        # the release answers a tenth of the rows otherwise than the high-cost model
+        answers = np.where(rng.random(len(rows)) < 0.1, 1 - rows.cloud_label, rows.cloud_label)
+        is_release_correct = (answers == rows.cloud_label) == is_correct
+        true_loss = np.average(is_correct * 1.0 - is_release_correct, weights=rows.weights)
+        labelled_rows, chosen = draw_labelled_rows(rows, is_correct, rng, 100)
+        with_labelled = np.concatenate([np.arange(len(rows)), chosen])
+        loss = estimate_loss(
+            rows, labelled_rows, answers[with_labelled], rows.cloud_label[with_labelled]
+        )
+        n_kept_bounds += true_loss <= loss.upper_bound
+    # 95 % of the streams, less two standard errors
+    assert n_kept_bounds >= n_streams * (0.95 - 2 * np.sqrt(0.05 * 0.95 / n_streams))
+
+
+def test_a_release_that_answers_as_the_high_cost_model_keeps_a_loss_of_one_percent():
+    rows = make_archived_rows(2000)
+    rng = np.random.default_rng(1)
+    labelled_rows, _ = draw_labelled_rows(rows, rng.random(len(rows)) < 0.9, rng, 500)
+    answers = np.concatenate([rows.cloud_label, labelled_rows.rows.cloud_label])
+    loss = estimate_loss(rows, labelled_rows, answers, answers)
+    assert loss.value == 0.0
+    assert 0.0 < loss.upper_bound < 0.01
+    assert msgspec.structs.replace(loss, promised=0.01).is_promise_shown
+    assert not msgspec.structs.replace(loss, promised=loss.upper_bound / 2).is_promise_shown
+    assert not loss.is_promise_shown  # nothing was promised
