@@ -50,7 +50,6 @@ def measure_thinning(n_instances: int) -> dict[str, Any]:
         max_bytes = n_instances * _MAX_BYTES_PER_INSTANCE
         archive = ArchiveFolder(Path(folder), max_bytes=max_bytes, max_days=_MAX_DAYS, rng=rng)
         largest_size = 0
-        started = time.monotonic()
         for shard_number in range(n_instances // N_INSTANCES_PER_SHARD):
             _store_shard(archive, rng, float(shard_number))
             largest_size = max(largest_size, archive.size_bytes())
@@ -58,12 +57,12 @@ def measure_thinning(n_instances: int) -> dict[str, Any]:
     sum_of_weights = float(remaining_rows.weights.sum())
     return {
         "instances": n_instances,
-        "bound": max_bytes,
-        "largest": largest_size,
-        "left": len(remaining_rows),
+        "features": _N_FEATURES,
+        "bytes_allowed": max_bytes,
+        "largest_size_in_bytes": largest_size,
+        "instances_left": len(remaining_rows),
         "sum_of_weights": sum_of_weights,
-        "error": sum_of_weights / n_instances - 1,
-        "seconds": time.monotonic() - started,
+        "error_of_the_sum": sum_of_weights / n_instances - 1,
     }
 
 
