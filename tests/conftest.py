@@ -34,7 +34,7 @@ settings.load_profile("any load")
 SLOW_FILES = (
     "test_readme.py", "test_docs.py", "test_gallery.py", "test_oip.py", "test_bench_twin.py",
     "test_rollout_of_devices.py", "test_deployment.py", "test_broker_control.py", "test_demo.py",
-    "test_examples_of_signals.py", "test_notebooks.py", "test_single_models.py", "test_checkup.py",
+    "test_examples_of_signals.py", "test_single_models.py", "test_checkup.py",
 )  # fmt: skip
 
 
