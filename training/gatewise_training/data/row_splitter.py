@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.utils.validation import _check_sample_weight
 
@@ -259,7 +259,7 @@ class RowSplitter:
         sums = np.bincount(group_of_row, contributions)
         # sqrt(G / (G - 1) * sum over groups of (sum of a group's parts)^2)
         error = float(np.sqrt(n_groups / (n_groups - 1) * (sums**2).sum()))
-        return error * float(stats.t.ppf(stats.norm.cdf(1.0), n_groups - 1))
+        return error * float(special.stdtrit(n_groups - 1, special.ndtr(1.0)))
 
 
 def check_row_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:

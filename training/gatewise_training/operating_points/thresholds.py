@@ -138,17 +138,17 @@ def _tune_points(
     for fit_rows, unseen_rows in folds:
         fit_record = record.take(fit_rows)
         unseen_record = record.take(unseen_rows)
-        for index, setting in enumerate(
-            tune(with_smoothed_answers(tuning_record.take(fit_rows)), lams[crossfit_indices])
-        ):
+        settings = tune(with_smoothed_answers(tuning_record.take(fit_rows)), lams[crossfit_indices])
+        gaps_of_setting = {}
+        for setting in set(settings):  # neighbouring prices often have the same setting
             fit_point = fit_record.measure(setting)
             unseen_point = unseen_record.measure(setting)
-            gaps = (
+            gaps_of_setting[setting] = (
                 unseen_point.cost - fit_point.cost,
                 fit_point.accuracy - unseen_point.accuracy,
                 fit_point.effective_accuracy - unseen_point.effective_accuracy,
             )
-            optimism[:, index] += np.array(gaps) / len(folds)
+        optimism += np.array([gaps_of_setting[setting] for setting in settings]).T / len(folds)
     if not folds:
         return []
     cost_optimism, accuracy_optimism, weighted_optimism = (
@@ -157,6 +157,8 @@ def _tune_points(
     # figures at all prices minus the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for index, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
+        if setting in points:
+            continue
         point = record.measure(setting, chain)
         corrected_point = msgspec.structs.replace(
             point,
@@ -168,7 +170,7 @@ def _tune_points(
             corrected_point = msgspec.structs.replace(
                 corrected_point, weighted_accuracy=weighted_accuracy
             )
-        points.setdefault(setting, corrected_point)
+        points[setting] = corrected_point
     return list(points.values())
 
 
