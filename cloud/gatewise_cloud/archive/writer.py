@@ -39,18 +39,18 @@ _ROW_BYTES: Final = 200
 _COPIED_REQUESTS: Final = 64
 #: Time between two searches for shards that have been open for long enough.
 _POLL_SECONDS: Final = 1.0
-#: Row numbers of a request with one instance, which is the usual case, made once.
+#: Row numbers of a request with one instance, which is the usual case; made only once.
 _FIRST_ROW: Final = np.zeros(1, np.intp)
 #: Maximum number of private devices to remember, which bounds the memory.
 _MAX_PRIVATE_DEVICES: Final = 20_000
 
 
 class _AnsweredRequest(NamedTuple):
-    """Instances of one request, their rows in it, and the high-cost model's answers."""
+    """Instances of one request, their row numbers in it, and the high-cost model's answers."""
 
     ticket: Ticket
     time: float
-    rows: NDArray[np.intp]
+    row_numbers: NDArray[np.intp]
     X: NDArray[Any]
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
@@ -58,7 +58,7 @@ class _AnsweredRequest(NamedTuple):
     def select(self, mask: NDArray[np.bool_]) -> _AnsweredRequest:
         """Select some of the instances."""
         return self._replace(
-            rows=self.rows[mask],
+            row_numbers=self.row_numbers[mask],
             X=self.X[mask],
             labels=self.labels[mask],
             probabilities=self.probabilities[mask],
@@ -97,12 +97,12 @@ class _OpenShard:
 
     def fits(self, request: _AnsweredRequest) -> bool:
         """Whether a request fits into the columns."""
-        return self._n_rows + len(request.rows) <= len(self._columns)
+        return self._n_rows + len(request.X) <= len(self._columns)
 
     def append(self, request: _AnsweredRequest) -> None:
         """Append the instances of a request."""
         self._requests.append(request)
-        self._n_rows += len(request.rows)
+        self._n_rows += len(request.X)
         if len(self._requests) >= _COPIED_REQUESTS:
             self._copy_requests()
 
@@ -111,7 +111,7 @@ class _OpenShard:
         tickets = [request.ticket for request in requests]
         audits = [ticket.audit for ticket in tickets]
         confidences = [None if audit is None else audit.confidence for audit in audits]
-        values_of_requests: dict[str, list[Any]] = {
+        value_of_each_request: dict[str, list[Any]] = {
             "device": [ticket.device for ticket in tickets],
             "time": [request.time for request in requests],
             "late": [ticket.late_s > 0 for ticket in tickets],
@@ -119,18 +119,20 @@ class _OpenShard:
             "confidence": [np.nan if value is None else value for value in confidences],
             "sent_chance": [1.0 if audit is None else audit.probability for audit in audits],
         }
-        counts = [len(request.rows) for request in requests]
+        row_counts = [len(request.X) for request in requests]
         columns = self._columns
-        copied = slice(self._n_copied_rows, self._n_rows)
-        for name, values in values_of_requests.items():
-            getattr(columns, name)[copied] = np.repeat(values, counts)
+        new_rows = slice(self._n_copied_rows, self._n_rows)
+        for name, values in value_of_each_request.items():
+            getattr(columns, name)[new_rows] = np.repeat(values, row_counts)
         request_ids = np.frombuffer(b"".join([ticket.id for ticket in tickets]), np.uint8)
-        columns.request_id[copied] = np.repeat(request_ids.reshape(-1, 16), counts, axis=0)
-        columns.request_row[copied] = np.concatenate([request.rows for request in requests])
-        columns.cloud_label[copied] = np.concatenate([request.labels for request in requests])
-        np.concatenate([request.X for request in requests], out=columns.X[copied])
+        columns.request_id[new_rows] = np.repeat(request_ids.reshape(-1, 16), row_counts, axis=0)
+        columns.request_row[new_rows] = np.concatenate(
+            [request.row_numbers for request in requests]
+        )
+        columns.cloud_label[new_rows] = np.concatenate([request.labels for request in requests])
+        np.concatenate([request.X for request in requests], out=columns.X[new_rows])
         np.concatenate(
-            [request.probabilities for request in requests], out=columns.probabilities[copied]
+            [request.probabilities for request in requests], out=columns.probabilities[new_rows]
         )
         self._n_copied_rows = self._n_rows
         self._requests = []
@@ -253,16 +255,20 @@ class ArchiveWriter:
             return
         now = self._clock()
         n_rows = len(labels)
-        positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
         request = _AnsweredRequest(
-            ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities
+            ticket=ticket,
+            time=now - ticket.late_s,
+            row_numbers=_FIRST_ROW if n_rows == 1 else np.arange(n_rows),
+            X=ticket.rows,
+            labels=labels,
+            probabilities=probabilities,
         )
         with self._condition:
             self._private_devices.pop(ticket.device, None)
             if self._store_probability < 1:
                 request = request.select(self._rng.random(n_rows) < self._store_probability)
-                self._counts["thinned"] += n_rows - len(request.rows)
-                if not len(request.rows):
+                self._counts["thinned"] += n_rows - len(request.X)
+                if not len(request.X):
                     return
             shard_key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
             shard = self._open_shards.get(shard_key)

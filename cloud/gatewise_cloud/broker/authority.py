@@ -1,8 +1,8 @@
 """Certificate authority of a broker, which issues and revokes the certificates of clients.
 
 The common name of a certificate is the name of its client. mosquitto uses it as the user name in
-its access list (``use_identity_as_username``). Keys are elliptic-curve
-keys on P-256, and their files have mode 0600.
+its access list (``use_identity_as_username``). Keys are elliptic-curve keys on P-256, and their
+files have mode 0600.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from gatewise.errors import InputError
 from gatewise_export.bundle.storage import replace_file
 
-#: Days until certificates expire. Clients' certificates last longer than the server's, because
-#: devices are hard to reach. The CA/Browser Forum advised 397 days for servers in 2020; before,
-#: its limit was 825 days.
+#: Days until the authority's certificate expires.
 CA_DAYS: Final = 3650
+#: Days until a server's certificate expires, as the CA/Browser Forum advised in 2020.
 SERVER_DAYS: Final = 397
+#: Days until a client's certificate expires: more than a server's, because devices are hard to
+#: reach. It is the CA/Browser Forum's limit before 2020.
 CLIENT_DAYS: Final = 825
-#: Modes of files that everyone may read, and of files that only the owner may read.
+#: Mode of files that everyone may read.
 PUBLIC_MODE: Final = 0o644
+#: Mode of files that only the owner may read.
 PRIVATE_MODE: Final = 0o600
-#: Time by which a certificate is valid before its issue, because the clock of a device without a
-#: battery may be slow.
+#: Certificates are valid from this time before their issue, because the clock of a device may be
+#: slow.
 _CLOCK_TOLERANCE: Final = datetime.timedelta(days=1)
 _KEY_USAGES: Final = (
     "digital_signature",

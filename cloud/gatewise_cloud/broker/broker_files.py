@@ -7,10 +7,10 @@ memory and disk.
 
 Two layers control access. mosquitto's access list says which topics a client may write and receive,
 but it grants every subscription. A device could therefore subscribe to the shared group of the
-workers and receive their requests. The dynamic security plugin refuses such subscriptions. In the
-plugin all devices have the same role, because the plugin writes all roles to disk at each change.
-If each of 20,000 devices had its own role, the plugin would add 45 devices per minute instead of
-1,000. Without the plugin, the random name of the group is the only protection.
+workers and receive their requests. The dynamic security plugin refuses such subscriptions; without
+the plugin, the random name of the group is the only protection. In the plugin all devices have the
+same role, because the plugin writes all roles to disk at each change. If each of 20,000 devices had
+its own role, the plugin would add 45 devices per minute instead of 1,000.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def role_name(name: str, client_role: str) -> str:
 
 
 def own_roles(name: str, client_role: str, pool: str) -> list[dict[str, Any]]:
-    """Make the role of one worker, operator or labeller; an empty list for other clients."""
+    """List the roles that only this client has: one, or none if it is a device or revoked."""
     if client_role == "workers":
         access_by_topic: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER_ACCESS}
         subscriptions = [
@@ -278,15 +278,15 @@ def split_names(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name))
 
 
-def client_names(texts: Iterable[str]) -> tuple[str, ...]:
-    """Split texts at commas; InputError if a name cannot be that of a client."""
+def read_client_names(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split texts at commas into names of clients; InputError if a name is not valid."""
     names = split_names(texts)
     for name in names:
         try:
             check_device(name)
         except WireError as error:
             raise InputError(f"client {name!r}: {error}") from None
-        # names become file names and words of the access list
+        # a client's name is also a file name and a word of the access list
         if name.startswith((".", "$")) or "\\" in name or len(name) > _MAX_NAME_LENGTH:
             raise InputError(
                 f"client {name!r}: give a name of at most {_MAX_NAME_LENGTH} characters that "

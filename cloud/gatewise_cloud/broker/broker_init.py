@@ -42,8 +42,8 @@ from gatewise_cloud.broker.authority import (
 from gatewise_cloud.broker.broker_files import (
     REVOKED,
     access_list,
-    client_names,
     has_live_control,
+    read_client_names,
     rights_json,
     secure_config,
     split_names,
@@ -168,14 +168,16 @@ class Roster(Record, frozen=True, kw_only=True):
         Raises InputError if a client to revoke or renew is unknown, or if a host is not valid.
         """
         # check the clients to revoke and to renew, and list the new clients
-        clients_to_revoke = client_names(settings.revoke)
+        clients_to_revoke = read_client_names(settings.revoke)
         # a client may be revoked again, because the broker may have been out of reach before
-        unknown_clients = {*clients_to_revoke} - {*self.revoked} | {*client_names(settings.renew)}
+        unknown_clients = {*clients_to_revoke} - {*self.revoked} | {
+            *read_client_names(settings.renew)
+        }
         for name in sorted(unknown_clients - self.clients.keys()):
             raise InputError(
                 f"client {name!r} is not on the roster, and cannot be revoked or renewed"
             )
-        new_clients = {role: client_names(getattr(settings, role)) for role in _ROLES}
+        new_clients = {role: read_client_names(getattr(settings, role)) for role in _ROLES}
         if is_new:
             new_clients["workers"] = new_clients["workers"] or ("worker-1",)
             new_clients["operators"] = new_clients["operators"] or ("operator",)
@@ -284,12 +286,12 @@ def init_broker(
         folder / "mosquitto.conf",
         roster,
         _plugin_path(roster),
-        revoked_clients=client_names(settings.revoke),
+        revoked_clients=read_client_names(settings.revoke),
     )
     _issue_certificates(
         broker_folder,
         clients,
-        (*broker_folder.revoked_clients, *client_names(settings.renew)),
+        (*broker_folder.revoked_clients, *read_client_names(settings.renew)),
         clock,
     )
     _write_files(broker_folder, len(clients))

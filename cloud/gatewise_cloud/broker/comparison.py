@@ -1,10 +1,10 @@
 """Anytime-valid comparison of two groups of devices, for example by their shares of errors.
 
-The excess of a release is its share less the share of the other versions. The
-standard error of a group's share is estimated from the spread between its devices. Let z be the
-number of standard errors by which the excess lies above a limit. The test mixes normal alternatives
-with the scale :data:`EFFECT`. With the information V = 1 / error^2 and w = V EFFECT^2, the evidence
-against the hypothesis "the excess is at most the limit" is
+The excess of a release is its share less the share of the other versions. The standard error of a
+group's share is estimated from the spread between its devices. Let z be the number of standard
+errors by which the excess lies above a limit. The test mixes normal alternatives with the scale
+:data:`EFFECT`. With the information V = 1 / error^2 and w = V EFFECT^2, the evidence against the
+hypothesis "the excess is at most the limit" is
 
     E = 2 (1 + w)^(-1/2) exp(z^2 w / (2 (1 + w))) Phi(z sqrt(w / (1 + w))).
 

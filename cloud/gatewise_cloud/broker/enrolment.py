@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
-from gatewise_cloud.broker.broker_files import client_names
+from gatewise_cloud.broker.broker_files import read_client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
 from gatewise_edge.service.enrolment import MAX_BODY_BYTES, format_token
 from gatewise_export.bundle.storage import replace_file
@@ -49,7 +49,7 @@ _MAX_CONNECTIONS: Final = 64
 
 
 class _UnusedToken(Record, frozen=True):
-    """Token that was not used yet: the hash of its secret, and its expiry in Unix seconds."""
+    """Stored part of an unused token: the hash of its secret, and its expiry in Unix seconds."""
 
     sha256: str
     expires: float
@@ -61,7 +61,7 @@ class _UnusedToken(Record, frozen=True):
 
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Make a one-time token for each device name; older tokens of these names become invalid."""
-    names = client_names(names)
+    names = read_client_names(names)
     clients = read_roster(folder).clients
     authority_certificate = (folder / "ca.crt").read_bytes()
     expiry = time.time() + _TOKEN_LIFETIME_SECONDS
@@ -267,7 +267,7 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
 def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
     """Get the public key of a certificate request.
 
-    Raises InputError unless the request is signed by that key, an elliptic-curve key.
+    Raises InputError if it is not an elliptic-curve key, or if it did not sign the request.
     """
     try:
         request = x509.load_pem_x509_csr(csr)

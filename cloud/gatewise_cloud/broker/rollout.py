@@ -276,32 +276,20 @@ def roll_out(
         withdrawal_reason = watcher.watch_step(
             offer, is_last_step_before_half=is_last_step_before_half
         )
-        if watcher.has_evidence and withdrawal_reason is None:
-            if is_last_step_before_half and watcher.undecided_metrics and share < _COMPARISON_SHARE:
+        if withdrawal_reason is not None or not watcher.has_evidence:
+            withdrawn_offer = repository.rollback(release)
+            announce(withdrawn_offer)
+            return watcher.end_of_withdrawal(withdrawn_offer, withdrawal_reason)
+        if is_last_step_before_half and watcher.undecided_metrics:
+            if share < _COMPARISON_SHARE:
                 remaining_shares.appendleft(_COMPARISON_SHARE)
-            elif (
-                is_last_step_before_half
-                and watcher.undecided_metrics
-                and not limits.accept_undecided
-            ):
+            elif not limits.accept_undecided:
                 undecided_reasons = limits.undecided_reasons(watcher.latest_report)
                 end_reason = "; ".join(
                     f"{metric}: {undecided_reasons[metric]}"
                     for metric in sorted(watcher.undecided_metrics)
                 )
                 return RolloutEnd(offer, watcher.latest_report, end_reason, "undecided")
-            continue
-        # withdraw the release
-        offer = repository.rollback(release)
-        announce(offer)
-        if withdrawal_reason is not None:
-            return RolloutEnd(offer, watcher.latest_report, withdrawal_reason, "withdrawn")
-        n_running = len(watcher.latest_report.running_devices)
-        end_reason = (
-            f"no evidence in {watcher.n_reports} reports: the release runs on "
-            f"{plural(n_running, 'device')}"
-        )
-        return RolloutEnd(offer, watcher.latest_report, end_reason, "no-evidence")
     return RolloutEnd(offer, watcher.latest_report)
 
 
@@ -401,6 +389,17 @@ class _StepWatcher:
                 self.has_evidence = not lacks_counts
                 return None
         return None
+
+    def end_of_withdrawal(self, offer: OfferedRelease, withdrawal_reason: str | None) -> RolloutEnd:
+        """Make the outcome of a withdrawn release; without a reason there was no evidence."""
+        if withdrawal_reason is not None:
+            return RolloutEnd(offer, self.latest_report, withdrawal_reason, "withdrawn")
+        n_running = len(self.latest_report.running_devices)
+        end_reason = (
+            f"no evidence in {self.n_reports} reports: the release runs on "
+            f"{plural(n_running, 'device')}"
+        )
+        return RolloutEnd(offer, self.latest_report, end_reason, "no-evidence")
 
 
 def _may_become_decided(fractions: Sequence[float], min_reports: int) -> bool:

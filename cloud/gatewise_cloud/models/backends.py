@@ -35,7 +35,7 @@ class Backend(Protocol):
     """Interface of a backend that runs a high-cost model."""
 
     #: Whether the model runs in this process and never waits for another machine.
-    local: bool = True
+    is_local: bool = True
     #: Kind of the outputs, ``margins`` or ``classifier``; None means the bundle's kind.
     kind: str | None = None
 

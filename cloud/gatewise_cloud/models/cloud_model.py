@@ -54,7 +54,7 @@ class CloudModel:
         self.n_inputs = len(manifest.cloud_inputs())
         self._allows_missing = manifest.missing.cloud == "allowed"
         self._backend = backend
-        self.is_local = backend.local
+        self.is_local = backend.is_local
         # a backend that names no kind gives the outputs that the manifest describes
         self._output_kind = backend.kind or cloud.kind
         self._link = cloud.link
@@ -101,7 +101,7 @@ class CloudModel:
             )
         model_bytes = bundle.read(cloud.file)
         kind = cloud.kind
-        # the other kinds name libraries; two comparisons, because mypy does not narrow by `in`
+        # all other kinds are names of libraries; mypy does not narrow the type by `in`
         library = None if kind == "margins" or kind == "classifier" else kind
         n_classes = manifest.n_classes
         try:

@@ -112,7 +112,7 @@ class OipBackend(Backend):
         If the server cannot be reached or lacks the model, or if the model takes other inputs.
     """
 
-    local = False
+    is_local = False
 
     def __init__(
         self,
@@ -158,36 +158,10 @@ class OipBackend(Backend):
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the model on `X`, float32 (n, n_inputs); see :meth:`.Backend.run`."""
-        # send the request in binary form or in JSON
-        tensor: dict[str, Any] = {
-            "name": self._input_name,
-            "shape": list(X.shape),
-            "datatype": "FP32",
-        }
-        request: dict[str, Any] = {"inputs": [tensor]}
-        if self._is_binary:
-            tensor_bytes = np.ascontiguousarray(X, "<f4").tobytes()
-            tensor["parameters"] = {"binary_data_size": len(tensor_bytes)}
-            request["parameters"] = {"binary_data_output": True}
-            request_json = json.dumps(request).encode()
-            status, headers, body = self._call(
-                "POST",
-                f"{self._path}/infer",
-                request_json + tensor_bytes,
-                {
-                    "Content-Type": "application/octet-stream",
-                    _JSON_SIZE_HEADER: str(len(request_json)),
-                },
-            )
-        else:
-            if np.isnan(X).any():
-                raise self._model_error("JSON cannot express missing values: use --backend-binary")
-            tensor["data"] = X.reshape(-1).tolist()
-            request_json = json.dumps(request).encode()
-            status, headers, body = self._call(
-                "POST", f"{self._path}/infer", request_json, {"Content-Type": "application/json"}
-            )
-        # read the response
+        request_body, request_headers = self._encode_request(X)
+        status, headers, body = self._call(
+            "POST", f"{self._path}/infer", request_body, request_headers
+        )
         if status != 200:
             raise self._model_error(f"it answered {status} {_excerpt(body)}")
         try:
@@ -199,6 +173,29 @@ class OipBackend(Backend):
         return self._sort_outputs(outputs, len(X))
 
     # -- the server ------------------------------------------------------------------------
+
+    def _encode_request(self, X: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+        """Make the body and the headers of a request, in binary form or in JSON."""
+        tensor: dict[str, Any] = {
+            "name": self._input_name,
+            "shape": list(X.shape),
+            "datatype": "FP32",
+        }
+        request: dict[str, Any] = {"inputs": [tensor]}
+        if not self._is_binary:
+            if np.isnan(X).any():
+                raise self._model_error("JSON cannot express missing values: use --backend-binary")
+            tensor["data"] = X.reshape(-1).tolist()
+            return json.dumps(request).encode(), {"Content-Type": "application/json"}
+        tensor_bytes = np.ascontiguousarray(X, "<f4").tobytes()
+        tensor["parameters"] = {"binary_data_size": len(tensor_bytes)}
+        request["parameters"] = {"binary_data_output": True}
+        request_json = json.dumps(request).encode()
+        headers = {
+            "Content-Type": "application/octet-stream",
+            _JSON_SIZE_HEADER: str(len(request_json)),
+        }
+        return request_json + tensor_bytes, headers
 
     def _read_input_name(self, n_inputs: int) -> str:
         """Check the model's metadata, and return the name of its input."""
@@ -279,12 +276,12 @@ def oip_backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manif
     _split_url(url)
 
     def make_backend(manifest: Manifest) -> OipBackend:
-        cloud_model = cloud_spec(manifest)
+        cloud = cloud_spec(manifest)
         model_url = url.replace("{name}", quote(manifest.name, safe=""))
         return OipBackend(
             model_url.replace("{version}", quote(manifest.version, safe="")),
-            n_inputs=len(cloud_model.inputs),
-            kind=cloud_model.kind,
+            n_inputs=len(cloud.inputs),
+            kind=cloud.kind,
             model=manifest.title,
             is_binary=is_binary,
         )

@@ -27,10 +27,10 @@ class WatchedRollout(NamedTuple):
     def run(
         self, release: str, shares: list[float], check_interval_s: float
     ) -> tuple[RolloutEnd, dict[str, Any]]:
-        """Roll a release out, and note its progress; return its end, also as a JSON document."""
+        """Roll a release out, and print its progress; return its end and its JSON document."""
         repository = self.repository
         baseline = self._read_report(repository.find(release))
-        answers_to_detect = self._note_answers_to_detect(baseline)
+        answers_to_detect = self._print_answers_to_detect(baseline)
         rollout_end = roll_out(
             repository,
             release,
@@ -58,7 +58,7 @@ class WatchedRollout(NamedTuple):
             "aborted": rollout_end.abort_reason,
             **rollout_end.report.to_dict(),
             "answers_to_find": answers_to_detect,
-            "not_compared": _note_undecided_metrics(self.limits, rollout_end.report),
+            "not_compared": _print_undecided_metrics(self.limits, rollout_end.report),
         }
 
     def _announce(self, offer: OfferedRelease) -> None:
@@ -76,16 +76,16 @@ class WatchedRollout(NamedTuple):
             note(f"gatewise: {offer} at {share_text(offer)}: no report: {error}")
             return None
 
-    def _note_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
+    def _print_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
         """Print and return how many answers detect EFFECT above --worse-by, by metric."""
         answers_by_metric = {
             metric: math.ceil(n_answers)
             for metric, n_answers in self.limits.answers_to_detect(baseline).items()
         }
-        effect_points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
+        detectable_points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
         for metric, n_answers in answers_by_metric.items():
             note(
-                f"--worse-by detects {effect_points:g} points of {metric} within about "
+                f"--worse-by detects {detectable_points:g} points of {metric} within about "
                 f"{n_answers:,} answers"
             )
         return answers_by_metric
@@ -108,8 +108,8 @@ def _report_text(report: RolloutReport) -> str:
     return f"{n_running} run it{trial_text}, it failed on {len(report.refusing_devices)}; {shares}"
 
 
-def _note_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:
-    """List the metrics that --worse-by could not compare, and print the reasons."""
+def _print_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:
+    """Print why --worse-by could not compare some metrics, and return these metrics."""
     reasons = limits.undecided_reasons(report)
     for metric, reason in reasons.items():
         note(f"gatewise: --worse-by did not compare {metric}: {reason}")

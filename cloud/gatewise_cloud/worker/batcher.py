@@ -80,7 +80,7 @@ class Admission(NamedTuple):
     counter_name: str | None = None
     #: Payload to send now: the remembered answer to the same request.
     answer_payload: bytes | None = None
-    #: If not 0, refuse the request with ``busy``; the device should wait that long.
+    #: Time for which the device should wait if the request is refused with ``busy``, otherwise 0.
     wait_ms: int = 0
 
 
@@ -97,6 +97,13 @@ class Batch:
         if len(self.tickets) == 1:
             return self.tickets[0].rows.astype(np.float32, copy=False)
         return np.concatenate([ticket.rows for ticket in self.tickets], dtype=np.float32)
+
+
+class _RememberedAnswer(NamedTuple):
+    """Payload of an answer, and the time at which it was given."""
+
+    time: float
+    payload: bytes
 
 
 @dataclass(slots=True)
@@ -158,7 +165,7 @@ class Batcher:
         self._queued_bytes = 0  # bytes of queued instances
         self._open_requests: dict[RequestKey, ModelKey] = {}  # requests that are queued or running
         self._n_rows_by_model: Counter[ModelKey] = Counter()  # number of queued instances
-        self._remembered_answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
+        self._remembered_answers: OrderedDict[RequestKey, _RememberedAnswer] = OrderedDict()
         self._answer_bytes = 0
         self._row_seconds: dict[ModelKey, float] = {}  # smoothed time per row
 
@@ -166,7 +173,7 @@ class Batcher:
         return self._n_queued
 
     @property
-    def rows(self) -> int:
+    def n_rows(self) -> int:
         """Number of queued instances."""
         return self._n_rows_by_model.total()
 
@@ -194,9 +201,9 @@ class Batcher:
         self._trim_answers(now)
         if ticket.key in self._open_requests:  # the first request will be answered
             return Admission(counter_name="duplicates")
-        time_and_answer = self._remembered_answers.get(ticket.key)
-        if time_and_answer is not None:
-            return Admission(counter_name="repeated", answer_payload=time_and_answer[1])
+        remembered_answer = self._remembered_answers.get(ticket.key)
+        if remembered_answer is not None:
+            return Admission(counter_name="repeated", answer_payload=remembered_answer.payload)
         if not self._fits_queue(ticket):
             return Admission(wait_ms=self.wait_ms)
         self._open_requests[ticket.key] = ticket.model
@@ -318,7 +325,7 @@ class Batcher:
     def finish(self, ticket: Ticket, answer_payload: bytes, now: float) -> None:
         """Remember at `now` the `answer_payload` to a `ticket` that was taken."""
         self.forget(ticket)
-        self._remembered_answers[ticket.key] = (now, answer_payload)
+        self._remembered_answers[ticket.key] = _RememberedAnswer(now, answer_payload)
         self._answer_bytes += len(answer_payload)
         self._trim_answers(now)
 
@@ -329,12 +336,12 @@ class Batcher:
     def _trim_answers(self, now: float) -> None:
         """Forget the oldest answers until number, size and age are within bounds."""
         while self._remembered_answers:
-            answer_time, answer_payload = next(iter(self._remembered_answers.values()))
+            oldest_answer = next(iter(self._remembered_answers.values()))
             if (
                 len(self._remembered_answers) <= self.max_answers
                 and self._answer_bytes <= self.max_answer_bytes
-                and now - answer_time < self.max_answer_seconds
+                and now - oldest_answer.time < self.max_answer_seconds
             ):
                 return
             self._remembered_answers.popitem(last=False)
-            self._answer_bytes -= len(answer_payload)
+            self._answer_bytes -= len(oldest_answer.payload)

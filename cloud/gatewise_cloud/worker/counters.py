@@ -29,7 +29,7 @@ LABELLED_COUNTS: Final[dict[str, str]] = {
     "labels": "labels that machines sent, by outcome",
     "watched": "bundles of the watched folder, by outcome",
 }
-#: Help text of each histogram, and the upper bounds of its bins, whose last bin has none.
+#: Help text of each histogram, and the upper bounds of its bins except the last, which has none.
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     "latency_seconds": (
         "time from a request's arrival at the worker to its answer",

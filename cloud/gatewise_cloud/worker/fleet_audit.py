@@ -73,7 +73,7 @@ def disagreement_bound(manifest: Manifest) -> float | None:
 class DisagreementTest:
     """Sequential test of the hypothesis that the share of disagreement is at most `bound`.
 
-    The `bound` lies between 0 and 1, and neither is allowed.
+    The `bound` is above 0 and below 1.
 
     Attributes
     ----------
@@ -165,7 +165,8 @@ class _ModelAudits:
     """Audits of one model: its test, and counts by the class that devices had answered."""
 
     test: DisagreementTest | None
-    n_offloaded: int = 0  # since the last audit
+    #: Number of offloaded instances since the latest audit, which the test has not observed yet.
+    n_offloaded: int = 0
     n_audits_by_class: Counter[int] = field(default_factory=Counter)
     n_disagreed_by_class: Counter[int] = field(default_factory=Counter)
 

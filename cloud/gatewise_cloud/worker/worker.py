@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 _LOG = logging.getLogger("gatewise_cloud")
-_MAX_UNACKED = 65535  # message ids have 16 bits
+#: Largest number of unacknowledged messages, because message ids have 16 bits.
+_MAX_UNACKED = 65535
 #: Time between two checks that all threads run.
 _HEALTH_SECONDS = 0.5
 
@@ -60,7 +61,7 @@ class Worker:
     settings : WorkerSettings, optional
         All other settings.
     backend : callable, optional
-        Function that makes the backend for a bundle's manifest; see :func:`.backend_at`.
+        Function that makes the backend for a bundle's manifest; see :func:`.backend_factory`.
     **options
         Fields of `settings`, which take precedence.
 
@@ -112,7 +113,7 @@ class Worker:
         for bundle in _list_bundles(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
         # connections and queue
-        sessions = [self._make_session(settings.queue) for _ in range(settings.connections)]
+        sessions = [self._make_session() for _ in range(settings.connections)]
         self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
         batcher = Batcher(
             capacity=settings.queue,
@@ -147,13 +148,13 @@ class Worker:
         self._was_started = False
         self._has_ended = False
 
-    def _make_session(self, queue: int) -> MqttSession:
+    def _make_session(self) -> MqttSession:
         return MqttSession(
             self._endpoint,
             f"gw-worker-{secrets.token_hex(6)}",
             self._counters,
             # leave room for responses to requests that a full queue refuses
-            max_unacked=min(queue + 1024, _MAX_UNACKED),
+            max_unacked=min(self._settings.queue + 1024, _MAX_UNACKED),
         )
 
     # -- start and end ---------------------------------------------------------------------
@@ -170,7 +171,7 @@ class Worker:
             if self._was_started:
                 raise GatewiseError("this worker was started before: make a new worker")
             if self.subscription != wire.REQUEST_TOPICS:
-                self._check_subscription()
+                self._choose_subscription()
             self._was_started = True
             self._server.start()
             if self._label_intake is not None:
@@ -195,7 +196,8 @@ class Worker:
         else:
             self._server.receive(topic, payload, is_retained)
 
-    def _check_subscription(self) -> None:
+    def _choose_subscription(self) -> None:
+        """Use a plain subscription if the broker does not deliver to shared ones."""
         if shared_subscriptions_work(self._endpoint) is False:
             _LOG.warning(
                 "warning: the broker at %s grants shared subscriptions but delivers nothing, like "
@@ -253,7 +255,7 @@ class Worker:
                 if on_ready is not None:
                     on_ready(self)
                 while not self._stop_event.wait(_HEALTH_SECONDS):
-                    if (reason := self._ended_thread()) is not None:
+                    if (reason := self._describe_ended_thread()) is not None:
                         raise GatewiseError(f"this worker cannot continue: {reason}")
         finally:
             self.stop()
@@ -271,7 +273,7 @@ class Worker:
         """Reason why this worker does not serve now; None if it serves."""
         if self._stop_event.is_set():
             return "it is ending"
-        if self._was_started and (reason := self._ended_thread()) is not None:
+        if self._was_started and (reason := self._describe_ended_thread()) is not None:
             return reason
         if not self._session.is_connected:
             return f"it is not connected to {self.url}"
@@ -283,7 +285,7 @@ class Worker:
         troubles = [model.trouble for model in self.models.values()]
         return next(iter(troubles), None) if all(troubles) else None
 
-    def _ended_thread(self) -> str | None:
+    def _describe_ended_thread(self) -> str | None:
         """Report a thread that has ended although the worker needs it; None if all threads run."""
         thread_owners: dict[str, Any] = {
             "network": self._session,

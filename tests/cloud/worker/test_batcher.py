@@ -202,7 +202,7 @@ def test_noisy_devices_leave_capacity_for_others():
     # taken, so 28 <= 100 - 43 - 28. Further devices each take about half of the rest.
     assert count_accepted("other") == 29
     assert [count_accepted(f"device-{number}") for number in range(5)] == [15, 7, 4, 2, 0]
-    assert batcher.rows == 30 + 500 + 40 + 29 + 15 + 7 + 4 + 2
+    assert batcher.n_rows == 30 + 500 + 40 + 29 + 15 + 7 + 4 + 2
     list_devices(batcher)
     assert count_accepted("noisy") == 40
 
