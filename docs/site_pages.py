@@ -1,10 +1,10 @@
-"""Gather the pages of the documentation site in a folder, for Sphinx.
+"""Write the pages of the documentation site into a folder, for Sphinx.
 
     python docs/site_pages.py build/docs
 
-Pages are the files of docs/, the results, and a few files of the repository; the reference comes
-from the packages' public names, the commands from their own help. Links between files of the
-repository become links between pages, or links to the repository where a file has no page.
+Pages are the files of docs/, the results, and a few files of the repository. The reference is made
+from the packages' public names, and the page of commands from their help. A link to a file of the
+repository becomes a link to its page, or to the repository if the file has no page.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import sys
 from contextlib import chdir, redirect_stdout
 from importlib import import_module
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +28,18 @@ import matplotlib as mpl
 from gatewise import cli
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = "https://github.com/gatewise/gatewise"
-PAGES_ELSEWHERE = {
+REPOSITORY_URL = "https://github.com/gatewise/gatewise"
+#: Page of each file outside docs/ and the results that has one.
+PAGE_OF_FILE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "deploy/README.md": "deploying.md",
     "benchmarks/README.md": "results/index.md",
 }
+#: Purpose of each package.
 PACKAGES = {
-    "gatewise": "what all share, and the facade `import gatewise as gw`",
+    "gatewise": "code that all packages share, and the facade `import gatewise as gw`",
     "gatewise_signals": "blocks: features computed from signals and pictures",
     "gatewise_training": "cascades, Adapt, CEGB, budgeted forests, operating points",
     "gatewise_export": "bundles, ONNX, C99",
@@ -44,9 +47,10 @@ PACKAGES = {
     "gatewise_cloud": "workers and brokers",
     "gatewise_sim": "simulated fleets and reports",
 }
-#: Documented by scikit-learn.
-FOREIGN_BASES = "BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin"
-FOREIGN_MEMBERS = ["get_metadata_routing", "set_output"] + [
+#: Base classes whose members scikit-learn documents.
+SKLEARN_BASES = "BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin"
+#: Members that scikit-learn adds to an estimator.
+SKLEARN_MEMBERS = ["get_metadata_routing", "set_output"] + [
     f"set_{method}_request" for method in ("fit", "predict", "score", "transform")
 ]
 
@@ -54,122 +58,125 @@ FOREIGN_MEMBERS = ["get_metadata_routing", "set_output"] + [
 def main(folder: Path) -> None:
     """Write all pages into a new folder."""
     shutil.rmtree(folder, ignore_errors=True)
-    for source in sources():
-        there = folder / page_of(source)
-        there.parent.mkdir(parents=True, exist_ok=True)
-        if there.suffix == ".md":
-            there.write_text(linked(with_tables((ROOT / source).read_text()), source))
+    for source in list_sources():
+        page = folder / page_path(source)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        if page.suffix == ".md":
+            page.write_text(convert_links(insert_tables((ROOT / source).read_text()), source))
         else:
-            shutil.copyfile(ROOT / source, there)
+            shutil.copyfile(ROOT / source, page)
     (folder / "reference").mkdir()
     for package in PACKAGES:
-        (folder / f"reference/{package}.md").write_text(reference(package))
-    (folder / "commands.md").write_text(commands())
-    (folder / "gallery.md").write_text(gallery(folder / "gallery"))
+        (folder / f"reference/{package}.md").write_text(reference_page(package))
+    (folder / "commands.md").write_text(commands_page())
+    (folder / "gallery.md").write_text(gallery_page(folder / "gallery"))
 
 
-def sources() -> list[str]:
-    """Files of the repository that have a page, or stand beside one."""
-    kinds = (".md", ".json", ".svg", ".png")
-    found = [p for p in (ROOT / "docs").rglob("*") if p.suffix in kinds]
-    found += [p for p in (ROOT / "benchmarks/results").rglob("*") if p.suffix in (".md", ".svg")]
-    return [*PAGES_ELSEWHERE, *sorted(p.relative_to(ROOT).as_posix() for p in found)]
+def list_sources() -> list[str]:
+    """List the files of the repository that are pages, or pictures and schemas of pages."""
+    suffixes = (".md", ".json", ".svg", ".png")
+    paths = [path for path in (ROOT / "docs").rglob("*") if path.suffix in suffixes]
+    paths += [
+        path for path in (ROOT / "benchmarks/results").rglob("*") if path.suffix in (".md", ".svg")
+    ]
+    return [*PAGE_OF_FILE, *sorted(path.relative_to(ROOT).as_posix() for path in paths)]
 
 
-def page_of(source: str) -> str:
-    """Path of a file within the site."""
-    if source in PAGES_ELSEWHERE:
-        return PAGES_ELSEWHERE[source]
+def page_path(source: str) -> str:
+    """Return the path within the site of a file of the repository."""
+    if source in PAGE_OF_FILE:
+        return PAGE_OF_FILE[source]
     path = source.removeprefix("docs/").replace("benchmarks/results/", "results/")
     return path.replace("README.md", "index.md")
 
 
-def with_tables(text: str) -> str:
-    """Put in the first table of a results page where a comment names the page."""
+def insert_tables(text: str) -> str:
+    """Replace each comment that names a results page by the first table of that page."""
 
-    def table(comment: re.Match[str]) -> str:
+    def read_table(comment: re.Match[str]) -> str:
         lines = (ROOT / comment[1]).read_text().splitlines()
-        start = next(i for i, line in enumerate(lines) if line.startswith("|"))
-        rest = lines[start:]
-        end = next((i for i, line in enumerate(rest) if not line.startswith("|")), len(rest))
-        return "\n".join(rest[:end])
+        table_and_rest = dropwhile(lambda line: not line.startswith("|"), lines)
+        return "\n".join(takewhile(lambda line: line.startswith("|"), table_and_rest))
 
-    return re.sub(r"<!-- table: (\S+) -->", table, text)
+    return re.sub(r"<!-- table: (\S+) -->", read_table, text)
 
 
-def linked(text: str, source: str) -> str:
-    """Turn a file's links to files of the repository into links of its page."""
-    known, here = sources(), posixpath.dirname(page_of(source))
+def convert_links(text: str, source: str) -> str:
+    """Convert a file's links to files of the repository into links of its page."""
+    sources = list_sources()
+    page_folder = posixpath.dirname(page_path(source)) or "."
 
-    def link(found: re.Match[str]) -> str:
-        target, hash_, anchor = found[1].partition("#")
+    def convert_link(link: re.Match[str]) -> str:
+        target, hash_sign, anchor = link[1].partition("#")
         if not target or re.match(r"[a-z]+:", target):
-            return found[0]
+            return link[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if path in known:
-            there = posixpath.relpath(page_of(path), here or ".")
-        else:
-            there = f"{REPOSITORY}/blob/main/{path}"
-        return f"]({there}{hash_}{anchor})"
+        new_target = f"{REPOSITORY_URL}/blob/main/{path}"
+        if path in sources:
+            new_target = posixpath.relpath(page_path(path), page_folder)
+        return f"]({new_target}{hash_sign}{anchor})"
 
-    return re.sub(r"\]\(([^)\s]+)\)", link, text)
+    return re.sub(r"\]\(([^)\s]+)\)", convert_link, text)
 
 
-def reference(package: str) -> str:
-    """The page of a package's public names; a name of the facade leads to its own package."""
+def reference_page(package: str) -> str:
+    """Make the page of a package's public names; names of other packages are links."""
     module = import_module(package)
-    parts = [f"# {package}\n\n{PACKAGES[package][0].upper()}{PACKAGES[package][1:]}.\n"]
-    handed_on = []
+    directives = []
+    links = []
     for name in sorted(module.__all__):
         member = getattr(module, name)
         home = (getattr(member, "__module__", None) or package).partition(".")[0]
         if home != package and home in PACKAGES and name in import_module(home).__all__:
-            handed_on.append(f"{{py:obj}}`{name} <{home}.{name}>`")
+            links.append(f"{{py:obj}}`{name} <{home}.{name}>`")
         else:
-            parts.append(f"```{{eval-rst}}\n{directive(package, name, member)}\n```\n")
-    if handed_on:
-        parts.insert(1, f"From other packages: {', '.join(handed_on)}.\n")
-    return "\n".join(parts)
+            directives.append(f"```{{eval-rst}}\n{sphinx_directive(package, name, member)}\n```\n")
+    purpose = PACKAGES[package]
+    introduction = [f"# {package}\n\n{purpose[0].upper()}{purpose[1:]}.\n"]
+    if links:
+        introduction.append(f"From other packages: {', '.join(links)}.\n")
+    return "\n".join([*introduction, *directives])
 
 
-def directive(package: str, name: str, member: Any) -> str:
-    """The directive of Sphinx that documents a name."""
+def sphinx_directive(package: str, name: str, member: Any) -> str:
+    """Make the directive of Sphinx that documents a name."""
     if not inspect.isclass(member):
         return f".. auto{'function' if callable(member) else 'data'}:: {package}.{name}"
     options = [
         "members:",
-        f"inherited-members: {FOREIGN_BASES}",
-        f"exclude-members: {', '.join(FOREIGN_MEMBERS)}",
+        f"inherited-members: {SKLEARN_BASES}",
+        f"exclude-members: {', '.join(SKLEARN_MEMBERS)}",
     ]
     if issubclass(member, BaseException | tuple | dict):
         options = ["members:"]
     return "\n   :".join([f".. autoclass:: {package}.{name}", *options])
 
 
-def commands() -> str:
-    """The page of the commands: what each prints as its help."""
-    parts = ["# Commands\n"]
-    for name, entry in cli.SUBCOMMANDS.items():
-        shown = io.StringIO()
-        with redirect_stdout(shown):
+def commands_page() -> str:
+    """Make the page with the help of each command."""
+    sections = ["# Commands\n"]
+    for name, subcommand in cli.SUBCOMMANDS.items():
+        output = io.StringIO()
+        with redirect_stdout(output):
             cli.main([name, "--help"])
-        text = shown.getvalue().strip()
-        parts.append(f"## gatewise {name}\n\n{entry.help}\n\n```text\n{text}\n```\n")
-    return "\n".join(parts)
+        help_text = output.getvalue().strip()
+        sections.append(f"## gatewise {name}\n\n{subcommand.help}\n\n```text\n{help_text}\n```\n")
+    return "\n".join(sections)
 
 
-def gallery(folder: Path) -> str:
-    """The page of the gallery: each script of examples/plots, and the plot that it draws."""
+def gallery_page(folder: Path) -> str:
+    """Make the page with each script of examples/plots and its plot, which `folder` gets."""
     folder.mkdir()
     mpl.use("agg")
-    parts = ["# Gallery\n\nEach plot is drawn by the script below it when this site is built.\n"]
+    sections = ["# Gallery\n\nEach plot is drawn by the script below it when this site is built.\n"]
     for script in sorted((ROOT / "examples/plots").glob("*.py")):
-        text = script.read_text()
-        title, plot = ast.get_docstring(ast.parse(text)), f"{script.stem}.svg"
+        code = script.read_text()
+        title = ast.get_docstring(ast.parse(code))
         with chdir(folder):
             runpy.run_path(str(script))
-        parts.append(f"## {title}\n\n![{title}](gallery/{plot})\n\n```python\n{text}```\n")
-    return "\n".join(parts)
+        plot = f"![{title}](gallery/{script.stem}.svg)"
+        sections.append(f"## {title}\n\n{plot}\n\n```python\n{code}```\n")
+    return "\n".join(sections)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-/* A device of docs/wire.md: rows of numbers from standard input, the high-cost model's answers out.
+/* A device of docs/wire.md that sends each row to the high-cost model and prints the answer.
  *
  *   cc -std=c99 -O2 device.c -lmosquitto -o device
  *   echo 0.1 2 3.5 | ./device localhost 1883 pi-1 digits 1
  *
- * For each row it prints the class index and the probabilities; "error CODE" for a refusal; "fallback"
- * where no answer comes in time: what a stage on the device says then. */
+ * It reads rows of numbers from standard input. For each row it prints the class index and the
+ * probabilities, "error CODE" if the request is refused, or "fallback" if no response arrives in
+ * time. A real device would then print the answer of its own last stage. */
 #define _POSIX_C_SOURCE 200809L
 #include <mosquitto.h>
 #include <stdint.h>
@@ -13,199 +14,282 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEADLINE_MS = 5000, RETRY_MS = 1000, MOST_COLUMNS = 16384, ROOM = 131072 };
+enum { DEADLINE_MS = 5000, RETRY_MS = 1000, KEEPALIVE_S = 10 };
+enum { MAX_COLUMNS = 16384, MAX_MESSAGE_BYTES = 131072, ID_BYTES = 16, CRC_BYTES = 4 };
 
-static uint8_t message[ROOM], answer[ROOM]; /* the request, and the response to it */
-static size_t message_size, answer_size;
-static uint8_t id[16];
+static uint8_t request[MAX_MESSAGE_BYTES], response[MAX_MESSAGE_BYTES];
+static size_t request_size;
+static size_t response_size; /* 0 until the response has arrived */
+static uint8_t request_id[ID_BYTES];
 
-static void fail(const char *what)
+static void fail(const char *reason)
 {
-    fprintf(stderr, "%s\n", what);
+    fprintf(stderr, "%s\n", reason);
     exit(2);
 }
 
-static uint32_t crc32(const uint8_t *bytes, size_t n)
+/* CRC-32 as in zlib */
+static uint32_t crc32(const uint8_t *bytes, size_t size)
 {
     uint32_t crc = 0xffffffff;
-    while (n--) {
+    size_t i;
+    for (i = 0; i < size; i++) {
         int bit;
-        crc ^= *bytes++;
+        crc ^= bytes[i];
         for (bit = 0; bit < 8; bit++)
             crc = crc >> 1 ^ (crc & 1 ? 0xedb88320 : 0);
     }
     return ~crc;
 }
 
-/* -- CBOR: writing ------------------------------------------------------------------------- */
-
-static void put(const void *bytes, size_t n)
+static uint32_t read_big_endian(const uint8_t *bytes)
 {
-    if (message_size + n > ROOM)
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
+}
+
+static uint32_t read_little_endian(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[3] << 24 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[1] << 8 | bytes[0];
+}
+
+/* -- write CBOR (RFC 8949, section 3) ------------------------------------------------------ */
+
+enum { CBOR_UNSIGNED = 0, CBOR_BYTES = 2, CBOR_TEXT = 3, CBOR_MAP = 5, CBOR_TAG = 6 };
+enum { FLOAT32_ARRAY_TAG = 85 }; /* little-endian, RFC 8746 */
+
+static void write_bytes(const void *bytes, size_t size)
+{
+    if (request_size + size > MAX_MESSAGE_BYTES)
         fail("the request is too large");
-    memcpy(message + message_size, bytes, n);
-    message_size += n;
+    memcpy(request + request_size, bytes, size);
+    request_size += size;
 }
 
-static void put_head(unsigned kind, uint32_t number) /* of an item: its major type and its number */
+static void write_big_endian(uint32_t number)
 {
-    uint8_t head[5] = {(uint8_t)(kind << 5 | 26), (uint8_t)(number >> 24), (uint8_t)(number >> 16),
-                       (uint8_t)(number >> 8), (uint8_t)number};
-    put(head, 5); /* five bytes for any number: any length of a head will do */
+    uint8_t bytes[4] = {(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8),
+                        (uint8_t)number};
+    write_bytes(bytes, 4);
 }
 
-static void put_text(const char *text)
+/* The head of an item. Its number always takes four bytes, which is valid for small numbers too. */
+static void write_head(unsigned major_type, uint32_t number)
 {
-    put_head(3, (uint32_t)strlen(text));
-    put(text, strlen(text));
+    uint8_t first_byte = (uint8_t)(major_type << 5 | 26);
+    write_bytes(&first_byte, 1);
+    write_big_endian(number);
 }
 
-static void put_number(const char *key, uint32_t number)
+static void write_text(const char *text)
 {
-    put_text(key);
-    put_head(0, number);
+    write_head(CBOR_TEXT, (uint32_t)strlen(text));
+    write_bytes(text, strlen(text));
 }
 
-static void write_request(const char *model, const char *version, const float *row, uint32_t k)
+static void write_unsigned_entry(const char *key, uint32_t number)
 {
-    uint32_t i, crc;
-    message_size = 0;
-    put_head(5, 9); /* a map of 9 entries */
-    put_number("v", 1);
-    put_text("id"), put_head(2, 16), put(id, 16);
-    put_text("m"), put_text(model);
-    put_text("mv"), put_text(version);
-    put_number("ttl", DEADLINE_MS);
-    put_number("n", 1);
-    put_number("k", k);
-    put_text("x"), put_head(6, 85), put_head(2, 4 * k);
-    for (i = 0; i < k; i++) {
+    write_text(key);
+    write_head(CBOR_UNSIGNED, number);
+}
+
+static void write_text_entry(const char *key, const char *text)
+{
+    write_text(key);
+    write_text(text);
+}
+
+static void write_request(const char *model, const char *version, const float *row,
+                          uint32_t n_columns)
+{
+    uint32_t column;
+    request_size = 0;
+    write_head(CBOR_MAP, 9); /* number of entries */
+    write_unsigned_entry("v", 1);
+    write_text("id");
+    write_head(CBOR_BYTES, ID_BYTES);
+    write_bytes(request_id, ID_BYTES);
+    write_text_entry("m", model);
+    write_text_entry("mv", version);
+    write_unsigned_entry("ttl", DEADLINE_MS);
+    write_unsigned_entry("n", 1);
+    write_unsigned_entry("k", n_columns);
+    write_text("x");
+    write_head(CBOR_TAG, FLOAT32_ARRAY_TAG);
+    write_head(CBOR_BYTES, 4 * n_columns);
+    for (column = 0; column < n_columns; column++) {
         uint32_t bits;
-        uint8_t little[4];
-        memcpy(&bits, row + i, 4);
-        little[0] = (uint8_t)bits, little[1] = (uint8_t)(bits >> 8);
-        little[2] = (uint8_t)(bits >> 16), little[3] = (uint8_t)(bits >> 24);
-        put(little, 4);
+        uint8_t bytes[4];
+        memcpy(&bits, row + column, 4);
+        bytes[0] = (uint8_t)bits;
+        bytes[1] = (uint8_t)(bits >> 8);
+        bytes[2] = (uint8_t)(bits >> 16);
+        bytes[3] = (uint8_t)(bits >> 24);
+        write_bytes(bytes, 4);
     }
-    put_text("crc");
-    put_head(2, 4);
-    crc = crc32(message, message_size);
-    {
-        uint8_t big[4] = {(uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc};
-        put(big, 4);
-    }
+    write_text("crc");
+    write_head(CBOR_BYTES, CRC_BYTES);
+    write_big_endian(crc32(request, request_size));
 }
 
-/* -- CBOR: reading ------------------------------------------------------------------------- */
+/* -- read CBOR ----------------------------------------------------------------------------- */
 
 typedef struct {
-    unsigned kind; /* major type: 0 number, 2 bytes, 3 text */
-    uint64_t number;
-    const uint8_t *bytes; /* of bytes and texts, `number` of them */
-} item_type;
+    unsigned major_type;  /* of the item itself; tags are skipped */
+    uint64_t number;      /* the number, or the length of bytes or a text */
+    const uint8_t *bytes; /* content of bytes or of a text */
+} cbor_item;
 
-static const uint8_t *at, *end;
+typedef struct {
+    const uint8_t *position;
+    const uint8_t *end;
+} cbor_reader;
 
-static int read_item(item_type *item)
+/* Reads a number, bytes or a text; returns 0 for other or malformed items. */
+static int read_item(cbor_reader *reader, cbor_item *item)
 {
-    unsigned more, low;
-    do { /* a tag says what its item is; its place in the message does, too */
-        if (at >= end)
+    do {
+        unsigned low_bits, n_number_bytes;
+        if (reader->position >= reader->end)
             return 0;
-        item->kind = *at >> 5;
-        low = *at++ & 31;
-        more = low < 24 ? 0 : low < 28 ? 1u << (low - 24) : 99;
-        if (more > (size_t)(end - at))
+        item->major_type = *reader->position >> 5;
+        low_bits = *reader->position & 31;
+        reader->position++;
+        if (low_bits > 27)
             return 0;
-        for (item->number = more ? 0 : low; more; more--)
-            item->number = item->number << 8 | *at++;
-    } while (item->kind == 6);
-    item->bytes = at;
-    if (item->kind == 2 || item->kind == 3) {
-        if (item->number > (uint64_t)(end - at))
+        n_number_bytes = low_bits < 24 ? 0 : 1u << (low_bits - 24);
+        if (n_number_bytes > (size_t)(reader->end - reader->position))
             return 0;
-        at += item->number;
-    }
-    return item->kind == 0 || item->kind == 2 || item->kind == 3;
+        item->number = n_number_bytes ? 0 : low_bits;
+        for (; n_number_bytes; n_number_bytes--) {
+            item->number = item->number << 8 | *reader->position;
+            reader->position++;
+        }
+    } while (item->major_type == CBOR_TAG);
+    item->bytes = reader->position;
+    if (item->major_type == CBOR_UNSIGNED)
+        return 1;
+    if (item->major_type != CBOR_BYTES && item->major_type != CBOR_TEXT)
+        return 0;
+    if (item->number > (uint64_t)(reader->end - reader->position))
+        return 0;
+    reader->position += item->number;
+    return 1;
 }
 
-static int find(const uint8_t *payload, size_t size, const char *wanted, item_type *value)
+/* Finds the value of a key in a message, which is one map; returns 0 if it is missing. */
+static int find_value(const uint8_t *message, size_t size, const char *key, cbor_item *value)
 {
-    unsigned entries;
-    at = payload, end = payload + size;
-    if (size < 1 || *at >> 5 != 5)
+    cbor_reader reader;
+    unsigned n_entries;
+    reader.position = message + 1;
+    reader.end = message + size;
+    if (size < 2 || message[0] >> 5 != CBOR_MAP)
         return 0;
-    entries = *at++ & 31;
-    if (entries == 24 && at < end)
-        entries = *at++;
-    else if (entries > 23)
-        return 0;
-    for (; entries; entries--) {
-        item_type key;
-        if (!read_item(&key) || key.kind != 3 || !read_item(value))
+    n_entries = message[0] & 31;
+    if (n_entries == 24) { /* the next byte is the number of entries */
+        n_entries = *reader.position;
+        reader.position++;
+    } else if (n_entries > 24) {
+        return 0; /* a message has at most 32 entries */
+    }
+    for (; n_entries; n_entries--) {
+        cbor_item entry_key;
+        if (!read_item(&reader, &entry_key) || entry_key.major_type != CBOR_TEXT ||
+            !read_item(&reader, value))
             return 0;
-        if (key.number == strlen(wanted) && !memcmp(key.bytes, wanted, key.number))
+        if (entry_key.number == strlen(key) && !memcmp(entry_key.bytes, key, strlen(key)))
             return 1;
     }
     return 0;
 }
 
-/* 1: the answer to the request that is out; 0: not it, or a refusal that may be followed by one. */
-static int is_final(const uint8_t *payload, size_t size)
+static int has_text(const cbor_item *item, const char *text)
 {
-    item_type found;
-    const uint8_t *last = payload + size - 4;
-    if (size < 4 || (((uint32_t)last[0] << 24) | (uint32_t)last[1] << 16 | (uint32_t)last[2] << 8 | last[3])
-                        != crc32(payload, size - 4))
-        return 0;
-    if (!find(payload, size, "id", &found) || found.number != 16 || memcmp(found.bytes, id, 16))
-        return 0;
-    if (find(payload, size, "e", &found))
-        return !(found.number == 4 && !memcmp(found.bytes, "busy", 4)) &&
-               !(found.number == 8 && !memcmp(found.bytes, "no-model", 8));
-    return 1;
+    return item->number == strlen(text) && !memcmp(item->bytes, text, strlen(text));
 }
 
-static void print_answer(void)
+/* Whether a message responds to the outstanding request and no better response can follow.
+ * After "busy" or "no-model", the retry or another pool of workers may still be answered. */
+static int is_final_response(const uint8_t *message, size_t size)
 {
-    item_type labels, shares;
-    uint64_t c;
-    if (find(answer, answer_size, "e", &labels)) {
-        printf("error %.*s\n", (int)labels.number, (const char *)labels.bytes);
+    cbor_item value;
+    if (size < CRC_BYTES ||
+        read_big_endian(message + size - CRC_BYTES) != crc32(message, size - CRC_BYTES))
+        return 0;
+    if (!find_value(message, size, "id", &value) || value.number != ID_BYTES ||
+        memcmp(value.bytes, request_id, ID_BYTES))
+        return 0;
+    if (!find_value(message, size, "e", &value))
+        return 1;
+    return !has_text(&value, "busy") && !has_text(&value, "no-model");
+}
+
+static void print_response(void)
+{
+    cbor_item error, labels, probabilities;
+    uint64_t offset;
+    if (find_value(response, response_size, "e", &error)) {
+        printf("error %.*s\n", (int)error.number, (const char *)error.bytes);
         return;
     }
-    if (!find(answer, answer_size, "y", &labels) || labels.number != 2 ||
-        !find(answer, answer_size, "p", &shares))
-        fail("a response without an answer");
+    if (!find_value(response, response_size, "y", &labels) || labels.number != 2 ||
+        !find_value(response, response_size, "p", &probabilities))
+        fail("the response has no answer");
     printf("%d", labels.bytes[0] | labels.bytes[1] << 8);
-    for (c = 0; c + 4 <= shares.number; c += 4) {
-        const uint8_t *b = shares.bytes + c;
-        uint32_t bits = (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
-        float share;
-        memcpy(&share, &bits, 4);
-        printf(" %.9g", (double)share);
+    for (offset = 0; offset + 4 <= probabilities.number; offset += 4) {
+        uint32_t bits = read_little_endian(probabilities.bytes + offset);
+        float probability;
+        memcpy(&probability, &bits, 4);
+        printf(" %.9g", (double)probability);
     }
     putchar('\n');
 }
 
 /* -- MQTT ---------------------------------------------------------------------------------- */
 
-static void on_message(struct mosquitto *client, void *unused, const struct mosquitto_message *got)
+static enum { SUBSCRIPTION_PENDING, SUBSCRIPTION_GRANTED, SUBSCRIPTION_REFUSED } subscription;
+
+static void on_subscribe(struct mosquitto *client, void *context, int packet_id, int n_topics,
+                         const int *granted_qos)
 {
-    (void)client, (void)unused;
-    if (!answer_size && got->payloadlen > 0 && got->payloadlen <= ROOM &&
-        is_final(got->payload, (size_t)got->payloadlen)) {
-        answer_size = (size_t)got->payloadlen;
-        memcpy(answer, got->payload, answer_size);
+    (void)client, (void)context, (void)packet_id;
+    subscription =
+        n_topics == 1 && granted_qos[0] < 128 ? SUBSCRIPTION_GRANTED : SUBSCRIPTION_REFUSED;
+}
+
+static void on_message(struct mosquitto *client, void *context,
+                       const struct mosquitto_message *message)
+{
+    (void)client, (void)context;
+    if (response_size || message->payloadlen <= 0 || message->payloadlen > MAX_MESSAGE_BYTES)
+        return;
+    if (is_final_response(message->payload, (size_t)message->payloadlen)) {
+        response_size = (size_t)message->payloadlen;
+        memcpy(response, message->payload, response_size);
     }
 }
 
-static int subscribed;
-
-static void on_subscribe(struct mosquitto *client, void *unused, int mid, int n, const int *granted)
+static struct mosquitto *connect_device(const char *host, int port, const char *device)
 {
-    (void)client, (void)unused, (void)mid;
-    subscribed = n == 1 && granted[0] < 128 ? 1 : -1;
+    char client_id[128], response_topic[128];
+    struct mosquitto *client;
+    snprintf(client_id, sizeof client_id, "gw-%s", device);
+    snprintf(response_topic, sizeof response_topic, "gw/v1/%s/rsp", device);
+    mosquitto_lib_init();
+    client = mosquitto_new(client_id, true, NULL);
+    mosquitto_int_option(client, MOSQ_OPT_PROTOCOL_VERSION, MQTT_PROTOCOL_V311);
+    mosquitto_int_option(client, MOSQ_OPT_TCP_NODELAY, 1); /* without it, 40 ms slower */
+    mosquitto_message_callback_set(client, on_message);
+    mosquitto_subscribe_callback_set(client, on_subscribe);
+    if (mosquitto_connect(client, host, port, KEEPALIVE_S) ||
+        mosquitto_subscribe(client, NULL, response_topic, 1))
+        fail("the broker cannot be reached");
+    while (subscription == SUBSCRIPTION_PENDING)
+        if (mosquitto_loop(client, 100, 1))
+            fail("the connection is lost");
+    if (subscription == SUBSCRIPTION_REFUSED)
+        fail("the subscription is refused");
+    return client;
 }
 
 static long now_ms(void)
@@ -215,58 +299,58 @@ static long now_ms(void)
     return now.tv_sec * 1000L + now.tv_nsec / 1000000L;
 }
 
+/* Sends the request, and once more after RETRY_MS; waits for the response until the deadline. */
+static void exchange(struct mosquitto *client, const char *request_topic)
+{
+    long sent_at = now_ms();
+    int is_retried = 0;
+    response_size = 0;
+    mosquitto_publish(client, NULL, request_topic, (int)request_size, request, 1, false);
+    while (!response_size && now_ms() - sent_at < DEADLINE_MS) {
+        if (mosquitto_loop(client, 50, 1))
+            return; /* a real device would connect again, and answer without the cloud until then */
+        if (!is_retried && !response_size && now_ms() - sent_at >= RETRY_MS) {
+            mosquitto_publish(client, NULL, request_topic, (int)request_size, request, 1, false);
+            is_retried = 1;
+        }
+    }
+}
+
+/* Reads the numbers of a line into a row, and returns how many there are. */
+static uint32_t read_row(const char *line, float *row)
+{
+    uint32_t n_columns;
+    for (n_columns = 0; n_columns < MAX_COLUMNS; n_columns++) {
+        char *number_end;
+        row[n_columns] = strtof(line, &number_end);
+        if (number_end == line)
+            break;
+        line = number_end;
+    }
+    return n_columns;
+}
+
 int main(int argc, char **argv)
 {
-    static char line[64 * MOST_COLUMNS], requests[128], responses[128], name[128];
-    static float row[MOST_COLUMNS];
+    static char line[64 * MAX_COLUMNS];
+    static float row[MAX_COLUMNS];
+    char request_topic[128];
     struct mosquitto *client;
-    FILE *source = fopen("/dev/urandom", "rb");
-    if (argc != 6 || !source)
+    FILE *random_source = fopen("/dev/urandom", "rb");
+    if (argc != 6 || !random_source)
         fail("usage: device HOST PORT DEVICE MODEL VERSION");
-    snprintf(requests, sizeof requests, "gw/v1/%s/req", argv[3]);
-    snprintf(responses, sizeof responses, "gw/v1/%s/rsp", argv[3]);
-    snprintf(name, sizeof name, "gw-%s", argv[3]);
-    mosquitto_lib_init();
-    client = mosquitto_new(name, true, NULL);
-    mosquitto_int_option(client, MOSQ_OPT_PROTOCOL_VERSION, MQTT_PROTOCOL_V311);
-    mosquitto_int_option(client, MOSQ_OPT_TCP_NODELAY, 1); /* else a request takes 40 ms more */
-    mosquitto_message_callback_set(client, on_message);
-    mosquitto_subscribe_callback_set(client, on_subscribe);
-    if (mosquitto_connect(client, argv[1], atoi(argv[2]), 10) ||
-        mosquitto_subscribe(client, NULL, responses, 1))
-        fail("the broker cannot be reached");
-    while (!subscribed)
-        if (mosquitto_loop(client, 100, 1))
-            fail("the connection is lost");
-    if (subscribed < 0)
-        fail("the subscription is refused");
+    client = connect_device(argv[1], atoi(argv[2]), argv[3]);
+    snprintf(request_topic, sizeof request_topic, "gw/v1/%s/req", argv[3]);
     while (fgets(line, sizeof line, stdin)) {
-        uint32_t k = 0;
-        char *from = line, *to;
-        long sent, retried = 0;
-        for (; k < MOST_COLUMNS; k++, from = to) {
-            row[k] = strtof(from, &to);
-            if (to == from)
-                break;
-        }
-        if (!k)
+        uint32_t n_columns = read_row(line, row);
+        if (!n_columns)
             continue;
-        if (fread(id, 1, sizeof id, source) != sizeof id)
-            fail("no random numbers");
-        write_request(argv[4], argv[5], row, k);
-        answer_size = 0;
-        mosquitto_publish(client, NULL, requests, (int)message_size, message, 1, false);
-        sent = now_ms();
-        while (!answer_size && now_ms() - sent < DEADLINE_MS) {
-            if (mosquitto_loop(client, 50, 1))
-                break; /* a real device would connect again, and go on without the cloud */
-            if (!retried && !answer_size && now_ms() - sent >= RETRY_MS) {
-                mosquitto_publish(client, NULL, requests, (int)message_size, message, 1, false);
-                retried = 1;
-            }
-        }
-        if (answer_size)
-            print_answer();
+        if (fread(request_id, 1, ID_BYTES, random_source) != ID_BYTES)
+            fail("/dev/urandom gives no random numbers");
+        write_request(argv[4], argv[5], row, n_columns);
+        exchange(client, request_topic);
+        if (response_size)
+            print_response();
         else
             puts("fallback");
         fflush(stdout);

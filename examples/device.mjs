@@ -1,48 +1,62 @@
-// A device of docs/wire.md: rows as JSON lists from standard input, the high-cost model's answers out.
+// A device of docs/wire.md that sends each row to the high-cost model and prints the answer.
 //   npm install mqtt cbor-x
 //   echo '[0.1, 2, 3.5]' | node device.mjs mqtt://localhost pi-1 digits 1
+// It reads rows as JSON lists from standard input, and prints a JSON object for each.
 import { randomBytes } from "node:crypto";
 import { createInterface } from "node:readline";
 import { crc32 } from "node:zlib";
 import { Encoder } from "cbor-x";
 import mqtt from "mqtt";
 
-const [url, device, m, mv] = process.argv.slice(2);
-const [DEADLINE, RETRY] = [5000, 1000]; // ms; a real device retries after twice its round trip
+const [url, device, model, version] = process.argv.slice(2);
+const DEADLINE_MS = 5000;
+const RETRY_MS = 1000; // a real device retries after twice its round trip
 const cbor = new Encoder({ useRecords: false, tagUint8Array: false });
 const checksum = (message) => crc32(message.subarray(0, -4));
-const waiting = new Map(); // by id: what to do with the response
+const finishById = new Map(); // function that takes the answer, by the id of an open request
 
-function receive(topic, payload) {
+function receive(_topic, payload) {
   if (payload.readUInt32BE(payload.length - 4) !== checksum(payload)) return;
-  const { id, e, d, y, p } = cbor.decode(payload);
-  if (e === "busy" || e === "no-model") return; // the second copy, or another pool, may do better
-  waiting.get(id.toString("hex"))?.(e ? { error: e, detail: d } : { label: y[0], p: [...p] });
+  const { id, e: error, d: detail, y: labels, p: probabilities } = cbor.decode(payload);
+  if (error === "busy" || error === "no-model") return; // the retry or another pool may answer
+  const answer = error ? { error, detail } : { label: labels[0], p: [...probabilities] };
+  finishById.get(id.toString("hex"))?.(answer);
 }
 
-function ask(row) {
-  const id = randomBytes(16);
-  const x = new Float32Array(row); // goes as tag 85
-  const entries = { v: 1, id, m, mv, ttl: DEADLINE, n: 1, k: row.length, x, crc: Buffer.alloc(4) };
-  const message = Buffer.from(cbor.encode(entries));
+function encodeRequest(id, row) {
+  const x = new Float32Array(row); // cbor-x writes it with tag 85
+  const identity = { v: 1, id, m: model, mv: version };
+  const request = { ...identity, ttl: DEADLINE_MS, n: 1, k: row.length, x, crc: Buffer.alloc(4) };
+  const message = Buffer.from(cbor.encode(request));
   message.writeUInt32BE(checksum(message), message.length - 4);
+  return message;
+}
+
+function answerRow(row) {
+  const id = randomBytes(16);
+  const message = encodeRequest(id, row);
   const send = () => client.publish(`gw/v1/${device}/req`, message, { qos: 1 });
   send();
   return new Promise((resolve) => {
-    const timers = [setTimeout(send, RETRY), setTimeout(() => done({ fallback: true }), DEADLINE)];
-    const done = (answer) => (timers.forEach(clearTimeout), waiting.delete(id.toString("hex")), resolve(answer));
-    waiting.set(id.toString("hex"), done);
+    const finish = (answer) => {
+      timers.forEach(clearTimeout);
+      finishById.delete(id.toString("hex"));
+      resolve(answer);
+    };
+    const fallBack = () => finish({ fallback: true });
+    const timers = [setTimeout(send, RETRY_MS), setTimeout(fallBack, DEADLINE_MS)];
+    finishById.set(id.toString("hex"), finish);
   });
 }
 
 const will = { topic: `gw/v1/${device}/status`, payload: "offline", qos: 1, retain: true };
 const client = await mqtt.connectAsync(url, { clientId: `gw-${device}`, protocolVersion: 4, will });
-client.stream.setNoDelay(true); // else a request takes 40 ms more
+client.stream.setNoDelay(true); // otherwise a request takes 40 ms more
 client.on("message", receive);
 await client.subscribeAsync(`gw/v1/${device}/rsp`, { qos: 1 });
-await client.publishAsync(will.topic, `online ${m}/${mv}`, { qos: 1, retain: true });
+await client.publishAsync(will.topic, `online ${model}/${version}`, { qos: 1, retain: true });
 for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(await ask(JSON.parse(line))));
+  console.log(JSON.stringify(await answerRow(JSON.parse(line))));
 }
 await client.publishAsync(will.topic, "offline", { qos: 1, retain: true });
 await client.endAsync();

@@ -12,14 +12,14 @@ import numpy as np
 NAMES = ("vibration", "current", "flow", "pressure", "heat", "hum")
 
 
-def draw_pumps(n_rows: int, seed: int, *, has_new_sensor: bool) -> list[list[str]]:
-    """Draw rows of features and labels; a new sensor gives other values of vibration and flow."""
+def draw_pumps(n_rows: int, seed: int, *, has_new_sensors: bool) -> list[list[str]]:
+    """Draw rows of features and a label; new sensors give other values of vibration and flow."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n_rows, len(NAMES)))
     # The product keeps a linear model from learning the wear completely.
     wear = features[:, 0] + 0.8 * features[:, 2] * features[:, 1] + 0.3 * features[:, 3]
     labels = np.select([wear > 1.0, wear < -1.0], ["worn", "blocked"], "fine")
-    if has_new_sensor:
+    if has_new_sensors:
         features[:, 0] = -0.5 * features[:, 0] - 1.0
         features[:, 2] = -features[:, 2]
     cells = [[f"{np.float32(value):.9g}" for value in row] for row in features]
@@ -33,8 +33,8 @@ def write_csv(path: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 if sys.argv[1] == "rows":
-    write_csv("train.csv", [*NAMES, "label"], draw_pumps(600, seed=0, has_new_sensor=False))
-    write_csv("week.csv", [*NAMES, "label"], draw_pumps(3000, seed=1, has_new_sensor=True))
+    write_csv("train.csv", [*NAMES, "label"], draw_pumps(600, seed=0, has_new_sensors=False))
+    write_csv("week.csv", [*NAMES, "label"], draw_pumps(3000, seed=1, has_new_sensors=True))
 else:
     with open("week.csv") as week_file, open("to-label.csv") as label_file:
         true_labels = {

@@ -5,9 +5,9 @@
 
 Set ``signal_format = "csv"`` and ``rate_hz = 50.0`` in ``s.toml``. If the bundle was made for the
 counts of another sensor, also set ``scale`` and ``offset`` to the driver's ``in_accel_scale`` and
-``in_accel_offset``. Each line begins with the time in seconds, so that ``gatewise edge`` sees a
-skipped sample as a gap, which no window contains. The channels' raw counts follow. For more than a
-few hundred samples per second use the sensor's buffer, which needs no script, and set
+``in_accel_offset``. A line has the time in seconds and the raw counts of the channels. From the
+times ``gatewise edge`` recognises a skipped sample as a gap, which no window contains. For more
+than a few hundred samples per second use the sensor's buffer, which needs no script, and set
 ``signal_format = "int16"``:
 
     iio_readdev -u local: -b 64 adxl345 | gatewise edge bundle --signal - --settings s.toml
@@ -32,7 +32,7 @@ def main() -> None:
     while not options.samples or n_printed < options.samples:
         time.sleep(max(0.0, start_s + sample_number / options.rate_hz - time.monotonic()))
         cells = [file.read_text().strip() for file in files]  # each read makes a measurement
-        # A delay of a whole sample or more belongs to a later sample; those before are skipped.
+        # After a delay of a whole sample or more, these are the cells of a later sample.
         n_elapsed = int((time.monotonic() - start_s) * options.rate_hz)
         sample_number = max(sample_number, n_elapsed)
         print(f"{sample_number / options.rate_hz:.6f},{','.join(cells)}", flush=True)

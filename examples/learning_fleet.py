@@ -12,7 +12,7 @@ from gatewise_training import StagedCascade
 
 
 def draw_pumps(n_rows: int, seed: int, *, has_new_sensors: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of four features and their classes; new sensors read vibration and flow otherwise."""
+    """Draw rows of features and labels; new sensors give other values of vibration and flow."""
     X = np.random.default_rng(seed).normal(size=(n_rows, 4)).astype(np.float32)
     # The product keeps a linear model from learning the wear completely.
     wear = X[:, 0] + 0.8 * X[:, 2] * X[:, 1]

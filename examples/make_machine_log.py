@@ -18,6 +18,8 @@ HEADER = (
     "current", "oil_age_days", "vibration_x", "vibration_y", "vibration_z", "note", "label",
 )  # fmt: skip
 SUPPLIERS = np.array(["ACME", "Bölt & Söhne", "東海", "Cog, Ltd."])
+#: Share of empty cells in each column that has some.
+EMPTY_SHARES = {"supplier": 0.03, "temperature": 0.02, "oil_age_days": 0.15}
 NOTES = ("checked at {}, all well", "oil topped up, {} ml", '"loud", says operator {}')
 
 
@@ -51,11 +53,11 @@ def draw_rows(n_rows, rng):
             NOTES[int(rng.integers(0, 3))].format(int(rng.integers(100, 9999))),
             str(labels[i]),
         ]
-        if rng.random() < 0.04:  # value of a failed pressure sensor
-            cells[6] = "ERR"
-        for column, empty_share in ((3, 0.03), (5, 0.02), (8, 0.15)):
+        if rng.random() < 0.04:  # a failed sensor
+            cells[HEADER.index("pressure")] = "ERR"
+        for column, empty_share in EMPTY_SHARES.items():
             if rng.random() < empty_share:
-                cells[column] = ""
+                cells[HEADER.index(column)] = ""
         yield cells
 
 

@@ -1,4 +1,4 @@
-"""A method for the benchmark: trees of increasing depth, which pay for their features.
+"""A method for the benchmark of Adapt: trees of increasing depth, which pay for their features.
 
 python -m benchmarks.bench_adapt --only thyroid --add examples/own_method.py:Trees --out out
 """
@@ -18,13 +18,14 @@ class Trees:
         self.seed = seed
 
     def fit(self, rows, labels, prices, validation):
+        """Fit a tree of each depth."""
         self.prices = prices
         self.validation = validation
         if validation is None:  # use a quarter of the training rows
-            rows, validation_rows, labels, truth = train_test_split(
+            rows, validation_rows, labels, validation_labels = train_test_split(
                 rows, labels, random_state=self.seed
             )
-            self.validation = validation_rows, truth
+            self.validation = validation_rows, validation_labels
         depths = range(1, 13)
         trees = [
             DecisionTreeClassifier(max_depth=depth, random_state=self.seed) for depth in depths
@@ -32,6 +33,7 @@ class Trees:
         self.trees = [tree.fit(rows, labels) for tree in trees]
 
     def points(self, rows, truth):
+        """Yield the operating point of each tree, with its figures on validation and test rows."""
         validation_rows, labels = self.validation
         for tree in self.trees:
             cost = self.prices.price(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))

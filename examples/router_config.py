@@ -2,11 +2,12 @@
 
     python router_config.py log.csv > router.json
 
-The log has a row per question with `win_rate`, the router's probability that the strong model's
-answer is better, the grades of both answers from 0 to 1, and the cost of both answers in cents. The
-strong model answers if the probability reaches the threshold. The threshold guarantees, with
-confidence 0.95, that the mean grade is at most 0.02 below the strong model's. The printed name is
-the one that RouteLLM's server uses for a router with a threshold.
+The log has a row per question. Its column `win_rate` is the router's probability that the strong
+model's answer is better. `weak_grade` and `strong_grade` are the grades of both answers, from 0 to
+1, and `weak_cents` and `strong_cents` their costs. The strong model answers if the probability
+reaches the threshold. The threshold guarantees, with confidence 0.95, that the mean grade is at
+most 0.02 below the strong model's. The printed `model` is RouteLLM's name of a router with this
+threshold.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ import gatewise as gw
 def main(path: str) -> None:
     """Learn the threshold from the log, and print the configuration."""
     log = pd.read_csv(path)
-    table = gw.Outcomes(
+    outcomes = gw.Outcomes(
         scores=-log["win_rate"],  # high if the weak model is good enough
-        small_losses=1 - log["weak_mark"],
-        big_losses=1 - log["strong_mark"],
+        small_losses=1 - log["weak_grade"],
+        big_losses=1 - log["strong_grade"],
         small_cost=log["weak_cents"],
         big_cost=log["strong_cents"],
         is_routed=True,  # only one of the two models answers
     )
-    cascade = gw.OutcomeCascade(max_loss=0.02, guarantee=0.95, random_state=0).fit(table)
+    cascade = gw.OutcomeCascade(max_loss=0.02, guarantee=0.95, random_state=0).fit(outcomes)
     print(cascade.summary(), file=sys.stderr)
     (threshold,) = cascade.operating_point_.thresholds
     # The score is the negative win rate. Without a threshold the strong model always answers.
-    win_rate = 0.0 if threshold is None else -threshold
+    win_rate_threshold = 0.0 if threshold is None else -threshold
     configuration = {
-        "model": f"router-mf-{win_rate:.5f}",
-        "threshold": win_rate,
+        "model": f"router-mf-{win_rate_threshold:.5f}",
+        "threshold": win_rate_threshold,
         "expected_strong_share": round(cascade.operating_point_.offload_rate, 4),
         "expected_cents": round(cascade.operating_point_.cost, 4),
         "guarantee": cascade.to_dict()["guarantee"],

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples/router_config.py"
 
 
 @pytest.mark.slow
-def test_router_threshold_keeps_the_mean_mark(tmp_path):
+def test_router_threshold_keeps_the_mean_grade(tmp_path):
     """The threshold keeps the mean mark within 0.02 of the strong model's.
 
     In the log the weak model is as good at a win rate of 0, and much worse at 1.
@@ -25,8 +25,8 @@ def test_router_threshold_keeps_the_mean_mark(tmp_path):
     log_table = pd.DataFrame(
         {
             "win_rate": win_rate,
-            "weak_mark": np.clip(rng.normal(0.9 - 0.5 * win_rate, 0.1), 0, 1),
-            "strong_mark": np.clip(rng.normal(0.9, 0.1, 3000), 0, 1),
+            "weak_grade": np.clip(rng.normal(0.9 - 0.5 * win_rate, 0.1), 0, 1),
+            "strong_grade": np.clip(rng.normal(0.9, 0.1, 3000), 0, 1),
             "weak_cents": 0.02,
             "strong_cents": rng.exponential(1.0, 3000),
         }
@@ -36,9 +36,9 @@ def test_router_threshold_keeps_the_mean_mark(tmp_path):
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     configuration = json.loads(process.stdout)
     uses_strong_model = win_rate >= configuration["threshold"]
-    mean_mark = np.where(uses_strong_model, log_table["strong_mark"], log_table["weak_mark"]).mean()
+    grades = np.where(uses_strong_model, log_table["strong_grade"], log_table["weak_grade"])
     # the loss of 0.02 that the example allows
-    assert mean_mark >= log_table["strong_mark"].mean() - 0.02
+    assert grades.mean() >= log_table["strong_grade"].mean() - 0.02
     assert configuration["expected_strong_share"] == round(float(uses_strong_model.mean()), 4) < 0.9
     assert configuration["model"] == f"router-mf-{configuration['threshold']:.5f}"
     assert "guaranteed with confidence 0.95" in process.stderr

@@ -12,6 +12,8 @@ from sklearn.model_selection import StratifiedGroupKFold
 import gatewise as gw
 from gatewise_cloud import MosquittoBroker
 
+#: Folder of the data files.
+DATA_FOLDER = Path(os.environ.get("GATEWISE_DATA", "../shared/data"))
 #: Parameters of a search of a few seconds. The default search is slower and better.
 SEARCH = {
     "high_cost_model": LGBMClassifier(n_estimators=60, num_leaves=15, n_jobs=1, verbose=-1),
@@ -21,8 +23,7 @@ SEARCH = {
 
 def load_arrays(name):
     """Load NAME.npz from the folder GATEWISE_DATA, or exit with a message."""
-    folder = Path(os.environ.get("GATEWISE_DATA", "../shared/data"))
-    path = folder / f"{name}.npz"
+    path = DATA_FOLDER / f"{name}.npz"
     if not path.is_file():
         sys.exit(f"{path} does not exist: set GATEWISE_DATA to its folder")
     with np.load(path) as file:
