@@ -18,8 +18,8 @@ from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, BrokerProbe
 from gatewise_sim.doctor.settings import DeviceSettings
 
-#: Time after the TLS handshake in which a broker may refuse this client's certificate, which is a
-#: round trip of a slow link.
+#: Time after the TLS handshake in which a broker may refuse this client's certificate: the round
+#: trip of a slow link.
 _ALERT_SECONDS: Final = 0.5
 #: Remaining validity below which a certificate gets a note, in time to renew it by hand.
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
@@ -233,14 +233,14 @@ def _check_status_topic(probe: BrokerProbe, device: str) -> Finding:
     probe.subscribe(topic)
     # A broker sends a retained message right after the SUBACK (MQTT 3.1.1, section 3.3.1.3).
     retained_message = probe.wait_for_message(
-        lambda name, _, is_retained: name == topic and is_retained, 0.5
+        lambda message: message.topic == topic and message.is_retained, 0.5
     )
-    payload = b"offline" if retained_message is None else retained_message[1]
+    payload = b"offline" if retained_message is None else retained_message.payload
     reason_code = probe.publish(topic, payload, retain=True)
     own_message = None
     if reason_code != DENIED:
         own_message = probe.wait_for_message(
-            lambda name, received_payload, _: (name, received_payload) == (topic, payload), 1.0
+            lambda message: (message.topic, message.payload) == (topic, payload), 1.0
         )
         if retained_message is None:  # delete the status that this check published
             probe.publish(topic, b"", retain=True)

@@ -8,7 +8,9 @@ from typing import Final, Literal
 CheckName = Literal["installation", "bundle", "broker", "round trip", "worker"]
 State = Literal["ok", "problem", "note"]
 
+#: Phrase in remedies that need other rights.
 ACCESS_LIST: Final = "the access list (gatewise broker init writes one)"
+#: Remedy if the clock is wrong.
 SET_CLOCK: Final = "set the clock: timedatectl set-ntp true, or add a clock with a battery"
 
 

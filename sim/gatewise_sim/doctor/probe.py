@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -34,11 +34,20 @@ _KEEPALIVE_SECONDS: Final = 10
 FAILURE: Final = 0x80
 
 
+class ReceivedMessage(NamedTuple):
+    """A message, and its time of arrival by :func:`time.perf_counter`."""
+
+    arrival: float
+    topic: str
+    payload: bytes
+    is_retained: bool
+
+
 class BrokerProbe:
     """Context manager that connects to the broker, or raises LinkError.
 
-    Attributes change on paho's thread until the connection has ended. Read an attribute after the
-    method that it is about has returned.
+    paho's thread sets the attributes. Each is valid once the method that causes the reply has
+    returned.
 
     Parameters
     ----------
@@ -67,8 +76,8 @@ class BrokerProbe:
         self._condition = threading.Condition()
         self._is_connected = False
         self._code_by_message_id: dict[int, int] = {}
-        #: Time of arrival, topic, payload and retain flag of each message that was not read yet.
-        self._messages: list[tuple[float, str, bytes, bool]] = []
+        #: Messages that were not read yet.
+        self._messages: list[ReceivedMessage] = []
 
     def __enter__(self) -> Self:
         for protocol in _PROTOCOLS:
@@ -147,20 +156,16 @@ class BrokerProbe:
             return self._code_by_message_id.get(message_id, UNKNOWN)
 
     def wait_for_message(
-        self, matches: Callable[[str, bytes, bool], bool], seconds: float
-    ) -> tuple[float, bytes] | None:
-        """Wait for the first message that `matches`, and drop the others.
-
-        `matches` gets topic, payload and retain flag. Returns the time of arrival, by
-        :func:`time.perf_counter`, and the payload, or None if no such message comes.
-        """
+        self, is_expected: Callable[[ReceivedMessage], bool], seconds: float
+    ) -> ReceivedMessage | None:
+        """Wait for the first expected message, and drop the others; None if none comes in time."""
         deadline = time.monotonic() + seconds
         with self._condition:
             while True:
                 while self._messages:
-                    arrival, topic, payload, is_retained = self._messages.pop(0)
-                    if matches(topic, payload, is_retained):
-                        return arrival, payload
+                    message = self._messages.pop(0)
+                    if is_expected(message):
+                        return message
                 seconds_left = deadline - time.monotonic()
                 if seconds_left <= 0 or self.disconnect_code is not None:
                     return None
@@ -174,7 +179,7 @@ class BrokerProbe:
         # without an acknowledgement the subscription may still work, and the message decides
         self.publish(topic, own_payload)
         echo = self.wait_for_message(
-            lambda name, payload, _: (name, payload) == (topic, own_payload), seconds
+            lambda message: (message.topic, message.payload) == (topic, own_payload), seconds
         )
         self._client.unsubscribe(topic)
         return echo is not None
@@ -217,7 +222,9 @@ class BrokerProbe:
     def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         with self._condition:
             self._messages.append(
-                (time.perf_counter(), message.topic, bytes(message.payload), bool(message.retain))
+                ReceivedMessage(
+                    time.perf_counter(), message.topic, bytes(message.payload), bool(message.retain)
+                )
             )
             self._condition.notify_all()
 

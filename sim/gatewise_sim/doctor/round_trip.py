@@ -19,6 +19,7 @@ from gatewise_sim.doctor.probe import (
     SESSION_TAKEN,
     UNKNOWN,
     BrokerProbe,
+    ReceivedMessage,
 )
 from gatewise_sim.doctor.settings import DeviceSettings
 
@@ -129,7 +130,7 @@ def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
 def _await_response(
     probe: BrokerProbe, topic: str, request: wire.Request, seconds: float
 ) -> tuple[float, wire.Response] | None:
-    """Wait for the response to the request.
+    """Wait for the response to the request; return it with its time of arrival.
 
     Pools that do not serve the model respond as well. Their response is returned only if no other
     response comes.
@@ -137,22 +138,21 @@ def _await_response(
     end = time.monotonic() + seconds
     timed_refusal: tuple[float, wire.Response] | None = None
 
-    def is_own_response(topic_name: str, payload: bytes, is_retained: bool) -> bool:
-        if topic_name != topic or is_retained:
+    def is_own_response(message: ReceivedMessage) -> bool:
+        if message.topic != topic or message.is_retained:
             return False
         try:
-            return wire.decode_response(payload).id == request.id
+            return wire.decode_response(message.payload).id == request.id
         except WireError:
             return False
 
     while (
         message := probe.wait_for_message(is_own_response, max(0.0, end - time.monotonic()))
     ) is not None:
-        arrival, payload = message
-        response = wire.decode_response(payload)
+        response = wire.decode_response(message.payload)
         if response.error != wire.NO_MODEL or request.model == _NO_MODEL[0]:
-            return arrival, response
-        timed_refusal = timed_refusal or (arrival, response)
+            return message.arrival, response
+        timed_refusal = timed_refusal or (message.arrival, response)
     return timed_refusal
 
 

@@ -138,7 +138,7 @@ def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
 def select_share(
     order: NDArray[np.intp], row_weights: NDArray[np.float64], share: float
 ) -> BoolArray:
-    """Select as many first rows of an order as bring their weight nearest to `share`.
+    """Select the first rows of `order`, up to the weight that is nearest to `share`.
 
     >>> select_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
     [True, False, True, False]

@@ -11,7 +11,7 @@ import numpy as np
 
 from gatewise.errors import InputError
 from gatewise.formats import DAY
-from gatewise_sim.fleet.energy import HEADER_BYTES, Bill, DeviceEnergy, Prices, Usage, n_packets
+from gatewise_sim.fleet.energy import HEADER_BYTES, Bill, DeviceEnergy, Prices, Usage, count_packets
 from gatewise_sim.fleet.results import (
     CLOUD,
     EDGE,
@@ -46,9 +46,9 @@ _N_BINS: Final = 48
 #: Number of additional bin edges from the beginning to the end of an outage. Without them, the
 #: timeline would not show an outage that is shorter than a bin.
 _N_EDGES_PER_OUTAGE: Final = 5
-#: Quantiles of the latency by their keys in the report: usual latency, and usual service levels.
+#: Quantiles of the latency by their keys in the report: the median, and usual service levels.
 _PROBABILITY_BY_KEY: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
-#: Latencies below this count as this long in the histogram, because log10(0) is infinite.
+#: Smallest latency in the histogram, which replaces shorter ones, because log10(0) is infinite.
 _MIN_HISTOGRAM_MS: Final = 1e-6
 
 
@@ -57,10 +57,10 @@ class PolicyFigures:
     """Figures of one policy's run.
 
     `energy` is the energy use of a device, `prices` are the prices of a bill, and `feature_names`
-    are the names in the bundle. Columns of the answers and of this class have one entry per
-    instance, in the same order. Sums over instances and the counters of devices are multiplied by
-    ``run.scale``, the number of devices of the fleet per simulated device. Means, shares and the
-    counters of workers already hold for the whole fleet.
+    are the names in the bundle. Columns have one entry per answer of the run, in the same order.
+    Sums over instances and the counters of devices are multiplied by ``run.scale``, the number of
+    devices of the fleet per simulated device. Means, shares and the counters of workers already
+    hold for the whole fleet.
     """
 
     run: FleetRun
@@ -283,7 +283,7 @@ class PolicyFigures:
         mean_bytes_down = float(answers.bytes_down.sum()) / n_instances_with_request
         # Estimate the packets of a request and its response from their mean sizes. The receiver
         # confirms each of the two messages by a PUBACK in a separate packet.
-        n_packets_per_request = n_packets(mean_bytes_up) + n_packets(mean_bytes_down) + 2
+        n_packets_per_request = count_packets(mean_bytes_up) + count_packets(mean_bytes_down) + 2
         header_bytes = HEADER_BYTES * n_requests * n_packets_per_request
         uses_cloud = answers.is_requested.any() or answers.is_audited.any()
         usage = Usage(
@@ -355,10 +355,8 @@ class PolicyFigures:
     def _make_timeline(self) -> tuple[TimelineBin, ...]:
         """Make bins of equal length, split further by the edges of outages."""
         edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
-        for _, begin, end, _ in self.scenario.outages.spans_within_run():
-            edges.update(
-                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_OUTAGE).tolist()
-            )
+        for outage in self.scenario.outages.spans_within_run():
+            edges.update(np.linspace(outage.begin, outage.end, _N_EDGES_PER_OUTAGE).tolist())
         times = sorted(edges)
         # The answers are sorted by time of arrival, so the answers of a bin are a slice.
         positions = np.searchsorted(self.run.answers.time, times).tolist()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,13 +40,21 @@ from gatewise_sim.timings import Timings
 
 #: Rows per run of the high-cost model, few enough to keep its intermediate results small.
 _CHUNK_ROWS: Final = 1024
-#: Batch sizes, and total time, with which the high-cost model is timed. A worker's batch has at
-#: most 16 instances by default.
+#: Batch sizes for which the high-cost model is timed, up to the largest of a worker by default.
 _TIMED_BATCH_SIZES: Final = (1, 4, 16)
+#: Time for timing all batch sizes.
 _TIMING_SECONDS: Final = 0.3
-#: Assumed microseconds of a run and of each of its instances, those of a small model, for a
-#: high-cost model that accepts no row.
-_ASSUMED_RUN_AND_INSTANCE_US: Final = (115.0, 29.0)
+
+
+class _CloudTimes(NamedTuple):
+    """Microseconds of a run of the high-cost model, and of each instance in it."""
+
+    run_us: float
+    instance_us: float
+
+
+#: Times of a small model, which are assumed if the high-cost model accepts no row.
+_ASSUMED_CLOUD_TIMES: Final = _CloudTimes(run_us=115.0, instance_us=29.0)
 
 
 def make_row_table(
@@ -91,7 +99,7 @@ def make_row_table(
     outcomes = _run_device(bundle, installation, rows)
     request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
-    cloud_times_us: tuple[float, float] | None = None
+    cloud_times: _CloudTimes | None = None
     # the cloud's answer to each row with values that the cloud accepts
     if installation.has_cloud:
         request_features[installation.request_inputs] = True
@@ -105,7 +113,7 @@ def make_row_table(
             request_rows = rows[is_accepted][:, installation.request_inputs]
             cloud_label[is_accepted] = _run_cloud(cloud_model, request_rows)
             if is_accepted.any():
-                cloud_times_us = _time_cloud(cloud_model, request_rows)
+                cloud_times = _time_cloud(cloud_model, request_rows)
     # the route of an answer without the cloud
     local_route = np.where(outcomes.is_failed, FALLBACK, EDGE)
     table = RowTable(
@@ -128,24 +136,24 @@ def make_row_table(
         max_disagreement=disagreement_bound(manifest),
         **_feature_set_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
     )
-    return table, _make_timings(outcomes, len(installation.stages), cloud_times_us)
+    return table, _make_timings(outcomes, len(installation.stages), cloud_times)
 
 
 def _make_timings(
-    outcomes: _DeviceOutcomes, n_stages: int, cloud_times_us: tuple[float, float] | None
+    outcomes: _DeviceOutcomes, n_stages: int, cloud_times: _CloudTimes | None
 ) -> Timings:
     """Collect the measured times; the field `assumed` names the others."""
     is_answered = outcomes.last_stage >= 0
     assumed_fields = [] if is_answered.any() else ["edge_ms"]
-    if cloud_times_us is None:
-        assumed_fields += ["run_us", "instance_us"]
-    run_us, instance_us = cloud_times_us or _ASSUMED_RUN_AND_INSTANCE_US
+    if cloud_times is None:
+        assumed_fields += _CloudTimes._fields
+        cloud_times = _ASSUMED_CLOUD_TIMES
     return Timings(
         edge_ms=stage_medians(
             outcomes.last_stage[is_answered], outcomes.answer_ms[is_answered], n_stages
         ),
-        run_us=run_us,
-        instance_us=instance_us,
+        run_us=cloud_times.run_us,
+        instance_us=cloud_times.instance_us,
         # no message is sent here, so the times of messages, broker and network are not measured
         assumed=(*assumed_fields, "message_us", "broker_us", "hop_ms"),
     )
@@ -270,7 +278,7 @@ def _feature_set_columns(
 
 
 def _is_accepted_by_cloud(installation: Installation, rows: NDArray[np.float32]) -> BoolArray:
-    """Find the rows of which the cloud accepts all values, shape (n,)."""
+    """Mark the rows in which the cloud accepts all values, shape (n,)."""
     request_rows = rows[:, installation.request_inputs]
     is_refused = (
         np.isinf(request_rows) if installation.cloud_takes_nan else ~np.isfinite(request_rows)
@@ -287,8 +295,8 @@ def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> In
     return np.concatenate(labels) if labels else np.zeros(0, np.int64)
 
 
-def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> tuple[float, float]:
-    """Fit microseconds per run and per instance to the times of a few batch sizes."""
+def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> _CloudTimes:
+    """Fit the times per run and per instance to the times of a few batch sizes."""
     run_seconds = [
         _median_run_seconds(cloud_model.run, np.resize(request_rows, (n, request_rows.shape[1])))
         for n in _TIMED_BATCH_SIZES
@@ -298,13 +306,16 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> t
     # Least squares of the relative errors: sum(((run + n * instance) / time - 1)^2).
     design = np.column_stack([np.ones_like(batch_sizes), batch_sizes]) / median_seconds[:, None]
     (run_s, instance_s), *_ = np.linalg.lstsq(design, np.ones_like(median_seconds))
-    # If one coefficient is negative, it becomes 0, and the least-squares value of the other, with
-    # column l, is sum(l) / sum(l^2).
+    # A negative coefficient becomes 0. With the column l of `design`, the least-squares value of
+    # the other coefficient is then sum(l) / sum(l^2).
     if instance_s < 0:
         run_s = design[:, 0].sum() / np.square(design[:, 0]).sum()
     elif run_s < 0:
         instance_s = design[:, 1].sum() / np.square(design[:, 1]).sum()
-    return round(1e6 * max(float(run_s), 0.0), 3), round(1e6 * max(float(instance_s), 0.0), 3)
+    return _CloudTimes(
+        run_us=round(1e6 * max(float(run_s), 0.0), 3),
+        instance_us=round(1e6 * max(float(instance_s), 0.0), 3),
+    )
 
 
 def _median_run_seconds(

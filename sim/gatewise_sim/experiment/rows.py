@@ -145,11 +145,11 @@ class Rows:
         )
 
 
-def _raw_rows(X: Any, manifest: Manifest) -> list[list[Any]] | None:
+def _raw_rows(frame: Any, manifest: Manifest) -> list[list[Any]] | None:
     """Take the raw columns of a DataFrame in the bundle's order; None if a column is absent."""
-    if not set(manifest.column_names) <= set(X.columns):
+    if not set(manifest.column_names) <= set(frame.columns):
         return None
-    return [list(row) for row in X[list(manifest.column_names)].itertuples(index=False)]
+    return [list(row) for row in frame[list(manifest.column_names)].itertuples(index=False)]
 
 
 def _json_value(nested_values: Any) -> Any:

@@ -228,8 +228,8 @@ def _make_report(
         "stages": list_stage_results(manifest, table, results[0].instances, row_weights),
         "frontier": frontier_points(experiment.bundle),
         "faults": tuple(
-            FaultSpan(what=component, begin=begin, end=end, count=count)
-            for component, begin, end, count in scenario.outages.spans_within_run()
+            FaultSpan(what=span.component, begin=span.begin, end=span.end, count=span.n_workers)
+            for span in scenario.outages.spans_within_run()
         ),
         "energy": EnergyUse(
             radio=scenario.link_profile.radio.name, battery_wh=experiment.energy.battery_wh

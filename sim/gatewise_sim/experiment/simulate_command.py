@@ -76,7 +76,7 @@ commands: dict[str, Callable[..., None]] = {"simulate": simulate}
 
 
 def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
-    """Run one simulation, write its folder and show the result; whether an instance was lost."""
+    """Run a simulation, write its folder, show it, and return whether an instance was lost."""
     from gatewise_sim.experiment.run import run_scenario
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
@@ -90,7 +90,7 @@ def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
 
 
 def _sweep(job: Job, sweep_texts: list[str], out: Path, *, as_json: bool) -> bool:
-    """Run a sweep and show its table; whether a point failed."""
+    """Run a sweep, show its table, and return whether a point failed."""
     from gatewise_sim.experiment.sweep import read_sweeps, run_sweep, show_table
 
     values_by_setting = read_sweeps(sweep_texts)

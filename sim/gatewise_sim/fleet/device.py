@@ -37,7 +37,7 @@ from gatewise_sim.scenario import Scenario
 #: Number of settled requests that a device remembers in order to recognise late responses. A real
 #: device remembers more; thousands of virtual ones share the memory of a process.
 _N_REMEMBERED: Final = 32
-#: Reason for the fallbacks during the wait that a busy worker asks for.
+#: Reason of fallbacks while a device waits, because a worker was busy.
 _BUSY_REASON: Final = "cloud:busy"
 
 
@@ -126,7 +126,7 @@ class VirtualDevice:
         self.fleet = fleet
         # Created at the first request without a reply, because most devices never need it.
         self._breaker: Breaker | None = None
-        self._n_replies = 0
+        self._n_replies = 0  # before the breaker was created
         # Times (s) at which the latest connection was started, and at which its handshakes end.
         self._connection_start = 0.0
         self._ready_at = 0.0
@@ -328,7 +328,7 @@ class VirtualRequest:
         fleet.columns.payload_bytes_up[self.position] += payload_bytes
         fleet.columns.bytes_up[self.position] += packet_bytes
         if fleet.availability.link_delivers:
-            arrival = device.link.send(fleet.clock.now, packet_bytes, True)
+            arrival = device.link.send(fleet.clock.now, packet_bytes, is_uplink=True)
             fleet.clock.call_at(arrival, self._arrive_at_broker)
 
     def poll(self) -> None:
@@ -387,7 +387,7 @@ class VirtualRequest:
         fleet = self.device.fleet
         if fleet.availability.link_delivers:
             packet_bytes = publish_bytes(RESPONSE_TOPIC, payload_bytes)
-            arrival = self.device.link.send(departure_time, packet_bytes, False)
+            arrival = self.device.link.send(departure_time, packet_bytes, is_uplink=False)
             fleet.clock.call_at(arrival, receive)
 
     def _receive_response(

@@ -47,14 +47,15 @@ IntArray = NDArray[np.int64]
 JOULES_PER_WH: Final = 3600.0
 #: Seconds in a mean month.
 MONTH_SECONDS: Final = 365.25 / 12 * DAY
-#: Bytes of payload in a full Ethernet segment, and of the IPv4 and TCP headers of a segment.
-SEGMENT_BYTES: Final = 1460
+#: Largest TCP payload of an IP packet on Ethernet, in bytes.
+MAX_PACKET_PAYLOAD: Final = 1460
+#: Bytes of the IPv4 and TCP headers of a packet.
 HEADER_BYTES: Final = 40
 
 
-def n_packets(n_bytes: Any) -> Any:
-    """Number of TCP segments with `n_bytes` of payload; a number or an array."""
-    return -(-n_bytes // SEGMENT_BYTES)
+def count_packets(n_bytes: Any) -> Any:
+    """Count the IP packets that carry `n_bytes`, a number or an array, of TCP payload."""
+    return -(-n_bytes // MAX_PACKET_PAYLOAD)
 
 
 # -- radios -----------------------------------------------------------------------------------
@@ -64,9 +65,9 @@ class Radio(Record, frozen=True, kw_only=True):
     """Energy of a radio; all values are 0 by default.
 
     Waking up takes `wake_w` (W) for `wake_s` (s). During a transfer the radio needs `active_w`, and
-    microjoules per IP byte and per segment. Some sources state a power per rate, which is an energy
-    per byte: 438 mW per Mbit/s are 3.5 uJ per byte. After the last transfer the radio stays awake
-    with `tail_w` for `tail_s`, and then sleeps with `idle_w`.
+    microjoules per IP byte and per packet. After the last transfer the radio stays awake with
+    `tail_w` for `tail_s`, and then sleeps with `idle_w`. Some sources state a power per rate, which
+    is an energy per byte: 438 mW per Mbit/s are 3.5 uJ per byte.
     """
 
     name: str = "none"
@@ -82,9 +83,9 @@ class Radio(Record, frozen=True, kw_only=True):
     idle_w: Amount = 0.0
 
     def payload_joules(self, bytes_up: Any, bytes_down: Any) -> Any:
-        """Compute the energy (J) of bytes of TCP payload in each direction and of their packets."""
-        n_packets_up = n_packets(bytes_up)
-        n_packets_down = n_packets(bytes_down)
+        """Compute the energy (J) of sending and receiving bytes of TCP payload."""
+        n_packets_up = count_packets(bytes_up)
+        n_packets_down = count_packets(bytes_down)
         return 1e-6 * (
             self.up_uj_per_byte * (bytes_up + HEADER_BYTES * n_packets_up)
             + self.up_uj_per_packet * n_packets_up
@@ -270,8 +271,8 @@ class Prices(Record, frozen=True, kw_only=True):
 
     `per_mb` is the price of 10**6 bytes of IP in both directions, and `per_worker_hour` the price
     of a worker in every hour of the month. `per_kwh` is the price of the devices' energy, and
-    `per_feature_unit` that of one unit of feature cost. `per_million_requests` is the price of
-    messages to the cloud, and `per_device_month` that of a device, for example of its SIM card.
+    `per_feature_unit` the price of one unit of feature cost. `per_million_requests` is the price of
+    messages to the cloud, and `per_device_month` the price of a device, such as its SIM card.
 
     A thousand devices, each of which sends a megabyte per day:
 

@@ -38,16 +38,17 @@ from gatewise_edge.link.wire import (
     request_topic,
     response_topic,
 )
-from gatewise_sim.fleet.energy import RADIOS, Radio, n_packets
+from gatewise_sim.fleet.energy import RADIOS, Radio, count_packets
 from gatewise_sim.fleet.outages import Outages
 
-#: TCP timeouts of Linux: minimum in addition to the round trip (ms), maximum after doubling (s),
-#: and timeout of a SYN (s).
+#: Shortest time beyond the round trip until Linux retransmits a TCP segment, in ms.
 MIN_RTO_MS: Final = 200.0
+#: Longest time until a retransmission of TCP on Linux, in s; it doubles up to this value.
 MAX_RTO_S: Final = 120.0
+#: Time until Linux repeats the first packet of a TCP connection, in s.
 SYN_RTO_S: Final = 1.0
-#: Largest number of bytes that a proxy forwards at a time. A short message then need not wait until
-#: a long one is forwarded completely.
+#: Largest number of bytes that a proxy forwards at a time, so that a short message need not wait
+#: until a long one is forwarded completely.
 CHUNK_BYTES: Final = 16 * 1024
 #: Size of a PUBACK (MQTT 3.1.1, section 3.4).
 PUBACK_BYTES: Final = 4
@@ -110,9 +111,10 @@ class LinkProfile(Record, frozen=True):
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 
 
-#: Columns: name, round trip and jitter (ms), bandwidth down and up (kbit/s), loss, radio. Sources:
-#: network presets of Loadero; Electronics 10:2224 (NB-IoT, 837 ms). The figures of Wi-Fi, and loss
-#: and jitter of NB-IoT and satellite, are assumptions. A new row adds a value of ``--link``.
+#: Profile of each value of ``--link``. The columns are name, round trip and jitter (ms), bandwidth
+#: down and up (kbit/s), loss and radio. Sources: network presets of Loadero, and Electronics
+#: 10:2224 (NB-IoT, 837 ms). The figures of Wi-Fi, and loss and jitter of NB-IoT and satellite, are
+#: assumptions.
 _PROFILES: Final[tuple[tuple[Any, ...], ...]] = (
     ("none", 0, 0, math.inf, math.inf, 0.0, RADIOS["none"]),
     ("wifi", 5, 3, 50_000, 20_000, 0.001, RADIOS["wifi"]),
@@ -209,7 +211,7 @@ class Direction:
             # Each direction deviates by up to half of the jitter of the round trip.
             delay += (draw_number() - 0.5) * self._jitter
         if self._loss:
-            for _ in range(n_packets(n_bytes)):
+            for _ in range(count_packets(n_bytes)):
                 while draw_number() < self._loss:
                     delay += self._rto
         arrival = free_at + (delay if delay > 0.0 else 0.0)
@@ -219,9 +221,9 @@ class Direction:
 
 
 def _transmission_time(now: float, timeout_s: float, outages: Outages | None) -> float:
-    """Time (s) of the first transmission with the link up.
+    """Compute the time (s) at which a packet is sent while the link is up.
 
-    The packet is sent at `now` (s), and again after `timeout_s` (s), which doubles each time.
+    It is first sent at `now` (s), and again after `timeout_s` (s), which doubles each time.
     """
     while (
         outages
@@ -280,7 +282,7 @@ class VirtualLink:
             now = self.send(self.send(now, bytes_up, is_uplink=True), bytes_down, is_uplink=False)
         return now
 
-    def send(self, now: float, n_bytes: int, is_uplink: bool) -> float:
+    def send(self, now: float, n_bytes: int, *, is_uplink: bool) -> float:
         """Compute the time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
 
         With `is_uplink` the device is the sender. In each direction, `now` must not decrease from

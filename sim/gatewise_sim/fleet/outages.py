@@ -14,7 +14,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
@@ -97,6 +97,18 @@ class OutageWindow:
             begin += DAY
 
 
+class OutageSpan(NamedTuple):
+    """An outage of a component from `begin` to `end`, in s since the start of the run.
+
+    `n_workers` is the number of workers that are down.
+    """
+
+    component: str
+    begin: float
+    end: float
+    n_workers: int
+
+
 class Outages:
     """Outages of a run of `run_seconds` that starts at the time of day `start_time_of_day` (s).
 
@@ -118,17 +130,14 @@ class Outages:
         self.run_seconds = run_seconds
         self.start_time_of_day = start_time_of_day
         self._horizon_s = run_seconds + _MARGIN_SECONDS
-        #: Component, begin, end and number of workers of each span.
         self._spans = [
-            (window.component, begin, end, window.n_workers)
+            OutageSpan(window.component, begin, end, window.n_workers)
             for window in self.windows
             for begin, end in window.spans(self._horizon_s, start_time_of_day)
         ]
         self._merged_spans = {
             component: merge_spans(
-                (begin, end)
-                for span_component, begin, end, _ in self._spans
-                if span_component == component
+                (span.begin, span.end) for span in self._spans if span.component == component
             )
             for component in COMPONENTS
         }
@@ -159,24 +168,24 @@ class Outages:
         return math.inf if end >= self._horizon_s else end
 
     def n_workers_down(self, now: float) -> int:
-        """Number of workers that are down at `now` (s), summed over overlapping windows."""
+        """Count the workers that are down at `now` (s), summed over overlapping windows."""
         return sum(
-            n_workers
-            for component, begin, end, n_workers in self._spans
-            if component == "workers" and begin <= now < end
+            span.n_workers
+            for span in self._spans
+            if span.component == "workers" and span.begin <= now < span.end
         )
 
     def change_times(self) -> list[float]:
         """List the sorted times (s) within the run at which a component goes down or recovers."""
-        times = {time for _, begin, end, _ in self._spans for time in (begin, end)}
+        times = {time for span in self._spans for time in (span.begin, span.end)}
         return sorted(time for time in times if time < self.run_seconds)
 
-    def spans_within_run(self) -> list[tuple[str, float, float, int]]:
-        """List the sorted outages within the run: component, begin, end (s), number of workers."""
+    def spans_within_run(self) -> list[OutageSpan]:
+        """List the outages, cut at the end of the run, sorted by component and begin."""
         return sorted(
-            (component, begin, min(end, self.run_seconds), n_workers)
-            for component, begin, end, n_workers in self._spans
-            if begin < self.run_seconds
+            span._replace(end=min(span.end, self.run_seconds))
+            for span in self._spans
+            if span.begin < self.run_seconds
         )
 
     def components_outside_run(self) -> list[str]:

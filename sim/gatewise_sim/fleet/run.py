@@ -55,11 +55,13 @@ from gatewise_sim.timings import Timings
 
 BoolArray = NDArray[np.bool_]
 
-#: Largest numbers of simulated devices, instances and requests. Such a run takes about a minute and
-#: 500 MB. A whole fleet is simulated even with up to twice that number of requests, if it is within
-#: the other two bounds.
+#: Largest number of simulated devices. A run that reaches this bound and the next two takes about a
+#: minute and 500 MB.
 MAX_DEVICES: Final = 20_000
+#: Largest number of simulated instances.
 MAX_INSTANCES: Final = 1_250_000
+#: Largest number of simulated requests. A fleet within the other two bounds is simulated completely
+#: even if it sends up to twice as many.
 MAX_REQUESTS: Final = 250_000
 #: Number of round trips that a device is assumed to have measured. With the gain 1 / 8, the first
 #: of them has a weight of only (7 / 8) ** 31, about 2 %, in the smoothed time.
@@ -178,7 +180,7 @@ class VirtualFleet:
         policy = self._policy
         is_offloaded = self._choose_offloads(arrivals.row)
         has_audits = policy.has_audits_and_limit and bool(self._scenario.audit)
-        # Any instance may be drawn for an audit, which is a request.
+        # simulate only instances that may need a request; with audits, this is any instance
         positions = np.flatnonzero(is_offloaded | has_audits)
         step_columns = StepColumns(len(positions))
         fleet_context = self._make_context(step_columns)
@@ -285,9 +287,9 @@ class VirtualFleet:
         bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(_TYPICAL_WORKER_US))
         for trip_index in range(_N_ROUND_TRIPS):
             sent_at = 1000.0 * (trip_index + 1)  # late enough that the link is free again
-            arrival = link.send(sent_at, bytes_up, True)
-            link.send(arrival, PUBACK_BYTES, False)
-            response_arrival = link.send(arrival + cloud_seconds, bytes_down, False)
+            arrival = link.send(sent_at, bytes_up, is_uplink=True)
+            link.send(arrival, PUBACK_BYTES, is_uplink=False)
+            response_arrival = link.send(arrival + cloud_seconds, bytes_down, is_uplink=False)
             round_trip.add_round_trip(response_arrival - sent_at)
         return round_trip
 

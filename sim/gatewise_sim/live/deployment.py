@@ -23,7 +23,7 @@ from gatewise_sim.live.brokers import RunBroker, clear_status
 from gatewise_sim.live.proxy import DelayProxy
 from gatewise_sim.scenario import Scenario
 
-#: Longest start of all workers, which load their libraries at the same time.
+#: Longest time in which all workers start; they load their libraries at the same time.
 _READY_SECONDS: Final = 60.0
 #: Time between two checks whether a restarted worker serves requests.
 _CHECK_SECONDS: Final = 0.05
@@ -123,9 +123,9 @@ class Deployment:
         self._unavailable_workers: set[int] = set()
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
-        link_fails = any(component == "link" for component, *_ in self._outages.spans_within_run())
-        if scenario.link_profile.delays_messages or link_fails:
-            outages = self._outages if link_fails else None
+        has_link_outage = any(span.component == "link" for span in self._outages.spans_within_run())
+        if scenario.link_profile.delays_messages or has_link_outage:
+            outages = self._outages if has_link_outage else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)
             self._proxy = stack.enter_context(proxy)
             proxy.start = math.inf  # no outage while devices connect

@@ -20,15 +20,15 @@ from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import BROKER_VARIABLE
 from gatewise_sim.scenario import Scenario
 
-#: Longest start of a device, which loads its libraries at the same time as the other devices.
+#: Longest time in which a device starts; all devices load their libraries at the same time.
 _READY_SECONDS: Final = 60.0
 #: Longest time between two checks of the clock and of the devices.
 _TICK_SECONDS: Final = 0.25
 #: Time after the last deadline at which an unfinished run is stopped. A busy machine may delay
 #: answers by seconds.
 _GRACE_SECONDS: Final = 20.0
-#: Largest number of unanswered instances of a device. It is large, because the instances of a
-#: virtual device never wait for each other.
+#: Largest number of unanswered instances of a device, so that they rarely wait for each other, as
+#: they never do on a virtual device.
 _PARALLEL: Final = 16
 
 OutputLine = Mapping[str, Any]

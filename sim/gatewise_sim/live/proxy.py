@@ -197,7 +197,8 @@ class DelayProxy:
             chunk = b"more"  # any bytes, for the first round
             while chunk:
                 chunk = await reader.read(CHUNK_BYTES)
-                await chunks.put((link.send(time.monotonic(), len(chunk), is_uplink), chunk))
+                due_time = link.send(time.monotonic(), len(chunk), is_uplink=is_uplink)
+                await chunks.put((due_time, chunk))
 
 
 class _MonotonicOutages(Outages):

@@ -34,8 +34,7 @@ from gatewise_sim.timings import Timings
 MAX_DEVICES: Final = 200
 #: Time between two reports of progress.
 _PROGRESS_SECONDS: Final = 0.25
-#: Seconds from the start of the devices to the start of the run, which setting up the schedule of
-#: outages takes at most.
+#: Seconds until the start of a run, in which the schedule of outages is set up.
 _LEAD_SECONDS: Final = 0.2
 #: Time after the deadline in which devices must write their summaries and end.
 _STOP_SECONDS: Final = 10.0
@@ -88,13 +87,13 @@ def check_live(scenario: Scenario) -> None:
             raise InputError(
                 f"{name} can only be used with the virtual engine: gatewise edge has no such option"
             )
-    components = {component for component, *_ in scenario.outages.spans_within_run()}
+    failing_components = {span.component for span in scenario.outages.spans_within_run()}
     if scenario.broker is not None:
         # the constructors refuse a malformed URL, and a URL that the proxy of a link cannot reach
         Endpoint(scenario.broker)
-        if scenario.link_profile.delays_messages or "link" in components:
+        if scenario.link_profile.delays_messages or "link" in failing_components:
             DelayProxy(scenario.broker, scenario.link_profile)
-        if "broker" in components:
+        if "broker" in failing_components:
             raise InputError(
                 "outage of the broker: a run does not stop a given broker; omit its URL"
             )

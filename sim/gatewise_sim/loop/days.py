@@ -203,11 +203,11 @@ class _LearningFleet:
         """Simulate a day and its evening."""
         bundle = self._bundle
         version = bundle.manifest.version
-        # during the day, devices answer, and workers archive offloads and audits
+        # during the day: devices answer, and workers archive offloads and audits
         positions, times = self._draw_instances(day)
         decisions = graph_decisions(bundle, self._X[positions])
         n_bytes = self._archive_day(bundle, positions, times, decisions) + self._download_bytes
-        # in the evening, labels are requested, and earlier requests are answered
+        # in the evening: the fleet requests labels, and the labeller sends earlier ones
         n_requested = (
             self._request_labels(day, version) if day % self._rules.choose_every == 0 else 0
         )
@@ -215,7 +215,7 @@ class _LearningFleet:
         if labels:
             add_labels(self._archive.path, labels, by="labeller", at=float(times[-1]))
         report = monitor(self._archive.path, version=version)
-        # a refit may lead to a release, which devices download in the night
+        # in the night: devices download the release, if a refit leads to one
         verdict, released_version = self._refit(day, report)
         self._download_bytes = (
             self._rules.devices * _device_bytes(self._bundle) if released_version else 0
@@ -242,11 +242,12 @@ class _LearningFleet:
 
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw the positions in the table and the Unix times of a day's instances, shapes (n,)."""
-        n = self._rules.instances
-        times = (day + (np.arange(n) + 0.5) / n) * DAY  # at equal intervals
+        n_instances = self._rules.instances
+        numbers = np.arange(n_instances)
+        times = (day + (numbers + 0.5) / n_instances) * DAY  # at equal intervals
         if self._row_mix is not None:
             return self._row_mix.draw_rows(times, self._rng), times
-        return (day * n + np.arange(n)) % len(self._X), times
+        return (day * n_instances + numbers) % len(self._X), times
 
     def _archive_day(
         self,
@@ -369,12 +370,12 @@ def _is_offloaded(bundle: Bundle, decisions: Decisions) -> NDArray[np.bool_]:
 def _confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
     """Compute the largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
-    by_stage = [
+    confidence_by_stage = [
         probabilities(split_outputs(outputs, stage.score)[0], stage.link).max(axis=1)
         for outputs, stage in zip(decisions.margins, stages, strict=True)
     ]
     exits = np.minimum(decisions.exits, len(stages) - 1)
-    return np.asarray(np.stack(by_stage)[exits, np.arange(len(exits))], np.float64)
+    return np.asarray(np.stack(confidence_by_stage)[exits, np.arange(len(exits))], np.float64)
 
 
 def _device_bytes(bundle: Bundle) -> int:

@@ -77,7 +77,7 @@ def _list_events(day: DayFigures) -> str:
     return ", ".join(events)
 
 
-#: Maps the name of each column of the table to the function that formats its cell.
+#: Function that formats the cell of each column, by the name of the column.
 _COLUMNS: Final[dict[str, Callable[[DayFigures], str]]] = {
     "day": lambda day: str(day.day),
     "release": lambda day: day.version,

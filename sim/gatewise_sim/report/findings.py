@@ -389,11 +389,11 @@ def audit_findings(report: Report) -> str:
     summary += f" ({percent(audit.promised)} promised)."
     if not audit.alarms:
         return f"{summary} No worker's test raised an alarm."
-    alarm_time_text = (
-        "" if audit.alarm_instances is None else f" after {count(audit.alarm_instances)} audits"
-    )
+    observed_text = ""
+    if audit.alarm_instances is not None:
+        observed_text = f", the first one after {count(audit.alarm_instances)} instances"
     return (
-        f"{summary} {plural(audit.alarms, 'test')} of the workers raised an alarm{alarm_time_text}."
+        f"{summary} {plural(audit.alarms, 'test')} of the workers raised an alarm{observed_text}."
     )
 
 

@@ -270,7 +270,7 @@ def _policy_headings(report: Report) -> list[str]:
 
 
 def detail_tables(report: Report) -> list[PageTable]:
-    """Make the tables of the settings and of the basis of the figures."""
+    """Make the tables of the settings, and of the measurements behind the figures."""
     transport = report.transport
     settings = [
         [name.replace("_", " "), setting_text(setting)] for name, setting in report.settings.items()

@@ -69,7 +69,7 @@ class LinkRequester:
         packet_bytes = publish_bytes(RESPONSE_TOPIC, len(payload))
         clock = self.link.clock
         clock.call_at(
-            self.link.virtual_link.send(clock.now, packet_bytes, False),
+            self.link.virtual_link.send(clock.now, packet_bytes, is_uplink=False),
             self.link.deliver_response,
             payload,
         )
@@ -102,14 +102,14 @@ class ClockLink:
             self.audits.append((self.clock.now, audit_mark.class_index))
         packet_bytes = publish_bytes(REQUEST_TOPIC, len(payload))
         self.clock.call_at(
-            self.virtual_link.send(self.clock.now, packet_bytes, True),
+            self.virtual_link.send(self.clock.now, packet_bytes, is_uplink=True),
             self.deliver_request,
             payload,
         )
         return True
 
     def deliver_request(self, payload: bytes) -> None:
-        self.virtual_link.send(self.clock.now, PUBACK_BYTES, False)
+        self.virtual_link.send(self.clock.now, PUBACK_BYTES, is_uplink=False)
         request = wire.decode_request(payload)
         now = self.clock.now
         ticket = VirtualTicket(
@@ -127,7 +127,7 @@ class ClockLink:
         self.worker.receive(ticket)
 
     def deliver_response(self, payload: bytes) -> None:
-        self.virtual_link.send(self.clock.now, PUBACK_BYTES, True)
+        self.virtual_link.send(self.clock.now, PUBACK_BYTES, is_uplink=True)
         self.receive(payload)
         self.on_response()
 

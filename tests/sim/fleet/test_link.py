@@ -49,10 +49,10 @@ def test_virtual_link_equals_a_proxy_for_each_chunk(messages, profile_name, seed
         now += gap_s
         chunk_starts = range(0, n_bytes, CHUNK_BYTES)
         chunk_arrivals = [
-            chunk_link.send(now, min(CHUNK_BYTES, n_bytes - start), is_uplink)
+            chunk_link.send(now, min(CHUNK_BYTES, n_bytes - start), is_uplink=is_uplink)
             for start in chunk_starts
         ]
-        assert message_link.send(now, n_bytes, is_uplink) == chunk_arrivals[-1]
+        assert message_link.send(now, n_bytes, is_uplink=is_uplink) == chunk_arrivals[-1]
 
 
 def test_packets_in_an_outage_are_retransmitted_after_doubling_waits():

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise.formats import millis, percent
-from gatewise_sim.report.findings import caveats, key_figures, summary_sentence
-from gatewise_sim.report.policy_result import Estimate
+from gatewise_sim.report.findings import audit_findings, caveats, key_figures, summary_sentence
+from gatewise_sim.report.policy_result import AuditUse, Estimate
 from tests.sim.report.reports import MEASURED_TIMINGS, make_estimate, make_live_report, make_report
 
 
@@ -216,3 +216,14 @@ def test_key_figures_come_with_intervals_and_baselines():
         for figure in key_figures(make_report(accuracy=None, keys=("system", "edge_only")))
     }
     assert not {"accuracy", "cost per month"} & figure_names
+
+
+def test_audit_findings_state_after_how_many_instances_a_test_raised_its_alarm():
+    audit = AuditUse(
+        share=0.1, compared=50, disagreed=5, agreement=0.9, promised=0.98, bytes=3.0,
+        feature_cost=0.1, alarms=2, alarm_instances=1200,
+    )  # fmt: skip
+    report = replace_system(make_report(), audit=audit)
+    expected_text = "2 tests of the workers raised an alarm, the first one after 1,200 instances."
+    assert audit_findings(report).endswith(expected_text)
+    assert audit_findings(make_report()) == ""

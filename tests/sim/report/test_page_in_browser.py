@@ -129,10 +129,10 @@ def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
     page = browser.open_page(pages["stages"], 500)  # a width in pixels, too small for the tables
     table = "document.querySelector('.stacked')"
     assert page.evaluate(f"{table}.scrollWidth <= {table}.parentElement.clientWidth")
-    cell = f"{table}.querySelector('td.long').getBoundingClientRect()"
+    cell = f"{table}.querySelector('td.long-text').getBoundingClientRect()"
     # the long text has the whole width, and so only a few lines
     assert page.evaluate(f"{cell}.width > 0.9 * {table}.clientWidth && {cell}.height < 90")
-    region = "document.querySelector('.across')"
+    region = "document.querySelector('.wide-plot')"
     assert page.evaluate(f"{region}.scrollWidth > {region}.clientWidth")
     assert "gradient" in page.evaluate(f"getComputedStyle({region}).backgroundImage")
     page.close()
