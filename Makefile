@@ -13,8 +13,8 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-promises bench-signals bench-boards bench-loop bench-models bench-serve bench-soak \
-	bench-trees bench-cloud bench-enrolment bench-kills bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
+.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-signals bench-loop \
+	bench-trees bench-cloud bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -111,38 +111,17 @@ bench-adapt: $(STAMP)      ## the whole comparison, in hours, resumable; METHOD=
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee
 
-bench-promises: $(STAMP)   ## promises on twelve real tables, and two short recipes: half an hour
-	$(BIN)/python -m benchmarks.bench_promises
-
 bench-signals: $(STAMP)    ## accuracy against the time of features on signals of new groups: an hour
 	$(BIN)/python -m benchmarks.bench_signals
 
-bench-boards: $(STAMP) mosquitto ## size, instructions and decisions of C on chips in qemu; the client in C
-	$(BIN)/python -m benchmarks.bench_boards
-
 bench-loop: $(STAMP)       ## estimates, alarms, archives and refits of the feedback loop: half an hour
 	$(BIN)/python -m benchmarks.bench_loop
-
-bench-soak: $(STAMP) mosquitto ## memory, threads and open files during a day's messages
-	$(BIN)/python -m benchmarks.bench_soak
-
-bench-models: $(STAMP) mosquitto ## 37 high-cost models from the fit to a worker's answers
-	$(BIN)/python -m benchmarks.bench_models
-
-bench-serve: $(STAMP) mosquitto  ## latency of `serve` against a plain server, its decisions and losses
-	$(BIN)/python -m benchmarks.bench_serve
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and the time of exact pruning
 	$(BIN)/python -m benchmarks.bench_trees
 
 bench-cloud: $(STAMP) mosquitto  ## load of a worker, compared with a bare broker and onnxruntime: minutes
 	$(BIN)/python -m benchmarks.bench_cloud
-
-bench-enrolment: $(STAMP) mosquitto  ## devices per minute that enrol at a broker of 20,000 devices
-	$(BIN)/python -m benchmarks.bench_enrolment
-
-bench-kills: $(STAMP)      ## 1,000 kills of devices and publishers, damaged stores: 20 minutes, resumable
-	$(BIN)/python -m benchmarks.bench_kills
 
 bench-edge: $(STAMP) mosquitto   ## time and memory of a decision on the device: minutes
 	$(BIN)/python -m benchmarks.bench_edge
@@ -164,9 +143,8 @@ mutants: $(STAMP)          ## change operators of deciding modules, and count te
 test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and cloud here
 	GATEWISE_PI=1 $(PYTEST) tests/pi -p no:xdist
 
-test-c: $(STAMP)           ## C99 of Letters' cascades and of signals' blocks on x86-64, aarch64 (qemu) and arm-none-eabi: bits, bounds and sizes
+test-c: $(STAMP)           ## C99 of Letters' cascades on x86-64, aarch64 (qemu) and arm-none-eabi: bits and sizes
 	$(BIN)/python -m benchmarks.c99.letters
-	$(BIN)/python -m benchmarks.c99.signals
 
 docs: $(STAMP)   ## the documentation site, in site/; tutorials are run, a broken link or docstring ends it
 	$(PYTEST) -q -p no:cacheprovider tests/test_docs.py -k tutorials

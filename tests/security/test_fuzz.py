@@ -1,9 +1,10 @@
-"""Tests that malformed messages are counted, and cause no crash and no growth of memory."""
+"""Tests that malformed messages are counted, cause no crash, and let no resource grow."""
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 
@@ -32,6 +33,11 @@ def read_resident_mb(process: int | str = "self") -> float:
     with open(f"/proc/{process}/smaps_rollup") as lines:
         rss_line = next(line for line in lines if line.startswith("Rss:"))
     return int(rss_line.split()[1]) * 1024 / 1e6
+
+
+def count_threads_and_files(process: int) -> tuple[int, int]:
+    """Count the threads and the open files of a process."""
+    return len(os.listdir(f"/proc/{process}/task")), len(os.listdir(f"/proc/{process}/fd"))
 
 
 def measure_growth_mb(feed_message: Callable[[bytes], None], messages: list[bytes]) -> float:
@@ -194,10 +200,12 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
                     assert device.answer(HARD_ROW).route == "cloud"
                 if index == len(messages) // 4:
                     mb_before = read_resident_mb(worker.process.pid)
+                    counts_before = count_threads_and_files(worker.process.pid)
             assert device.answer(HARD_ROW).route == "cloud"
             counters = device.counters
         assert mb_before is not None
         growth_mb = read_resident_mb(worker.process.pid) - mb_before
+        assert count_threads_and_files(worker.process.pid) == counts_before
         n_requests = counters["sent"] + counters["retries"]
         worker.process.terminate()
         status, output, error_output = worker.finish()

@@ -17,7 +17,6 @@ import pytest
 from numpy.typing import NDArray
 
 import gatewise_signals as sig
-from benchmarks.c99.avr import count_differing
 from benchmarks.c99.compiled import (
     CORTEX_M4_EMULATOR,
     CORTEX_M4_LINK_FLAGS,
@@ -357,7 +356,7 @@ def test_an_emulated_avr_computes_the_features(tmp_path, name):
     )
     call = "m_signals_selftest(&farthest, &n_other)"
     files = ("m_signals.c", "m_signals_selftest.c")
-    assert not count_differing(tmp_path, call, declarations, *files)
+    assert not avr.count_differing(tmp_path, call, declarations, *files)
 
 
 #: Compiler and flags for each processor.

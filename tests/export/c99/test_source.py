@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from benchmarks.c99.avr import count_differing
 from benchmarks.c99.compiled import STRICT_FLAGS, CompiledModel, compile_models, compiler_command
 from gatewise.decision import ALWAYS_STOP, labels, split_outputs, stop_mask
 from gatewise.models.kernel_machine import KernelModel
@@ -440,4 +439,6 @@ def test_the_self_test_passes_on_an_emulated_avr(compiled_cascades, cascade_inde
     _, compiled = compiled_cascades[cascade_index]
     name = compiled.source.name
     call, files = f"{name}_selftest()", (f"{name}.c", f"{name}_selftest.c")
-    assert not count_differing(compiled.source.folder, call, f"int {name}_selftest(void);", *files)
+    assert not avr.count_differing(
+        compiled.source.folder, call, f"int {name}_selftest(void);", *files
+    )
