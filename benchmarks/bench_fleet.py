@@ -11,10 +11,9 @@ simulates an hour instead of a day, and writes to .bench-cache/quick.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -50,28 +49,15 @@ TARGETS: Final = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark, or one part of it; return the exit status."""
-    options = BENCHMARK.parser().parse_args(arguments)
-    if not options.part:
-        return BENCHMARK.main(arguments)
-    print(json.dumps(run_part(options.part, _simulated_time(options))))
-    return 0
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure each run, and the error of simulating a part of the devices, in a new process."""
     write_inputs()
-    flags = ["--quick"] if options.quick else []
+    simulated_time = "1h" if options.quick else "1day"
     runs = {}
     for name in (*RUNS, "error"):
-        runs[name] = harness.run_part("benchmarks.bench_fleet", name, *flags)
+        runs[name] = harness.call_in_process(run_part, name, simulated_time)
         note(f"{name}: {runs[name]}")
-    return document(runs, _simulated_time(options))
-
-
-def _simulated_time(options: argparse.Namespace) -> str:
-    return "1h" if options.quick else "1day"
+    return document(runs, simulated_time)
 
 
 def run_part(name: str, simulated_time: str) -> dict[str, Any]:
@@ -215,8 +201,7 @@ BENCHMARK = harness.Benchmark(
     packages=PACKAGES,
     measure=measure,
     page=page,
-    options={"--part": {"help": "run one part in this process, and print its figures as JSON"}},
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -1,6 +1,6 @@
 """Accuracy and feature time of cascades on raw signals, measured on unseen groups.
 
-    python -m benchmarks.bench_signals [--quick] [--only movement,sound] [--finished]
+    python -m benchmarks.bench_signals [--quick] [--only movement,sound]
 
 Prices are the microseconds per window that this machine needs for a block. Each split tests on
 whole groups, which are subjects, records, speakers or motor loads. Validation within the training
@@ -11,8 +11,7 @@ point.
 The page compares the cascade with the high-cost model, a boosted model on the cheapest block, a
 small network on the raw window, CEGB and Adapt-GBRT. The results are signals.json and signals.md in
 benchmarks/results. Finished splits are cached in .bench-cache/signals, and an interrupted run
-continues with the others. ``--finished`` writes the page from the cached splits. Sets without
-cached splits keep their committed figures, which the page marks.
+continues with the others.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,28 +57,33 @@ PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 FOLDER = CACHE / "signals"
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Fit the splits that are not cached; return the figures of all splits."""
-    priced_sets = {name: _PricedSet.load(name) for name in options.only}
-    n_splits = 2 if options.quick else N_SPLITS
-    cells = [
-        (_fit_cascade, "", number, priced_set)
-        for number in range(n_splits)
-        for priced_set in priced_sets.values()
-    ]
-    cells += [
-        (_fit_peers, "peers.", number, priced_set)
-        for number in range(N_PEER_SPLITS)
-        for priced_set in priced_sets.values()
-    ]
-    for fit, prefix, number, priced_set in () if options.finished else cells:
-        _run_cell(fit, prefix, number, priced_set)
+def measure_set(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Fit the splits of a set that are not cached; return the figures of all splits."""
+    priced_set = _PricedSet.load(name)
+    cells = []
+    for number in range(2 if options.quick else N_SPLITS):
+        cell = {"split": number}
+        if number < N_PEER_SPLITS:
+            cell |= _read_or_fit(_fit_peers, "peers.", number, priced_set)
+        cells.append(cell | _read_or_fit(_fit_cascade, "", number, priced_set))
+    signal_set, graph = priced_set.signal_set, priced_set.graph
     return {
-        "settings": {"splits": n_splits, "peer_splits": N_PEER_SPLITS, "max_loss": MAX_LOSS},
-        "sets": {
-            name: _set_figures(priced_set, n_splits) for name, priced_set in priced_sets.items()
-        },
+        "note": signal_set.note,
+        "rows": len(signal_set.y),
+        "features": len(graph.feature_names),
+        "groups": None if signal_set.groups is None else len(np.unique(signal_set.groups)),
+        "measure": "balanced accuracy" if signal_set.has_rare_classes else "accuracy",
+        "target": signal_set.target,
+        "families": signal_set.families,
+        "prices_us": priced_set.prices,
+        "total_us": graph.costs().total,
+        "splits": cells,
     }
+
+
+def merge(path: Path, sets: dict[str, Any]) -> dict[str, Any]:
+    """Replace the figures of the sets that were run."""
+    return {"sets": harness.merge_parts(path, {}).get("sets", {}) | sets}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +107,16 @@ class _PricedSet:
         return _Split(self.signal_set, self.graph, self.x, train, test, number)
 
 
-def _run_cell(
+def _read_or_fit(
     fit: Callable[[_Split], dict[str, Any]], prefix: str, number: int, priced_set: _PricedSet
-) -> None:
-    """Run a split unless its result is cached."""
+) -> dict[str, Any]:
+    """Fit a split unless its figures are cached for the same code and settings."""
+    modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
+    if prefix:
+        modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
+    key_terms = [*(code_version(module) for module in modules), MAX_LOSS]
+    version = hashlib.sha256(json.dumps(key_terms).encode()).hexdigest()[:12]
+    path = FOLDER / f"{priced_set.signal_set.name}.{prefix}{number}.{version}.json"
 
     def run() -> dict[str, Any]:
         start_time = time.process_time()
@@ -114,48 +125,7 @@ def _run_cell(
         note(f"{path.stem}: {cell.get('gatewise', '')} {cell['cpu_seconds']} s")
         return cell
 
-    path = _cell_file(priced_set.signal_set.name, prefix, number)
-    read_or_compute(path, run)
-
-
-def _set_figures(priced_set: _PricedSet, n_splits: int) -> dict[str, Any]:
-    """Read the figures of the cached splits; without them, mark the committed figures."""
-    signal_set, graph = priced_set.signal_set, priced_set.graph
-    cells = []
-    for number in range(n_splits):
-        path, peers_path = (
-            _cell_file(signal_set.name, prefix, number) for prefix in ("", "peers.")
-        )
-        if path.is_file():
-            peers = json.loads(peers_path.read_text()) if peers_path.is_file() else {}
-            cells.append({"split": number} | peers | json.loads(path.read_text()))
-    committed_file = harness.RESULTS / "signals.json"
-    if not cells and committed_file.is_file():
-        committed_figures = json.loads(committed_file.read_text())["sets"].get(signal_set.name)
-        if committed_figures is not None and committed_figures["splits"]:
-            return dict(committed_figures) | {"earlier": True}
-    return {
-        "note": signal_set.note,
-        "rows": len(signal_set.y),
-        "features": len(graph.feature_names),
-        "groups": None if signal_set.groups is None else len(np.unique(signal_set.groups)),
-        "measure": "balanced accuracy" if signal_set.has_rare_classes else "accuracy",
-        "target": signal_set.target,
-        "families": signal_set.families,
-        "prices_us": priced_set.prices,
-        "total_us": graph.costs().total,
-        "splits": cells,
-    }
-
-
-def _cell_file(name: str, prefix: str, number: int) -> Path:
-    """Cache file of a split; its name contains a hash of the code and settings."""
-    modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
-    if prefix:
-        modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
-    key_terms = [*(code_version(module) for module in modules), MAX_LOSS]
-    version = hashlib.sha256(json.dumps(key_terms).encode()).hexdigest()[:12]
-    return FOLDER / f"{name}.{prefix}{number}.{version}.json"
+    return read_or_compute(path, run)
 
 
 def _price_blocks(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
@@ -353,33 +323,36 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "- *Device* is the time on a device divided by the charged price. It is too high if the "
         "machine was busy.",
         "",
-        "| set | all features | time | Gatewise | time | times less | wanted | loss, points | kept "
-        "| offloaded | device |",
-        "| --- " * 11 + "|",
     ]
+    header = ["set", "all features", "time", "Gatewise", "time", "times less", "wanted"]
+    header += ["loss, points", "kept", "offloaded", "device"]
+    rows = []
     for name, figures in results["sets"].items():
         cells = figures["splits"]
-        if not cells:
-            lines.append(f"| {name} | not run |" + " |" * 9)
-            continue
         cascades = [cell["gatewise"] for cell in cells]
         full_models = [cell["all features"] for cell in cells]
-        cost = float(np.mean([cell["cost_us"] for cell in cascades]))
+        means = {
+            key: np.mean([cell[key] for cell in cascades])
+            for key in ("cost_us", "loss", "loss_error", "offloaded")
+        }
         n_strict = sum(cell["loss"] <= MAX_LOSS + 1e-12 for cell in cascades)
         n_within = sum(cell["loss"] <= MAX_LOSS + cell["loss_error"] for cell in cascades)
-        mark = "\\*" * bool(figures.get("earlier"))
-        total_us = figures["total_us"]
-        lines.append(
-            f"| {name}{mark} | {_accuracy(full_models)} | {total_us:.0f} | {_accuracy(cascades)} | "
-            f"{cost:.0f} | {total_us / cost:.1f} | {figures['target']:g} | "
-            f"{100 * np.mean([cascade['loss'] for cascade in cascades]):.2f} ± "
-            f"{100 * np.mean([cascade['loss_error'] for cascade in cascades]):.2f} | "
-            f"{n_strict}, {n_within} of {len(cells)} | "
-            f"{np.mean([cascade['offloaded'] for cascade in cascades]):.2f} | "
-            f"{np.median([cascade['device_over_charged'] for cascade in cascades]):.2f} |"
+        rows.append(
+            (
+                name,
+                _accuracy(full_models),
+                f"{figures['total_us']:.0f}",
+                _accuracy(cascades),
+                f"{means['cost_us']:.0f}",
+                f"{figures['total_us'] / means['cost_us']:.1f}",
+                f"{figures['target']:g}",
+                f"{100 * means['loss']:.2f} ± {100 * means['loss_error']:.2f}",
+                f"{n_strict}, {n_within} of {len(cells)}",
+                f"{means['offloaded']:.2f}",
+                f"{np.median([cascade['device_over_charged'] for cascade in cascades]):.2f}",
+            )
         )
-    if any(figures.get("earlier") for figures in results["sets"].values()):
-        lines += ["", "\\* These figures are of an earlier version."]
+    lines += harness.table_lines(header, rows)
     lines += ["", *_peers_table(results), "", "Sets:", ""]
     for name, figures in results["sets"].items():
         groups_text = "" if figures["groups"] is None else f" {figures['groups']} groups."
@@ -392,28 +365,17 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 def _peers_table(results: Mapping[str, Any]) -> list[str]:
     """Write the table that compares all methods on the splits of the peers."""
-    methods = [
-        "all features",
-        "gatewise",
-        "cheapest block",
-        "network on the window",
-        "CEGB",
-        "Adapt-GBRT",
-    ]
-    lines = ["| set | " + " | ".join(methods) + " |", "| --- " * (len(methods) + 1) + "|"]
+    methods = ["all features", "gatewise", "cheapest block", "network on the window"]
+    methods += ["CEGB", "Adapt-GBRT"]
+    rows = []
     for name, figures in results["sets"].items():
         cells = [cell for cell in figures["splits"] if "CEGB" in cell]
-        if cells:
-            lines.append(
-                f"| {name} | " + " | ".join(_peer_cell(cells, method) for method in methods) + " |"
-            )
-    if len(lines) == 2:
-        return ["The peers were not fitted on these splits."]
+        rows.append((name, *(_peer_cell(cells, method) for method in methods)))
     caption = (
         "The next table has accuracy and microseconds on the first splits, also of peers. CEGB and "
         f"Adapt-GBRT have {ROUNDS['n_rounds']} rounds and few penalties."
     )
-    return [caption, "", *lines]
+    return [caption, "", *harness.table_lines(("set", *methods), rows)]
 
 
 def _accuracy(cells: Sequence[dict[str, Any]]) -> str:
@@ -433,12 +395,9 @@ BENCHMARK = harness.Benchmark(
     name="signals",
     quick_help="two splits",
     packages=PACKAGES,
-    measure=measure,
     page=page,
-    parts=tuple(SIGNAL_SETS),
-    options={
-        "--finished": {"action": "store_true", "help": "use only cached splits and fit nothing"}
-    },
+    parts={name: partial(measure_set, name) for name in SIGNAL_SETS},
+    merge=merge,
 )
 
 if __name__ == "__main__":

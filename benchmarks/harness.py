@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,22 @@ RESULTS = Path(__file__).parent / "results"
 #: Environment of a process whose libraries use one thread.
 SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
+Options = argparse.Namespace
+Figures = dict[str, Any]
 #: Maps the key of a figure to its title, "at most" or "at least", and the bound.
 Targets = Mapping[str, tuple[str, str, float]]
+
+
+def merge_parts(path: Path, parts: Figures) -> Figures:
+    """Add the figures of parts to those of an earlier run in a JSON file."""
+    return (json.loads(path.read_text()) if path.is_file() else {}) | parts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """Command that measures, then writes NAME.json and the page NAME.md.
 
-    The first line of the docstring of the module of `measure` is the help text.
+    The first line of the docstring of the module of `page` is the help text.
 
     Parameters
     ----------
@@ -42,54 +50,65 @@ class Benchmark:
         Help text of ``--quick``.
     packages : sequence of str
         Packages whose versions the results record.
-    measure : callable
-        Takes the options and returns the figures.
     page : callable
         Takes the figures, machine and versions, and returns the lines of the page.
-    parts : sequence of str
-        Names of the parts that ``--only`` can select.
+    measure : callable
+        Takes the options and returns the figures, unless there are parts.
+    parts : dict
+        Functions from the options to the figures of a part, by the names that ``--only`` selects.
+        Each part runs in a separate process, which must be able to import its function.
+    merge : callable
+        Takes the file NAME.json and the figures of the parts that were run; returns all figures.
     options : dict
         Further options: arguments of ``add_argument`` by the name of the option.
     is_partial : callable
-        Whether a run with these options must not replace the committed files.
+        Whether a run with these options must not replace the committed files. A run of some of the
+        parts must not.
     """
 
     name: str
     quick_help: str
     packages: Sequence[str]
-    measure: Callable[[argparse.Namespace], dict[str, Any]]
     page: Callable[[Mapping[str, Any]], list[str]]
-    parts: Sequence[str] = ()
+    measure: Callable[[Options], Figures] = lambda _options: {}
+    parts: Mapping[str, Callable[[Options], Any]] = field(default_factory=dict)
+    merge: Callable[[Path, Figures], Figures] = merge_parts
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    is_partial: Callable[[argparse.Namespace], bool] = lambda _options: False
-
-    def parser(self) -> argparse.ArgumentParser:
-        """Make the options of the command."""
-        description = sys.modules[self.measure.__module__].__doc__
-        options = parser(f"bench_{self.name}", description, self.quick_help, self.parts)
-        for option, settings in self.options.items():
-            options.add_argument(option, **settings)
-        return options
+    is_partial: Callable[[Options], bool] = lambda _options: False
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-        options = self.parser().parse_args(arguments)
+        description = sys.modules[self.page.__module__].__doc__
+        command_line = parser(f"bench_{self.name}", description, self.quick_help, self.parts)
+        for option, settings in self.options.items():
+            command_line.add_argument(option, **settings)
+        options = command_line.parse_args(arguments)
         return run_command(lambda: self._run(options))
 
-    def _run(self, options: argparse.Namespace) -> int:
-        is_partial = self.is_partial(options)
-        if self.parts:
-            options.only = chosen_parts(options, self.parts)
-            is_partial = is_partial or set(options.only) != set(self.parts)
-        figures = {"quick": options.quick, **environment(self.packages), **self.measure(options)}
-        page = "\n".join([*self.page(figures), ""])
-        folder = out_folder(options, is_partial=is_partial)
-        document = json.dumps(as_json_value(figures), indent=1)
-        write_whole(folder / f"{self.name}.json", document + "\n")
-        write_whole(folder / f"{self.name}.md", page)
-        note(f"wrote {folder / f'{self.name}.md'}")
+    def _run(self, options: Options) -> int:
+        if not self.parts:
+            path = out_folder(options, is_partial=self.is_partial(options)) / f"{self.name}.json"
+            page = self._write(path, options, self.measure(options))
+        else:
+            names = chosen_parts(options, self.parts)
+            is_partial = set(names) != set(self.parts) or self.is_partial(options)
+            path = out_folder(options, is_partial=is_partial) / f"{self.name}.json"
+            for name in names:
+                note(name)
+                part = call_in_process(self.parts[name], options)
+                # write after each part, so that an interrupted run leaves the finished parts
+                page = self._write(path, options, self.merge(path, {name: part}))
         print(page)
         return 0
+
+    def _write(self, path: Path, options: Options, figures: Figures) -> str:
+        """Write both files; return the page."""
+        figures |= {"quick": options.quick, **environment(self.packages)}
+        page = "\n".join([*self.page(figures), ""])
+        write_whole(path, json.dumps(as_json_value(figures), indent=1) + "\n")
+        write_whole(path.with_suffix(".md"), page)
+        note(f"wrote {path.with_suffix('.md')}")
+        return page
 
 
 def parser(
@@ -101,7 +120,6 @@ def parser(
     options.add_argument("--out", type=Path, default=None, help="folder of the results")
     if names := tuple(parts):
         options.add_argument("--only", default=",".join(names), metavar="PART,...")
-        options.add_argument("--part", choices=names, help=argparse.SUPPRESS)
     return options
 
 
@@ -139,69 +157,38 @@ def run_command(
 
 def environment(packages: Sequence[str]) -> dict[str, Any]:
     """Describe versions of packages and the machine, for the JSON of a result."""
-    versions = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            versions[name] = "not installed"
+    versions = {"python": platform.python_version(), **{name: version(name) for name in packages}}
     machine = {"processor": platform.machine(), "cores": os.cpu_count()}
     return {"machine": machine, "versions": versions}
 
 
 def memory(*, peak: bool) -> int:
-    """Read the resident bytes of this process, or their peak since :func:`reset_memory_peak`.
-
-    Systems other than Linux report only the peak since the process started.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        field_name = "VmHWM:" if peak else "VmRSS:"
-        lines = [line.split() for line in status.read_text().splitlines()]
-        return 1024 * next(int(line[1]) for line in lines if line and line[0] == field_name)
-    # ru_maxrss is in bytes on macOS and in KiB elsewhere
-    max_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max_rss if sys.platform == "darwin" else 1024 * max_rss
+    """Read the resident bytes of this process, or their peak, from Linux's /proc."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(lines["VmHWM" if peak else "VmRSS"].split()[0])
 
 
-def reset_memory_peak() -> None:
-    """Reset the memory peak of this process if the system supports it."""
-    with contextlib.suppress(OSError):
-        # 5 sets VmHWM to VmRSS (Linux manual, proc_pid_clear_refs)
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
-    """Run one part of a benchmark in a separate process, with one thread per library."""
-    completed_process = subprocess.run(
-        [sys.executable, "-m", module, "--part", name, *options],
-        env=os.environ | SINGLE_THREAD,
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if completed_process.returncode:
-        raise InputError(f"part {name} ended with status {completed_process.returncode}; see above")
-    # the part may print before its figures, which are the last line
-    figures: dict[str, Any] = json.loads(completed_process.stdout.splitlines()[-1])
-    return figures
+def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a new process, whose libraries use one thread."""
+    os.environ.update(SINGLE_THREAD)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 @contextlib.contextmanager
-def python_process(
-    *arguments: str | Path, ready_text: str = "", environment: Mapping[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run Python during a block; yield the process and its first line with `ready_text`."""
+def python_process(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Run Python during a block, which begins when the process has printed a line."""
     process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
+        [sys.executable, *arguments],
         env=os.environ | dict(environment or {}),
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        yield process, next(line for line in process.stdout if ready_text in line)
+        process.stdout.readline()
+        yield
     finally:
         process.terminate()
         process.communicate()

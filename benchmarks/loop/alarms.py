@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks.data.loop_streams import LettersStreams, Stream, audit_sampler, drawn_stream
+from benchmarks.harness import Options
 from benchmarks.loop.estimates import measure_accuracy
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
@@ -32,81 +34,65 @@ ALARM_EVIDENCE: Final = 20
 DrawWeek = Callable[[np.random.Generator, float, AuditSampler], Stream]
 
 
-def measure_alarms(n_streams: int) -> dict[str, Any]:
+def measure_alarms(options: Options) -> dict[str, Any]:
     """Measure the rates of alarms on streams of Letters and on simulated ones."""
+    n_streams = 20 if options.quick else 200
     letters = LettersStreams()
-    simulated_accuracy = measure_accuracy(ACCURACY)
-
-    def draw_letters_week(rng: np.random.Generator, loss: float, sampler: AuditSampler) -> Stream:
-        return letters.stream(rng, N_INSTANCES_PER_WEEK, loss, sampler)
 
     def draw_simulated_week(rng: np.random.Generator, loss: float, _: AuditSampler) -> Stream:
         return drawn_stream(rng, N_INSTANCES_PER_WEEK, ACCURACY, loss)
 
+    cases: dict[str, tuple[float, float, DrawWeek]] = {
+        "letters": (
+            letters.accuracy,
+            letters.offload_rate,
+            lambda rng, loss, sampler: letters.stream(rng, N_INSTANCES_PER_WEEK, loss, sampler),
+        ),
+        "drawn": (measure_accuracy(ACCURACY), OFFLOAD_RATE, draw_simulated_week),
+    }
     return {
-        "letters": {
+        name: {
             "streams": n_streams,
-            "accuracy": letters.accuracy,
-            "offload_rate": letters.offload_rate,
-            **_measure_rates(n_streams, draw_letters_week, letters.accuracy),
-        },
-        "drawn": {
-            "streams": n_streams,
-            "accuracy": simulated_accuracy,
-            "offload_rate": OFFLOAD_RATE,
-            **_measure_rates(n_streams, draw_simulated_week, simulated_accuracy),
-        },
+            "accuracy": accuracy,
+            "offload_rate": offload_rate,
+            **_measure_rates(n_streams, draw_week, 1 - accuracy + TOLERANCE),
+        }
+        for name, (accuracy, offload_rate, draw_week) in cases.items()
     }
 
 
-def _measure_rates(n_streams: int, draw_week: DrawWeek, accuracy: float) -> dict[str, float]:
-    """Measure the rates of this project's alarm."""
-    return alarm_rates(
-        n_streams,
-        accuracy,
-        lambda seed, loss, tolerated_rate, max_sent: _has_alarm(
-            seed, draw_week, loss, tolerated_rate, max_sent
-        ),
-    )
-
-
-def alarm_rates(
-    n_streams: int, accuracy: float, has_alarm: Callable[[int, float, float, int], bool]
-) -> dict[str, float]:
-    """Measure the share of streams with an alarm, at the tolerated error rate and above it.
-
-    `has_alarm` takes the seed of a stream, its loss of accuracy, the tolerated error rate and the
-    largest number of sent instances.
-    """
-    tolerated_rate = 1 - accuracy + TOLERANCE
+def _measure_rates(n_streams: int, draw_week: DrawWeek, tolerated_rate: float) -> dict[str, float]:
+    """Measure the share of streams with an alarm, at the tolerated error rate and above it."""
     rates = {}
     for name, loss, max_sent in (
         ("false_alarms", TOLERANCE, 10_000),
         ("found_within_2000", TOLERANCE + LOSS, 2_000),
         ("found_within_10000", TOLERANCE + LOSS, 10_000),
     ):
-        # the same streams of random numbers for each rate
-        n_alarms = sum(has_alarm(seed, loss, tolerated_rate, max_sent) for seed in range(n_streams))
+        n_alarms = 0
+        for seed in range(n_streams):
+            # 7: other streams than those of the estimates, and the same for each rate
+            rng, sampler = np.random.default_rng((7, seed)), audit_sampler(seed)
+            weeks = (_label_week(rng, draw_week(rng, loss, sampler)) for _ in count())
+            n_alarms += _has_alarm(weeks, tolerated_rate, max_sent)
         rates[name] = n_alarms / n_streams
     return rates
 
 
 def _has_alarm(
-    seed: int, draw_week: DrawWeek, loss: float, tolerated_rate: float, max_sent: int
+    weeks: Iterator[tuple[LabelBatch, int]], tolerated_rate: float, max_sent: int
 ) -> bool:
-    """Whether a stream raises the alarm before `max_sent` instances were sent."""
-    rng = np.random.default_rng((7, seed))  # 7: other streams than those of the estimates
-    sampler = audit_sampler(seed)
+    """Whether the alarm is raised before `max_sent` instances were sent."""
     batches: list[LabelBatch] = []
     n_sent = 0
-    while True:
-        batch, n_week = _label_week(rng, draw_week(rng, loss, sampler))
+    for batch, n_week in weeks:
         n_sent += n_week
         if n_sent > max_sent:
-            return False
+            break
         batches.append(batch)
         if evidence(batches, tolerated_rate) >= ALARM_EVIDENCE:
             return True
+    return False
 
 
 def _label_week(rng: np.random.Generator, stream: Stream) -> tuple[LabelBatch, int]:

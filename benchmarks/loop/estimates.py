@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.data.loop_streams import drawn_stream
+from benchmarks.harness import Options
 from gatewise_export.archive.choice import choice_probabilities, correct_probability
 from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimate_figure
 from gatewise_export.archive.shard import ArchivedRows
@@ -24,8 +25,9 @@ N_INSTANCES: Final = 25_000
 N_TRUTH_INSTANCES: Final = 4_000_000
 
 
-def measure_estimates(n_streams: int) -> list[dict[str, Any]]:
+def measure_estimates(options: Options) -> list[dict[str, Any]]:
     """Measure coverage by number of labels, and widths with and without the high-cost model."""
+    n_streams = 40 if options.quick else 500
     records = []
     for accuracy in ACCURACIES:
         truth = measure_accuracy(accuracy)
@@ -63,7 +65,10 @@ def _measure_stream(
     N_WIDTH_LABELS of the interval and of one from labels alone.
     """
     rows, is_right = drawn_stream(rng, N_INSTANCES, accuracy).archive(rng)
-    probability, label_number = label_numbers(rows, rng)
+    # an instance is among the share s of the labels if its number is below s, which has the
+    # probability s times that of the choice; the maximum avoids a division by 0
+    probability, _ = choice_probabilities(rows, LABEL_COUNTS[-1], rng)
+    label_number = rng.random(len(rows)) / np.maximum(probability, 1e-12)
     is_covered = []
     widths = (np.nan, np.nan)
     for n_labels in LABEL_COUNTS:
@@ -74,19 +79,6 @@ def _measure_stream(
             by_labels = _estimate_by_labels(rows, is_right, rng)
             widths = estimate.high - estimate.low, by_labels.high - by_labels.low
     return is_covered, widths
-
-
-def label_numbers(
-    rows: ArchivedRows, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Choose the largest number of labels: probability and random number of each instance.
-
-    An instance is among the share s of the labels if its number is below s, which has the
-    probability s times that of the choice.
-    """
-    probability, _ = choice_probabilities(rows, LABEL_COUNTS[-1], rng)
-    # the maximum avoids a division by 0
-    return probability, rng.random(len(rows)) / np.maximum(probability, 1e-12)
 
 
 def _estimate_by_labels(

@@ -22,20 +22,16 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
         "",
         f"Simulated streams have two classes. They offload {OFFLOAD_RATE:.0%} of the instances and "
         f"audit {AUDIT_RATE:.0%} of the others, whatever their confidence. `make bench-loop` makes "
-        "this page.",
+        "this page. [Figures of GLIDE and of killed writers](loop_further.md) were measured once.",
         "",
     ]
     if "monitor" in results:
         lines += ["## Estimates of the accuracy", "", *_estimate_lines(results["monitor"]), ""]
     if "alarm" in results:
         lines += ["## Alarm", "", *_alarm_lines(results["alarm"]), ""]
-    if results.get("glide"):  # empty if GLIDE could not be imported
-        lines += ["## GLIDE on the same streams", "", *_glide_lines(results["glide"]), ""]
-    for name in ("thinning", "kills"):
-        if name in results:
-            pairs = [[key.replace("_", " "), f"{n:.6g}"] for key, n in results[name].items()]
-            table = harness.table_lines(["figure", "value"], pairs)
-            lines += [f"## {name.capitalize()}", "", *table, ""]
+    if "thinning" in results:
+        rows = [[key.replace("_", " "), f"{n:.6g}"] for key, n in results["thinning"].items()]
+        lines += ["## Thinning", "", *harness.table_lines(["figure", "value"], rows), ""]
     if "refit" in results:
         lines += ["## Refits", "", *_refit_lines(results["refit"]), ""]
     return lines
@@ -48,13 +44,14 @@ def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
     header = ["f0", "system", *look_titles, "at all looks", width, "labels alone", "ratio"]
     rows = [
         [
-            f"{record['accuracy']:.0%}", f"{record['system']:.1%}",
-            *(f"{share:.1%}" for share in record["coverage"]), f"{record['at_all_looks']:.1%}",
-            f"{record['width']:.3f}", f"{record['width_alone']:.3f}",
+            f"{record['accuracy']:.0%}",
+            *(f"{n:.1%}" for n in (record["system"], *record["coverage"], record["at_all_looks"])),
+            f"{record['width']:.3f}",
+            f"{record['width_alone']:.3f}",
             f"{record['width'] / record['width_alone']:.2f}",
         ]
         for record in records
-    ]  # fmt: skip
+    ]
     return [
         "Accuracy of the high-cost model f0 and of the system, and share of streams in which the "
         "95 % interval contains the accuracy of the system after each number of labels, and after "
@@ -94,39 +91,6 @@ def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
         "",
         *harness.table_lines(header, rows),
     ]
-
-
-def _glide_lines(results: Mapping[str, Any]) -> list[str]:
-    """Tables of GLIDE's intervals and alarms."""
-    interval_rows = [
-        [
-            f"{record['accuracy']:.0%}",
-            *(f"{share:.1%}" for share in record["coverage"]),
-            f"{record['at_all_looks']:.1%}",
-            f"{record['width']:.3f}",
-        ]
-        for record in results["estimates"]
-    ]
-    look_titles = [f"{n} labels" for n in LABEL_COUNTS]
-    rate_names = ("false_alarms", "found_within_2000", "found_within_10000")
-    alarm_rows = [
-        [title, *(f"{results[key][name]:.0%}" for name in rate_names)]
-        for key, title in (("letters", "Letters"), ("drawn", "simulated"))
-    ]
-    return [
-        f"Coverage and width of active statistical inference by GLIDE {results['version']}, with "
-        "the same labels and probabilities. Its 95 % intervals are for one look.",
-        "",
-        *harness.table_lines(["f0", *look_titles, "at all looks", f"width at {N_WIDTH_LABELS}"],
-                             interval_rows),
-        "",
-        "Alarms of its monitor (AsymptoticPPRM) at the level 0.05, with as many labels a week, "
-        "drawn at random from the same rows.",
-        "",
-        *harness.table_lines(
-            ["stream", "false alarms", "detected within 2000 sent", "within 10000"], alarm_rows
-        ),
-    ]  # fmt: skip
 
 
 def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Figures 2, 4 and 5 of the Adapt paper.
+"""Figures 4 and 5 of the Adapt paper.
 
 In figure 4, f0 of Adapt-GBRT is a forest that BudgetPrune also prunes. An offloaded instance pays
 for the features on its paths through f0. In figure 5, f0 of Adapt-GBRT, Adapt-LIN and the L1
@@ -20,6 +20,7 @@ from sklearn.svm import SVC
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
+from benchmarks.trees.curves import CurvePoint, curve_point
 from benchmarks.trees.pruning import sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
@@ -65,7 +66,7 @@ def measure_figure(problem_name: str, *, n_trees: int, n_rounds: int, fold: Fold
             train_rows, train_classes
         )
     # each method before its high-cost model, at all budgets
-    curves: dict[str, list[dict[str, float] | None]] = {}
+    curves: dict[str, list[CurvePoint | None]] = {}
     fit_seconds: dict[str, float] = {}
     for method in FIGURES[problem_name]:
         high_cost_model = svm if method.endswith("-svm") else forest
@@ -114,87 +115,23 @@ def _make_system(method: str, high_cost_model: Any, costs: FeatureCosts, n_round
     return linear_class(high_cost_model, **common_settings)
 
 
-def _measure_at_budget(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
+def _measure_at_budget(system: Any, budget: float, fold: Fold) -> CurvePoint | None:
     """Measure on test rows the point that validation rows choose within a budget.
 
     Return None if every point costs more.
     """
-    costs = [point.cost for point in system.frontier_.points]
-    if min(costs) > budget:
+    if min(point.cost for point in system.frontier_.points) > budget:
         return None
     system_at_budget = system.at(budget=budget)
-    test_rows, test_classes = fold.test
-    return {
-        "val_cost": round(system_at_budget.operating_point_.cost, 5),
-        "val_error": round(1 - system_at_budget.operating_point_.accuracy, 5),
-        "cost": round(float(system_at_budget.cost(test_rows).mean()), 5),
-        "error": round(float(np.mean(system_at_budget.predict(test_rows) != test_classes)), 5),
-    }
+    point = system_at_budget.operating_point_
+    rows, classes = fold.test
+    error = np.mean(system_at_budget.predict(rows) != classes)
+    return curve_point(point.cost, 1 - point.accuracy, system_at_budget.cost(rows).mean(), error)
 
 
-def find_lowest_cost(curve: Sequence[dict[str, float] | None], max_error: float) -> float | None:
+def find_lowest_cost(curve: Sequence[CurvePoint | None], max_error: float) -> float | None:
     """Find the lowest test cost among the points whose test error is at most `max_error`."""
     return min(
         (point["cost"] for point in curve if point is not None and point["error"] <= max_error),
         default=None,
     )
-
-
-def measure_synthetic(seed: int) -> dict[str, Any]:
-    """Measure figure 2: accuracy of Adapt with simple models on Synthetic-1.
-
-    The points of the figure are not published; see :func:`draw_synthetic_1` for those drawn here.
-    Features are free, as in the paper. Only f0 reads a third column of zeros at price 1. The cost
-    is therefore the share of offloaded rows.
-    """
-    (rows, classes), validation, (test_rows, test_classes) = (
-        draw_synthetic_1(n_rows, np.random.default_rng((seed, part)))
-        for part, n_rows in enumerate((1000, 1000, 4000))  # more test rows, for a small error
-    )
-    # narrow kernels and a weak penalty, so that f0 follows the wave
-    high_cost_model = SVC(C=100.0, gamma=4.0).fit(rows, classes)
-    common_settings: dict[str, Any] = {
-        "feature_costs": FeatureCosts([0.0, 0.0, 1.0]),
-        "stop": "gate",
-        "p_full": (0.6,),
-        "penalties": (1e-3,),
-        "random_state": seed,
-    }
-    # few small trees, which cannot follow the wave themselves
-    tree_settings: dict[str, Any] = {"max_depth": 2, "n_rounds": 10, "newton": False, "warm_up": 3}
-    systems = {
-        "adapt-lin": AdaptLin(high_cost_model, n_starts=0, **common_settings),
-        "adapt-gbrt": AdaptGBRT(
-            high_cost_model, learning_rate=0.5, **tree_settings, **common_settings
-        ),
-    }
-    figures_of_method = {}
-    # at budget 0 no row is offloaded, at 0.6 at most the share P_full of the paper
-    for method, system in systems.items():
-        system.fit(rows, classes, validation=validation)
-        edge_only, cascade = system.at(budget=0.0), system.at(budget=0.6)
-        figures_of_method[method] = {
-            "f1_on_all": float(edge_only.score(test_rows, test_classes)),
-            "accuracy": float(cascade.score(test_rows, test_classes)),
-            "offload_rate": float(cascade.offload(test_rows).mean()),
-        }
-    return {
-        "seed": seed,
-        "f0": float(high_cost_model.score(test_rows, test_classes)),
-        "points": figures_of_method,
-    }
-
-
-def draw_synthetic_1(n_rows: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Draw rows of a square, and their classes, which a line and a wave separate.
-
-    With the coordinates u and v in [-1, 1], the class is 1 above the border:
-
-        v > 0.6 + u         if u < 0, which a linear f1 can follow
-        v > 0.6 cos(8 u)    otherwise, which only f0 can follow
-
-    Both parts meet at u = 0. A row has the columns u, v and 0.
-    """
-    u, v = rng.uniform(-1, 1, size=(n_rows, 2)).T
-    border = np.where(u < 0, 0.6 + u, 0.6 * np.cos(8 * u))
-    return np.column_stack([u, v, np.zeros(n_rows)]), (v > border).astype(int)

@@ -6,14 +6,16 @@ Both plot the error against the cost. Points are chosen on validation rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from benchmarks.comparison.record import Point
+from benchmarks.comparison.summary import pick_budget
 from benchmarks.comparison.systems import system_points
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.curves import BUDGETS
+from benchmarks.trees.curves import BUDGETS, CurvePoint, curve_point
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.adapt.greedy_miser import GreedyMiser
@@ -35,9 +37,6 @@ MISER_RATES = (0.1, 1.0)
 #: GreedyMiser has this many times the rounds of CEGB, because both papers give it 1,000 trees.
 MISER_ROUNDS_FACTOR = 10
 
-#: Rounding error of a mean cost, which may exceed an equal budget by as much.
-COST_ROUNDING = 1e-9
-
 
 def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -> dict[str, Any]:
     """Fit every method on one problem.
@@ -47,7 +46,7 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
     """
     problem = problems.get(name)
     systems_by_method = _make_systems(problem.costs, n_rounds, n_penalties)
-    curves: dict[str, list[dict[str, float] | None]] = {}
+    curves: dict[str, list[CurvePoint | None]] = {}
     cpu_seconds: dict[str, float] = {}
     for method in METHODS:
         points: list[Point] = []
@@ -77,7 +76,8 @@ def _make_systems(costs: FeatureCosts, n_rounds: int, n_penalties: int) -> dict[
     fixed_tree_settings = sweep_settings | {"patience": None, "num_leaves": 16}
     misers = [
         GreedyMiser(
-            penalties=miser_penalties(n_penalties),
+            # from few features to no effect
+            penalties=np.geomspace(0.1, 1e-5, n_penalties).tolist(),
             newton=False,
             max_depth=4,
             learning_rate=learning_rate,
@@ -95,29 +95,12 @@ def _make_systems(costs: FeatureCosts, n_rounds: int, n_penalties: int) -> dict[
     }
 
 
-def miser_penalties(n_penalties: int) -> list[float]:
-    """Space the penalties of GreedyMiser on a log scale.
-
-    At the highest one it acquires few features, and the lowest one has no effect.
-    """
-    highest = 0.1
-    lowest = 1e-5
-    n_steps = max(n_penalties - 1, 1)
-    return [highest * (lowest / highest) ** (i / n_steps) for i in range(n_penalties)]
-
-
-def _result_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
+def _result_at_budget(points: list[Point], budget: float) -> CurvePoint | None:
     """Find costs and errors of the most accurate point on validation rows within a budget.
 
-    None if no point is within the budget.
+    Return None if every point costs more.
     """
-    affordable_points = [point for point in points if point.val_cost <= budget + COST_ROUNDING]
-    if not affordable_points:
+    if min(point.val_cost for point in points) > budget:
         return None
-    best_point = max(affordable_points, key=lambda point: (point.val_accuracy, -point.val_cost))
-    return {
-        "val_cost": round(best_point.val_cost, 5),
-        "val_error": round(1 - best_point.val_accuracy, 5),
-        "cost": round(best_point.cost, 5),
-        "error": round(1 - best_point.accuracy, 5),
-    }
+    point = pick_budget(points, budget)
+    return curve_point(point.val_cost, 1 - point.val_accuracy, point.cost, 1 - point.accuracy)

@@ -1,15 +1,15 @@
 """Curves of prunings, chosen on validation rows and reported on test rows.
 
-A curve has the forests of one method. Costs and errors on validation rows are computed for all
-forests, those on test rows only for chosen forests.
+A curve is the list of the forests of one method. Costs and errors on validation rows are computed
+for all forests, those on test rows only for chosen forests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,14 +23,20 @@ BUDGETS = {
     "mbne_tiny": (1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 30, 36),
 }
 
-#: Mean numbers of the 400 features of CIFAR-10.
-CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
+#: Cost and error of a point of a curve on validation rows and on test rows.
+CurvePoint = dict[str, float]
 
 
 def cost_and_error(forest: Forest, costs: FeatureCosts, rows: LabelledRows) -> tuple[float, float]:
     """Compute mean cost, and error of averaged leaf distributions, on some rows."""
     answers = forest.proba(rows[0]).argmax(axis=1)
     return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
+
+
+def curve_point(*figures: float) -> CurvePoint:
+    """Name and round cost and error on validation rows, then on test rows."""
+    names = ("val_cost", "val_error", "cost", "error")
+    return {name: round(float(figure), 5) for name, figure in zip(names, figures, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,93 +59,47 @@ class PrunedForest:
         return cost_and_error(self.make(), self.costs, self.fold.test)
 
 
-@dataclass(eq=False)
-class Curve:
-    """Forests of one method."""
-
-    points: list[PrunedForest] = field(default_factory=list)
-
-    @classmethod
-    def from_sequence(
-        cls, forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
-    ) -> Curve:
-        """Measure `n_points` prunings of a sequence, about evenly spaced in cost."""
-        masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
-        return cls([PrunedForest(partial(forest.pruned, mask), fold, costs) for mask in masks])
-
-    def __add__(self, other: Curve) -> Curve:
-        return Curve(self.points + other.points)
-
-    def choose_within_budget(self, budget: float) -> PrunedForest | None:
-        """Choose the forest with the smallest error on validation rows, and of equals the cheapest.
-
-        Only forests within the `budget` on validation rows are considered.
-        """
-        affordable_forests = [
-            pruned_forest
-            for pruned_forest in self.points
-            if pruned_forest.validation[0] <= budget + 1e-9
-        ]
-        return min(
-            affordable_forests,
-            key=lambda pruned_forest: pruned_forest.validation[::-1],
-            default=None,
-        )
-
-    def choose_within_error(self, max_error: float) -> PrunedForest | None:
-        """Choose the cheapest forest with at most this error on validation rows."""
-        accurate_forests = [
-            pruned_forest
-            for pruned_forest in self.points
-            if pruned_forest.validation[1] <= max_error + 1e-12
-        ]
-        return min(
-            accurate_forests, key=lambda pruned_forest: pruned_forest.validation, default=None
-        )
+Curve = list[PrunedForest]
 
 
-def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
-    """Average the figures of the choice at each budget over folds; None without a choice."""
-    rows: list[dict[str, float] | None] = []
+def make_curve(
+    forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
+) -> Curve:
+    """Measure `n_points` prunings of a sequence, about evenly spaced in cost."""
+    masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
+    return [PrunedForest(partial(forest.pruned, mask), fold, costs) for mask in masks]
+
+
+def at_budgets(curve: Curve, budgets: Sequence[float]) -> list[CurvePoint | None]:
+    """Choose the forest with the smallest validation error within each budget, or None.
+
+    Of forests with equal errors, the cheapest is chosen.
+    """
+    points: list[CurvePoint | None] = []
     for budget in budgets:
-        forests = [curve.choose_within_budget(budget) for curve in curves]
-        rows.append(_pooled(forests))
-    return rows
+        affordable_forests = [forest for forest in curve if forest.validation[0] <= budget + 1e-9]
+        best_forest = min(
+            affordable_forests, key=lambda forest: forest.validation[::-1], default=None
+        )
+        points.append(
+            None if best_forest is None else curve_point(*best_forest.validation, *best_forest.test)
+        )
+    return points
 
 
-def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
-    """Average the figures of the cheapest forests within validation errors, one per fold."""
-    return _pooled(
-        [curve.choose_within_error(error) for curve, error in zip(curves, errors, strict=True)]
-    )
+def cheapest_within(
+    curves: Sequence[Curve], loss: float, row_set: Literal["validation", "test"] = "validation"
+) -> CurvePoint:
+    """Average the figures of the cheapest forests that lose at most `loss`, one per fold.
 
-
-def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] | None:
-    """Average the figures of the cheapest forests that lose at most `loss` on test rows.
-
-    The test rows of each fold choose the forest, which a deployed system cannot do.
+    Each curve begins with the unpruned forest, with which the others are compared. With
+    ``row_set="test"`` the test rows choose the forests, which a deployed system cannot do.
     """
     forests = []
     for curve in curves:
-        max_error = curve.points[0].test[1] + loss
-        accurate_forests = [
-            forest for forest in curve.points if forest.test[1] <= max_error + 1e-12
-        ]
-        forests.append(min(accurate_forests, key=lambda forest: forest.test, default=None))
-    return _pooled(forests)
-
-
-def _pooled(forests: Sequence[PrunedForest | None]) -> dict[str, float] | None:
-    chosen_forests = [forest for forest in forests if forest is not None]
-    if len(chosen_forests) < len(forests) or not chosen_forests:
-        return None
-    weights = [len(forest.fold.test_truth) for forest in chosen_forests]
-    validation, test = (
-        [getattr(forest, row_set) for forest in chosen_forests]
-        for row_set in ("validation", "test")
-    )
-    means = [
-        float(mean) for mean in np.average(np.hstack([validation, test]), axis=0, weights=weights)
-    ]
-    keys = ("val_cost", "val_error", "cost", "error")
-    return {name: round(mean, 5) for name, mean in zip(keys, means, strict=True)}
+        max_error = getattr(curve[0], row_set)[1] + loss + 1e-12
+        accurate_forests = [forest for forest in curve if getattr(forest, row_set)[1] <= max_error]
+        forests.append(min(accurate_forests, key=lambda forest: getattr(forest, row_set)))
+    weights = [len(forest.fold.test_truth) for forest in forests]
+    figures = [[*forest.validation, *forest.test] for forest in forests]
+    return curve_point(*np.average(figures, axis=0, weights=weights))

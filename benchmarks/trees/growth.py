@@ -1,8 +1,7 @@
-"""Table 1 and figure 3 of the BudgetRF paper, and fit times compared with scikit-learn."""
+"""Table 1 of the BudgetRF paper, and fit times compared with scikit-learn."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -12,8 +11,7 @@ import numpy as np
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS
-from benchmarks.trees.pruning import grow_forest, sklearn_forest
+from benchmarks.trees.pruning import sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
@@ -28,9 +26,6 @@ FOREST_KINDS = {
     "exact": "BudgetForest, alpha 0, exact thresholds",
     "rf-all": "random forest, entropy, all features at a node",
 }
-
-#: Thresholds of Pairs in figure 3.
-PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
 
 
 def measure_table(
@@ -48,19 +43,10 @@ def measure_table(
             _measure_first_trees(_grow(kind, fold, max(tree_counts), seed), fold, tree_counts)
             for seed in seeds
         ]
-        run_means, run_deviations = np.mean(runs, axis=0), np.std(runs, axis=0)
+        names = ("cost_share", "vote_error", "mean_error")
         figures_by_kind[kind] = [
-            {
-                "trees": n_trees,
-                "cost_share": round(float(means[0]), 5),
-                "vote_error": round(float(means[1]), 5),
-                "mean_error": round(float(means[2]), 5),
-                "cost_share_sd": round(float(deviations[0]), 5),
-                "vote_error_sd": round(float(deviations[1]), 5),
-            }
-            for n_trees, means, deviations in zip(
-                tree_counts, run_means, run_deviations, strict=True
-            )
+            {"trees": n_trees, **dict(zip(names, means.round(5).tolist(), strict=True))}
+            for n_trees, means in zip(tree_counts, np.mean(runs, axis=0), strict=True)
         ]
         note(f"budgetrf: {name}, {kind}: {figures_by_kind[kind][-1]}")
     return {
@@ -69,73 +55,6 @@ def measure_table(
         "seeds": list(seeds),
         "kinds": figures_by_kind,
     }
-
-
-def measure_figure(
-    name: str, seeds: Sequence[int], *, alphas: Sequence[float], n_trees: int, fold: Fold
-) -> dict[str, Any]:
-    """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
-    budgets = BUDGETS.get(name, CIFAR_BUDGETS)
-    test_rows, test_classes = fold.test
-    runs = []
-    for seed in seeds:
-        settings: dict[str, Any] = {"splits": "stumps", "voting": "majority", "random_state": seed}
-        forests = [
-            BudgetForest(alpha=float(alpha), n_estimators=n_trees, **settings).fit(
-                *fold.train, validation=fold.validation
-            )
-            for alpha in alphas
-        ]
-        points = []
-        for budget in budgets:
-            systems = [forest.at(budget=budget) for forest in forests]
-            best_system = max(systems, key=lambda system: system.operating_point_.accuracy)
-            points.append(
-                [
-                    best_system.cost(test_rows).mean(),
-                    np.mean(best_system.predict(test_rows) != test_classes),
-                    best_system.alpha,
-                ]
-            )
-        runs.append(points)
-        note(f"budgetrf: figure 3, {name}, seed {seed}")
-    means = np.mean(runs, axis=0)
-    return {
-        "seeds": list(seeds),
-        "trees": n_trees,
-        "budgets": list(budgets),
-        "points": [
-            {"cost": round(cost, 4), "error": round(error, 5), "alpha": round(alpha, 2)}
-            for cost, error, alpha in means.tolist()
-        ],
-    }
-
-
-def measure_ranking(
-    *, n_trees: int, tree_counts: Sequence[int], folds: Sequence[Fold] | None
-) -> dict[str, Any]:
-    """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
-    rows = []
-    for fold in folds or problems.get("mq2008").make_folds(0):
-        test_rows, _ = fold.test
-        costs = FeatureCosts.uniform(test_rows.shape[1])
-        forest = grow_forest(fold, costs, n_trees, 0, criterion="threshold_pairs")
-        for n_first in tree_counts:
-            first_trees = forest.select(range(n_first))
-            counts = first_trees.summed_counts(test_rows)
-            rows.append(
-                [
-                    n_first,
-                    first_trees.cost(test_rows, costs).mean(),
-                    fold.test_truth.score(counts[:, 1] / counts.sum(axis=1)),
-                    fold.test_truth.score(first_trees.proba(test_rows)[:, 1]),
-                ]
-            )
-        note("budgetrf: figure 3a, a fold of MQ2008")
-    point_table = np.array(rows)
-    means = [point_table[point_table[:, 0] == n_first].mean(axis=0) for n_first in tree_counts]
-    names = ("trees", "cost", "summed_counts", "mean_shares")
-    return {"rows": [dict(zip(names, row.round(5).tolist(), strict=True)) for row in means]}
 
 
 def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
@@ -156,15 +75,10 @@ def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
             fit()
             durations[grower].append(round(time.process_time() - start_time, 3))
     note(f"budgetrf: CPU seconds {durations}")
-    return {
-        "trees": n_trees,
-        "rows": len(fold.train[1]),
-        "threads": int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
-        "cpu": {
-            grower: {"median": median(seconds_of_turns), "runs": seconds_of_turns}
-            for grower, seconds_of_turns in durations.items()
-        },
+    cpu = {
+        name: {"median": median(seconds), "runs": seconds} for name, seconds in durations.items()
     }
+    return {"trees": n_trees, "rows": len(fold.train[1]), "cpu": cpu}
 
 
 def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
@@ -194,11 +108,8 @@ def _measure_first_trees(
     rows = []
     for n_trees in tree_counts:
         first_trees = forest.select(range(n_trees))
-        rows.append(
-            [
-                float(first_trees.cost(test_rows, costs).mean()) / costs.total,
-                float(np.mean(first_trees.vote_shares(test_rows).argmax(axis=1) != test_classes)),
-                float(np.mean(first_trees.proba(test_rows).argmax(axis=1) != test_classes)),
-            ]
-        )
+        cost_share = first_trees.cost(test_rows, costs).mean() / costs.total
+        shares = first_trees.vote_shares(test_rows), first_trees.proba(test_rows)
+        errors = [float(np.mean(share.argmax(axis=1) != test_classes)) for share in shares]
+        rows.append([float(cost_share), *errors])
     return rows

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trees import adapt, cegb, further_pages, growth, maxflow, pruning
-from benchmarks.trees.page_tables import compare, error_table
+from benchmarks.harness import table_lines
+from benchmarks.trees import adapt, cegb, growth, pruning
 from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
 Section = Mapping[str, Any]
@@ -24,7 +24,7 @@ FOREST = (
 )
 
 
-def markdown(document: Section) -> str:
+def page(document: Section) -> list[str]:
     """Write the page from the content of trees.json."""
     sections = document["parts"]
     lines = [
@@ -32,9 +32,10 @@ def markdown(document: Section) -> str:
         "",
         "`make bench-trees` writes this page; all figures and settings are in `trees.json`. "
         "Validation rows choose every operating point, and test rows are only reported. All "
-        "measurements have one thread, and times are CPU seconds.",
+        "measurements have one thread, and times are CPU seconds. [Smaller tables and "
+        "figures](trees_further.md) were measured once.",
     ]
-    for name, write in PAGES.items():
+    for name, write in SECTIONS.items():
         if name not in sections:
             lines += ["", f"The part `{name}` has not been run."]
             continue
@@ -46,8 +47,48 @@ def markdown(document: Section) -> str:
         for section in sections.values()
         for package, version in section["versions"].items()
     }
-    lines += ["", "Versions: " + ", ".join(sorted(versions)) + "."]
-    return "\n".join(lines) + "\n"
+    return [*lines, "", "Versions: " + ", ".join(sorted(versions)) + "."]
+
+
+def error_table(
+    budgets: Sequence[float], curves: Mapping[str, Sequence[Section | None]]
+) -> list[str]:
+    """Write a table of errors, with test costs in brackets; the lowest error per budget is bold."""
+    lowest_errors = [
+        min((point["error"] for point in column if point is not None), default=None)
+        for column in zip(*curves.values(), strict=True)
+    ]
+    rows = []
+    for title, points in curves.items():
+        cells = []
+        for point, lowest_error in zip(points, lowest_errors, strict=True):
+            if point is None:
+                cells.append("")
+                continue
+            mark = "**" if point["error"] == lowest_error else ""
+            cells.append(f"{mark}{point['error']:.4f}{mark} ({point['cost']:.1f})")
+        rows.append([title, *cells])
+    return table_lines(["budget", *(f"{budget:g}" for budget in budgets)], rows)
+
+
+def compare(
+    first: Sequence[Section | None],
+    second: Sequence[Section | None],
+    first_name: str,
+    second_name: str,
+) -> str:
+    """Write at how many budgets the `first` curve has a lower test error than the `second`."""
+    gaps = [
+        first_point["error"] - second_point["error"]
+        for first_point, second_point in zip(first, second, strict=True)
+        if first_point is not None and second_point is not None
+    ]
+    n_lower, n_higher = sum(gap < -1e-9 for gap in gaps), sum(gap > 1e-9 for gap in gaps)
+    largest_gap_text = f", by at most {100 * max(gaps):.3f} points" if n_higher else ""
+    return (
+        f"On test rows {first_name} has a lower error than {second_name} at {n_lower} of "
+        f"{len(gaps)} budgets, a higher one at {n_higher}{largest_gap_text}."
+    )
 
 
 # -- what pruning costs ------------------------------------------------------------------------
@@ -55,6 +96,30 @@ def markdown(document: Section) -> str:
 
 def _timing(section: Section, _parts: Section) -> list[str]:
     frontier, single, size = section["frontier"], section["single"], section["problem"]
+    rows = [
+        (
+            "the complete frontier, CPU s",
+            f"{frontier['cpu']:.2f}",
+            "20",
+            _verdict(frontier["cpu"] <= 20),
+        ),
+        (
+            "its peak memory, GB",
+            f"{frontier['peak_gb']:.2f}",
+            "1",
+            _verdict(frontier["peak_gb"] <= 1),
+        ),
+        ("held before it (data, libraries, forest), GB", f"{frontier['before_gb']:.2f}", "", ""),
+        ("its breakpoints", f"{frontier['breakpoints']}", "", ""),
+        ("setting the problem up, CPU s", f"{size['build_cpu']:.2f}", "", ""),
+        (
+            f"{single['solves']} separate solves on a geometric grid, CPU s",
+            f"{single['cpu']:.1f}, {single['ratio']:.1f} times the frontier",
+            "10 times",
+            _verdict(single["ratio"] >= 10),
+        ),
+    ]
+    solver_header = ("trees", "instances", "first uses", "min cut", "HiGHS", "Dantzig-Wolfe")
     lines = [
         "## What exact pruning costs",
         "",
@@ -63,49 +128,24 @@ def _timing(section: Section, _parts: Section) -> list[str]:
         f"in {size['purchases']:,} purchases; {size['reduced_uses']:,} uses are left after the "
         "reductions.",
         "",
-        "| | | aim | |",
-        "| --- " * 4 + "|",
-        _row("the complete frontier, CPU s", f"{frontier['cpu']:.2f}", "20", frontier["cpu"] <= 20),
-        _row("its peak memory, GB", f"{frontier['peak_gb']:.2f}", "1", frontier["peak_gb"] <= 1),
-        f"| held before it (data, libraries, forest), GB | {frontier['before_gb']:.2f} | | |",
-        f"| its breakpoints | {frontier['breakpoints']} | | |",
-        f"| setting the problem up, CPU s | {size['build_cpu']:.2f} | | |",
-        _row(
-            f"{single['solves']} separate solves on a geometric grid, CPU s",
-            f"{single['cpu']:.1f}, {single['ratio']:.1f} times the frontier",
-            "10 times",
-            single["ratio"] >= 10,
-        ),
+        *table_lines(("", "", "aim", ""), rows),
         "",
         f"Objectives of the single solves and of the frontier differ by at most "
         f"{single['largest_difference']:.1e}.",
         "",
-        "Both solvers get the reduced problem of one price in turn:",
-        "",
-        "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
-        "| --- " * 5 + "|",
-    ]
-    lines += [_cut_row(cut) for cut in section["cuts"]]
-    lines += [
-        "",
-        "OR-tools computes with integers, and its cuts equal ours except for this rounding. The "
-        "next table has times of all solvers for one price, which keeps half of the cost. The "
+        "The next table has times of all solvers for one price, which keeps half of the cost. The "
         "problems are as large as HiGHS can solve within 150 s.",
         "",
-        "| trees | instances | first uses | min cut | HiGHS | Dantzig-Wolfe | primal-dual | gap |",
-        "| --- " * 8 + "|",
+        *table_lines((*solver_header, "primal-dual", "gap"), map(_solver_row, section["solvers"])),
     ]
-    lines += [_solver_row(row) for row in section["solvers"]]
     solved = [row for row in section["solvers"] if row["highs"] and "ratio" in row["highs"]]
     if solved:
-        largest = solved[-1]
-        ratio = largest["highs"]["ratio"]
-        verdict = "met" if ratio >= 100 else "missed"
+        ratio = solved[-1]["highs"]["ratio"]
         lines += [
             "",
-            f"On the largest problem that HiGHS solved ({largest['trees']} trees, "
-            f"{largest['instances']:,} instances), the cut is {ratio:.0f} times faster (aim: 100, "
-            f"{verdict}).",
+            f"On the largest problem that HiGHS solved ({solved[-1]['trees']} trees, "
+            f"{solved[-1]['instances']:,} instances), the cut is {ratio:.0f} times faster (aim: "
+            f"100, {_verdict(ratio >= 100)}).",
         ]
     return [
         *lines,
@@ -115,44 +155,28 @@ def _timing(section: Section, _parts: Section) -> list[str]:
     ]
 
 
-def _cut_row(cut: Section) -> str:
-    """Write the table row of one price with the times of this project's cut and of OR-tools."""
-    start = f"| {cut['share']:.0%} | {cut['cpu']:.3f} |"
-    if "ortools_cpu" not in cut:
-        return f"{start} {maxflow.MISSING} | | |"
-    ratio = cut["ortools_cpu"] / max(cut["cpu"], 1e-9)
-    return f"{start} {cut['ortools_cpu']:.3f} | {cut['ortools_build_cpu']:.3f} | {_times(ratio)} |"
-
-
-def _solver_row(row: Section) -> str:
-    """Write the table row of one price with the times of all solvers."""
-    solvers = [_solver_cell(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
-    dual = row["primal_dual"]
+def _solver_row(row: Section) -> list[str]:
+    """Make the table row of one price with the times of all solvers."""
     cells = [
         str(row["trees"]),
         f"{row['instances']:,}",
         f"{row['uses']:,}",
         f"{row['cut_cpu']:.4f}",
-        *solvers,
-        f"{dual['gap']:.1e}" if dual else "",
     ]
-    return f"| {' | '.join(cells)} |"
+    for name in ("highs", "dantzig_wolfe", "primal_dual"):
+        solution = row[name]
+        if solution is None:
+            cells.append("not tried")
+        elif "stopped" in solution:
+            cells.append("stopped at the limit")
+        else:
+            cells.append(f"{solution['cpu']:.2f} ({solution['ratio']:.0f}x)")
+    dual = row["primal_dual"]
+    return [*cells, f"{dual['gap']:.1e}" if dual else ""]
 
 
-def _row(title: str, figure: str, aim: str, is_met: bool) -> str:
-    return f"| {title} | {figure} | {aim} | {'met' if is_met else 'missed'} |"
-
-
-def _times(ratio: float) -> str:
-    return f"ours {ratio:.1f} times faster" if ratio >= 1 else f"ours {1 / ratio:.1f} times slower"
-
-
-def _solver_cell(solution: Section | None) -> str:
-    if solution is None:
-        return "not tried"
-    if "stopped" in solution:
-        return "stopped at the limit"
-    return f"{solution['cpu']:.2f} ({solution['ratio']:.0f}x)"
+def _verdict(is_met: bool) -> str:
+    return "met" if is_met else "missed"
 
 
 # -- BudgetRF ----------------------------------------------------------------------------------
@@ -161,39 +185,32 @@ def _solver_cell(solution: Section | None) -> str:
 def _budgetrf(section: Section, _parts: Section) -> list[str]:
     seconds = {grower: figure["median"] for grower, figure in section["seconds"]["cpu"].items()}
     lines = [
-        "## BudgetRF's table 1 and figure 3 (ICML 2015)",
+        "## BudgetRF's table 1 (ICML 2015)",
         "",
         "Cells have the share of all features that an instance acquires, in percent, and in "
         "brackets the error of the majority vote. Both are means over seeds on test rows. The "
         "paper's figures are means of 10 runs.",
     ]
     for name, table in section["tables"].items():
-        rows = next(iter(table["kinds"].values()))
-        lines += [
-            "",
-            f"### {name}",
-            "",
-            "| | " + " | ".join(f"{row['trees']} trees" for row in rows) + " | averaged, last |",
-            "| --- " * (len(rows) + 2) + "|",
-        ]
+        tree_counts = [row["trees"] for row in next(iter(table["kinds"].values()))]
         paper = BUDGETRF["forest" if name.startswith("forest") else name]
-        for kind, rows in table["kinds"].items():
-            cells = [f"{100 * row['cost_share']:.2f} ({row['vote_error']:.4f})" for row in rows]
-            title = growth.FOREST_KINDS[kind]
-            lines.append(f"| {title} | {' | '.join(cells)} | {rows[-1]['mean_error']:.4f} |")
-            if kind in paper and len(rows) == len(paper[kind]):
-                paper_cells = [f"{cost:.2f} ({error:.4f})" for cost, error in paper[kind]]
-                lines.append(f"| *the paper's* | {' | '.join(paper_cells)} | |")
+        rows = []
+        for kind, figures in table["kinds"].items():
+            cells = [f"{100 * row['cost_share']:.2f} ({row['vote_error']:.4f})" for row in figures]
+            rows.append([growth.FOREST_KINDS[kind], *cells, f"{figures[-1]['mean_error']:.4f}"])
+            if len(paper.get(kind, ())) == len(figures):
+                cells = [f"{cost:.2f} ({error:.4f})" for cost, error in paper[kind]]
+                rows.append(["*the paper's*", *cells, ""])
+        header = ["", *(f"{n_trees} trees" for n_trees in tree_counts), "averaged, last"]
+        lines += ["", f"### {name}", "", *table_lines(header, rows)]
     forest = section["tables"].get("forest-bin")
     if forest is not None:
         share = 100 * forest["kinds"]["exact"][-1]["cost_share"]
-        verdict = "met" if share <= 27 else "missed"
         lines += [
             "",
             f"Exact thresholds on Forest, 40 trees: {share:.1f} % of the features (aim: at most "
-            f"27 %, {verdict}).",
+            f"27 %, {_verdict(share <= 27)}).",
         ]
-    faster_verdict = "met" if seconds["exact"] < seconds["rf-all"] else "missed"
     return [
         *lines,
         "",
@@ -203,8 +220,7 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
         f"BudgetForest with exact thresholds takes {seconds['exact']:.2f} CPU s, which includes "
         "the figures of all operating points. RandomForestClassifier on all features takes "
         f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). The aim is "
-        f"to be faster ({faster_verdict}).",
-        *further_pages.budget_rf(section),
+        f"to be faster ({_verdict(seconds['exact'] < seconds['rf-all'])}).",
     ]
 
 
@@ -222,22 +238,24 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
         "may differ.",
     ]
     for name, table in section["tables"].items():
-        lines += [
-            "",
-            f"### {name}, {table['trees']} trees",
-            "",
-            "| | cost | of unpruned | error | the paper's cost | of unpruned | error |",
-            "| --- " * 7 + "|",
-        ]
         unpruned_cost, paper = table["points"]["unpruned"]["cost"], PRUNED[name]
+        rows = []
         for key, point in table["points"].items():
             cost, error = paper[key.removesuffix(" on test")]
-            lines.append(
-                f"| {key} | {point['cost']:.2f} ± {point['cost_sd']:.2f} "
-                f"| {100 * point['cost'] / unpruned_cost:.0f} % | {point['error']:.4f} ± "
-                f"{point['error_sd']:.4f} | {cost:.2f} | "
-                f"{100 * cost / paper['unpruned'][0]:.0f} % | {error:.4f} |"
+            rows.append(
+                (
+                    key,
+                    f"{point['cost']:.2f} ± {point['cost_sd']:.2f}",
+                    f"{100 * point['cost'] / unpruned_cost:.0f} %",
+                    f"{point['error']:.4f} ± {point['error_sd']:.4f}",
+                    f"{cost:.2f}",
+                    f"{100 * cost / paper['unpruned'][0]:.0f} %",
+                    f"{error:.4f}",
+                )
             )
+        columns = ("cost", "of unpruned", "error")
+        header = ("", *columns, "the paper's cost", *columns[1:])
+        lines += ["", f"### {name}, {table['trees']} trees", "", *table_lines(header, rows)]
     lines += [
         "",
         f"{SAMPLE} It is not known which rows of Forest the paper used. Heart and Sonar have "
@@ -296,7 +314,7 @@ def _pruning_figure(name: str, figure: Section) -> list[str]:
 
 def _cegb(section: Section, parts: Section) -> list[str]:
     lines = [
-        "## CEGB's figures 2, 3 and 4 (NIPS 2017)",
+        "## CEGB's figures 2 and 3b (NIPS 2017)",
         "",
         "The tables have errors on test rows at budgets, with the mean cost in brackets. Trees "
         "cost nothing. The paper has only plots: CEGB lies below GreedyMiser and BudgetPrune "
@@ -307,12 +325,8 @@ def _cegb(section: Section, parts: Section) -> list[str]:
     for name, figure in section["figures"].items():
         curves = figure["curves"]
         named_curves = {cegb.METHODS[method]: curve for method, curve in curves.items()}
-        pruned_curves = pruned.get(name, {"quick": True, "budgets": None})
-        if pruned_curves["budgets"] == figure["budgets"]:
-            named_curves["BudgetPrune: " + pruning.METHODS["ensemble"]] = pruned_curves["curves"][
-                "ensemble"
-            ]
-        lines += ["", f"### {name}", "", *error_table(figure["budgets"], named_curves), ""]
+        # the part `pruning` may have been run with other budgets
+        is_comparable = name in pruned and pruned[name]["budgets"] == figure["budgets"]
         sentences = [
             compare(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
             compare(
@@ -322,9 +336,11 @@ def _cegb(section: Section, parts: Section) -> list[str]:
                 "breadth-first growth of the same leaves and rounds",
             ),
         ]
-        if pruned_curves["budgets"] == figure["budgets"]:
-            ensemble = pruned_curves["curves"]["ensemble"]
+        if is_comparable:
+            ensemble = pruned[name]["curves"]["ensemble"]
+            named_curves["BudgetPrune: " + pruning.METHODS["ensemble"]] = ensemble
             sentences.append(compare(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
+        lines += ["", f"### {name}", "", *error_table(figure["budgets"], named_curves), ""]
         lines.append(" ".join(sentences))
     return [
         *lines,
@@ -332,7 +348,6 @@ def _cegb(section: Section, parts: Section) -> list[str]:
         f"{SAMPLE} Figure 3b of the paper is on Yahoo, with other trees, which may be why "
         "breadth-first growth is sometimes better here. A sweep of penalties does not reach every "
         "budget exactly; a method then uses its next cheaper model.",
-        *further_pages.cegb(section),
     ]
 
 
@@ -341,7 +356,7 @@ def _cegb(section: Section, parts: Section) -> list[str]:
 
 def _adapt(section: Section, _parts: Section) -> list[str]:
     lines = [
-        "## Adapt's figures 2, 4 and 5 (NIPS 2017)",
+        "## Adapt's figures 4 and 5 (NIPS 2017)",
         "",
         "The tables have errors on test rows at budgets, with the mean cost in brackets. A forest "
         "of 40 entropy trees is the high-cost model f0 of Adapt, and BudgetPrune prunes the same "
@@ -372,14 +387,13 @@ def _adapt(section: Section, _parts: Section) -> list[str]:
                 f"{figure['f0_cost']:.1f} features that the forest acquires (in the paper: "
                 f"{100 * ADAPT_CUTS[name]:.0f} %)."
             )
-    return [*lines, "", SAMPLE, *further_pages.adapt(section["synthetic"])]
+    return [*lines, "", SAMPLE]
 
 
-PAGES = {
+SECTIONS = {
     "timing": _timing,
     "budgetrf": _budgetrf,
     "pruning": _pruning,
-    "budgetprune": further_pages.budget_prune,
     "cegb": _cegb,
     "adapt": _adapt,
 }
@@ -395,13 +409,14 @@ def plot(name: str, figure: Section, path: Path) -> None:
         axes = drawing.subplots()
         for method, points in figure["curves"].items():
             paid_points = [point for point in points if point is not None and point["cost"] > 0]
-            costs, errors = (
+            axes.plot(
                 [point["cost"] for point in paid_points],
                 [point["error"] for point in paid_points],
+                marker=".",
+                ms=4,
+                lw=2.0 if method == "aware" else 1.0,
+                label=pruning.METHODS[method],
             )
-            line_width = 2.0 if method == "aware" else 1.0
-            title = pruning.METHODS[method]
-            axes.plot(costs, errors, marker=".", ms=4, lw=line_width, label=title)
         axes.axhline(figure["unpruned"]["error"], color="grey", lw=0.8, ls=":", label="unpruned")
         axes.set(xlabel="mean number of features per instance", ylabel="error on test rows")
         axes.set(title=name)

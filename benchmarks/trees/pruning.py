@@ -19,8 +19,8 @@ from benchmarks.trees.curves import (
     Curve,
     PrunedForest,
     at_budgets,
-    cheapest_on_test,
     cheapest_within,
+    make_curve,
 )
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
@@ -118,29 +118,24 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
     forest = Forest.from_sklearn(sklearn_forest(fold, n_trees))
     unpruned = PrunedForest(lambda: forest, fold, costs)
     prune_problem = build_problem(forest, fold.validation[0], costs)
-    ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
     sequences = {
-        "ensemble": ensemble_sequence,
+        "ensemble": PruneSequence(prune_problem, breakpoints(prune_problem)),
         "per-tree": prune_each_tree(prune_problem),
         "greedy": greedy_prune(prune_problem, forest, costs),
         "ccp": cost_complexity(prune_problem),
     }
     curves = {
-        key: Curve.from_sequence(forest, sequence, fold, costs, n_points)
+        key: make_curve(forest, sequence, fold, costs, n_points)
         for key, sequence in sequences.items()
     }
-    note(f"pruning: {name}, the entropy forest is pruned")
-    # grow cost-aware forests, then prune them
-    cost_aware_curve = Curve()
+    # grow cost-aware forests, then prune them; the forest above has mu = 0
+    curves["aware"] = list(curves["ensemble"])
     for mu in MUS:
         priced_forest = grow_forest(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
         priced_problem = build_problem(priced_forest, fold.validation[0], costs)
-        priced_sequence = PruneSequence(priced_problem, breakpoints(priced_problem))
-        cost_aware_curve += Curve.from_sequence(
-            priced_forest, priced_sequence, fold, costs, n_points
-        )
+        sequence = PruneSequence(priced_problem, breakpoints(priced_problem))
+        curves["aware"] += make_curve(priced_forest, sequence, fold, costs, n_points)
         note(f"pruning: {name}, mu {mu} is grown and pruned")
-    curves["aware"] = cost_aware_curve + curves["ensemble"]  # mu = 0
     budgets = BUDGETS[name]
     return {
         "note": problem.note,
@@ -150,8 +145,8 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
         "mus": [*MUS, 0.0],
         "unpruned": {"cost": round(unpruned.test[0], 4), "error": round(unpruned.test[1], 5)},
         "budgets": list(budgets),
-        "curves": {key: at_budgets([curve], budgets) for key, curve in curves.items()},
-        "objective": _compare_objectives(ensemble_sequence, sequences["per-tree"]),
+        "curves": {key: at_budgets(curve, budgets) for key, curve in curves.items()},
+        "objective": _compare_objectives(sequences["ensemble"], sequences["per-tree"]),
     }
 
 
@@ -161,14 +156,12 @@ def _compare_objectives(
     """Compare objectives of ensemble and per-tree pruning at the same prices."""
     # 30 prices from the lowest to the highest at which the pruned ensemble changes
     prices = np.geomspace(max(ensemble_sequence.levels[1], 1e-9), ensemble_sequence.levels[-1], 30)
-    least_advantage = np.inf
-    for price in prices:
-        problem = ensemble_sequence.problem
-        ensemble_objective = problem.objective(ensemble_sequence.kept_at(price), price)
-        least_advantage = min(
-            least_advantage,
-            problem.objective(per_tree_sequence.kept_at(price), price) - ensemble_objective,
-        )
+    problem = ensemble_sequence.problem
+    least_advantage = min(
+        problem.objective(per_tree_sequence.kept_at(price), price)
+        - problem.objective(ensemble_sequence.kept_at(price), price)
+        for price in prices
+    )
     return {"prices": len(prices), "least_advantage": float(least_advantage)}
 
 
@@ -184,36 +177,26 @@ def measure_table(
     n_trees, *losses = PAPER_LEVELS[name]
     seed_rows: list[dict[str, Any]] = []
     for seed in seeds:
-        unpruned_curves: list[Curve] = []
         curves: dict[str, list[Curve]] = {"ensemble": [], "per-tree": []}
         for fold in map(_with_validation, folds or problem.make_folds(seed)):
             assert fold.validation is not None
             forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")
-            unpruned_curves.append(
-                Curve([PrunedForest(lambda kept_forest=forest: kept_forest, fold, costs)])
-            )
+            unpruned = PrunedForest(lambda forest=forest: forest, fold, costs)
             prune_problem = build_problem(forest, fold.validation[0], costs)
-            ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
             for key, sequence in (
-                ("ensemble", ensemble_sequence),
+                ("ensemble", PruneSequence(prune_problem, breakpoints(prune_problem))),
                 ("per-tree", prune_each_tree(prune_problem)),
             ):
-                curves[key].append(
-                    unpruned_curves[-1]
-                    + Curve.from_sequence(forest, sequence, fold, costs, N_TABLE_POINTS)
-                )
-        # validation errors of the unpruned forests
-        unpruned_errors = [curve.points[0].validation[1] for curve in unpruned_curves]
+                prunings = make_curve(forest, sequence, fold, costs, N_TABLE_POINTS)
+                curves[key].append([unpruned, *prunings])
         row: dict[str, Any] = {
-            "unpruned": cheapest_within(unpruned_curves, [1.0] * len(unpruned_curves))
+            "unpruned": cheapest_within([curve[:1] for curve in curves["ensemble"]], 0.0)
         }
         for level, loss in zip(("low", "high"), losses, strict=True):
             for key, fold_curves in curves.items():
-                row[f"{key}-{level}"] = cheapest_within(
-                    fold_curves, [error + loss for error in unpruned_errors]
-                )
+                row[f"{key}-{level}"] = cheapest_within(fold_curves, loss)
                 if problem.split_depends_on_seed:  # cross-validation has few test rows per fold
-                    row[f"{key}-{level} on test"] = cheapest_on_test(fold_curves, loss)
+                    row[f"{key}-{level} on test"] = cheapest_within(fold_curves, loss, "test")
         seed_rows.append(row)
         note(f"pruning: {name}, BudgetRF seed {seed}")
     return {
@@ -227,10 +210,12 @@ def measure_table(
 
 
 def _mean_and_deviation(rows: Sequence[dict[str, float]]) -> dict[str, float]:
-    means = {key: float(np.mean([row[key] for row in rows])) for key in ("cost", "error")}
-    means["cost_sd"] = float(np.std([row["cost"] for row in rows]))
-    means["error_sd"] = float(np.std([row["error"] for row in rows]))
-    return {key: round(value, 5) for key, value in means.items()}
+    figures: dict[str, float] = {}
+    for key in ("cost", "error"):
+        values = [row[key] for row in rows]
+        figures[key] = round(float(np.mean(values)), 5)
+        figures[f"{key}_sd"] = round(float(np.std(values)), 5)
+    return figures
 
 
 def _with_validation(fold: Fold) -> Fold:
