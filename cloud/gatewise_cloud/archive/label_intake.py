@@ -1,12 +1,13 @@
 """Record the labels that machines send for archived instances.
 
 An instance is on disk only after its shard is closed. A label that arrives earlier waits in memory.
-If its instance never arrives, the label is refused as unknown.
+If the instance is not on disk in time, the label is refused as unknown.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -141,16 +142,23 @@ class LabelIntake:
                 _LOG.exception("could not record labels in %s", self._writer.folder.path)
                 unrecorded_arrivals = [*waiting_arrivals, *new_arrivals]
                 searched_shards = set()
-            # refuse labels whose instance should be on disk by now
-            oldest_time = self._clock() - self._max_wait_seconds
-            waiting_arrivals = []
-            for arrival in unrecorded_arrivals:
-                if is_last_round or arrival.time < oldest_time:
-                    self._count_outcome(arrival.label, "unknown")
-                else:
-                    waiting_arrivals.append(arrival)
+            waiting_arrivals = self._refuse_unknown(unrecorded_arrivals, waits=not is_last_round)
             with self._condition:
                 self._n_waiting = len(waiting_arrivals) + len(self._new_arrivals)
+
+    def _refuse_unknown(self, arrivals: list[_Arrival], *, waits: bool) -> list[_Arrival]:
+        """Refuse labels that have waited too long for their instance; return the others.
+
+        Without `waits` all labels are refused.
+        """
+        oldest_waiting_time = self._clock() - self._max_wait_seconds if waits else math.inf
+        waiting_arrivals = []
+        for arrival in arrivals:
+            if arrival.time < oldest_waiting_time:
+                self._count_outcome(arrival.label, "unknown")
+            else:
+                waiting_arrivals.append(arrival)
+        return waiting_arrivals
 
     def _record(self, arrivals: list[_Arrival], shards: list[Path]) -> list[_Arrival]:
         """Record labels of instances in `shards`; return the labels without an instance."""

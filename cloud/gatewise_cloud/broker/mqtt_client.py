@@ -61,7 +61,7 @@ def subscribed(
             client.subscribe([(topic, 1) for topic in topics])
 
     def on_subscribe(
-        _client: Any, _userdata: Any, _mid: int, reasons: Any, _properties: Any
+        _client: Any, _userdata: Any, _packet_id: int, reasons: Any, _properties: Any
     ) -> None:
         grants.append(not any(reason.is_failure for reason in reasons))
 
@@ -84,7 +84,9 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     reasons: list[ReasonCode] = []
     client = make_client(endpoint, "", max_inflight=1)
     client.connect_timeout = timeout
-    client.on_connect = lambda _c, _u, _f, reason, _p: reasons.append(reason)
+    client.on_connect = lambda _client, _userdata, _flags, reason, _properties: reasons.append(
+        reason
+    )
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
         run_until(client, lambda: bool(reasons), timeout)

@@ -65,42 +65,12 @@ class Rows:
                 f"{manifest.title} answers with values instead of classes and uses no cloud, so it "
                 "cannot be simulated"
             )
-        frame: Any = as_pandas(X)
-        raw_rows: Any = None
-        # raw columns become features
-        if manifest.encoder is not None and hasattr(frame, "columns"):
-            from gatewise_training.data.table_encoder import encode_table
-
-            raw_rows = _raw_rows(frame, manifest)
-            frame = encode_table(manifest.encoder, frame)
-        if set(manifest.feature_names) <= set(getattr(frame, "columns", ())):
-            frame = frame[list(manifest.feature_names)]
-        matrix = np.asarray(frame)
-        # windows and arrays become rows
-        if manifest.signal is not None and matrix.shape[1:] == manifest.signal.shape:
-            raw_rows = matrix.tolist()
-            matrix = manifest.signal.features(matrix)
-        if manifest.instance is not None and matrix.shape[1:] == manifest.instance.shape:
-            matrix = matrix.reshape(len(matrix), -1)
-        if manifest.signal is not None and matrix.ndim > 2:
-            raise InputError(
-                f"windows of shape {matrix.shape[1:]}; the bundle has {manifest.signal.shape}"
-            )
-        # errors for rows that do not fit the bundle
-        n_features = len(manifest.features)
-        advice = "" if manifest.encoder is None else "; give raw columns in a DataFrame"
-        if matrix.ndim != 2 or not len(matrix) or matrix.shape[1] != n_features:
-            raise InputError(
-                f"rows of shape {matrix.shape}; the bundle has {n_features} features, and at least "
-                f"one row is needed{advice}"
-            )
-        if matrix.dtype.kind not in "biuf":
-            raise InputError(f"rows of type {matrix.dtype} are not numbers{advice}")
+        matrix, raw_rows = _feature_matrix(X, manifest)
         with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(matrix, np.float32)
-        # labels become class indices; a note counts the unknown ones
         if y is None:
             return cls(name, rows, None, raw_rows=raw_rows)
+        # labels become class indices; a note counts the unknown ones
         labels = np.asarray(y)
         if labels.shape != (len(matrix),):
             raise InputError(f"{len(matrix)} rows and labels of shape {labels.shape}")
@@ -143,6 +113,46 @@ class Rows:
             f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
             f"{', '.join(datasets.bundled_names())}"
         )
+
+
+def _feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any], Any]:
+    """Convert rows to numbers of shape (n, n_features).
+
+    Also returns the raw rows or windows, or None if the rows are features already. Raises
+    InputError if the rows do not fit the bundle.
+    """
+    frame: Any = as_pandas(X)
+    raw_rows: Any = None
+    # raw columns become features
+    if manifest.encoder is not None and hasattr(frame, "columns"):
+        from gatewise_training.data.table_encoder import encode_table
+
+        raw_rows = _raw_rows(frame, manifest)
+        frame = encode_table(manifest.encoder, frame)
+    if set(manifest.feature_names) <= set(getattr(frame, "columns", ())):
+        frame = frame[list(manifest.feature_names)]
+    matrix = np.asarray(frame)
+    # windows and arrays become rows
+    if manifest.signal is not None and matrix.shape[1:] == manifest.signal.shape:
+        raw_rows = matrix.tolist()
+        matrix = manifest.signal.features(matrix)
+    if manifest.instance is not None and matrix.shape[1:] == manifest.instance.shape:
+        matrix = matrix.reshape(len(matrix), -1)
+    if manifest.signal is not None and matrix.ndim > 2:
+        raise InputError(
+            f"windows of shape {matrix.shape[1:]}; the bundle has {manifest.signal.shape}"
+        )
+    # errors for rows that do not fit the bundle
+    n_features = len(manifest.features)
+    advice = "" if manifest.encoder is None else "; give raw columns in a DataFrame"
+    if matrix.ndim != 2 or not len(matrix) or matrix.shape[1] != n_features:
+        raise InputError(
+            f"rows of shape {matrix.shape}; the bundle has {n_features} features, and at least "
+            f"one row is needed{advice}"
+        )
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"rows of type {matrix.dtype} are not numbers{advice}")
+    return matrix, raw_rows
 
 
 def _raw_rows(frame: Any, manifest: Manifest) -> list[list[Any]] | None:

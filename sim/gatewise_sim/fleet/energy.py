@@ -94,27 +94,72 @@ class Radio(Record, frozen=True, kw_only=True):
         )
 
 
-#: Sources: ``wifi`` from Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at
-#: 2 Mbit/s); ``lte`` and ``3g`` from Huang et al., MobiSys 2012 (a phone); ``gsm`` from
-#: Balasubramanian et al., IMC 2009 (0.036 J per kB, 1.7 J per transfer, and 6 s of tail at 0.25 W).
-#: ``nb-iot`` and ``satellite`` are assumptions. The first is a 23 dBm module (about 0.7 W sending,
-#: 0.2 W receiving) with a network that keeps it connected for 20 s. The second is a terminal of a
-#: few watts.
-#:
-#: Columns: name; wake-up W and s; active W; uJ per byte up and down; uJ per packet up and down;
-#: tail W and s; idle W.
-_RADIOS: Final[tuple[tuple[Any, ...], ...]] = (
-    ("none", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-    ("wifi", 0, 0, 0, 1.9, 0.42, 420, 330, 0, 0, 0),
-    ("lte", 1.2107, 0.2601, 1.28804, 3.50712, 0.41576, 0, 0, 1.06, 11.576, 0),
-    ("3g", 0.6594, 0.5821, 0.81788, 6.95184, 0.97696, 0, 0, 0.8039, 8.0882, 0),
-    ("gsm", 1, 1.7, 0, 36, 36, 0, 0, 0.25, 6, 0),
-    ("nb-iot", 0.2, 2, 0.2, 200, 0, 0, 0, 0.02, 20, 13e-6),
-    ("satellite", 2, 5, 2, 60, 0, 0, 0, 2, 10, 0),
+_RADIOS: Final = (
+    Radio(name="none"),
+    # Feeney and Nilsson, INFOCOM 2001: early 802.11, point to point at 2 Mbit/s
+    Radio(
+        name="wifi",
+        up_uj_per_byte=1.9,
+        down_uj_per_byte=0.42,
+        up_uj_per_packet=420.0,
+        down_uj_per_packet=330.0,
+    ),
+    # Huang et al., MobiSys 2012: a phone, also for 3g
+    Radio(
+        name="lte",
+        wake_w=1.2107,
+        wake_s=0.2601,
+        active_w=1.28804,
+        up_uj_per_byte=3.50712,
+        down_uj_per_byte=0.41576,
+        tail_w=1.06,
+        tail_s=11.576,
+    ),
+    Radio(
+        name="3g",
+        wake_w=0.6594,
+        wake_s=0.5821,
+        active_w=0.81788,
+        up_uj_per_byte=6.95184,
+        down_uj_per_byte=0.97696,
+        tail_w=0.8039,
+        tail_s=8.0882,
+    ),
+    # Balasubramanian et al., IMC 2009: 0.036 J per kB, 1.7 J per transfer, 6 s of tail at 0.25 W
+    Radio(
+        name="gsm",
+        wake_w=1.0,
+        wake_s=1.7,
+        up_uj_per_byte=36.0,
+        down_uj_per_byte=36.0,
+        tail_w=0.25,
+        tail_s=6.0,
+    ),
+    # assumption: a 23 dBm module (about 0.7 W sending, 0.2 W receiving) with a network that keeps
+    # it connected for 20 s
+    Radio(
+        name="nb-iot",
+        wake_w=0.2,
+        wake_s=2.0,
+        active_w=0.2,
+        up_uj_per_byte=200.0,
+        tail_w=0.02,
+        tail_s=20.0,
+        idle_w=13e-6,
+    ),
+    # assumption: a terminal of a few watts
+    Radio(
+        name="satellite",
+        wake_w=2.0,
+        wake_s=5.0,
+        active_w=2.0,
+        up_uj_per_byte=60.0,
+        tail_w=2.0,
+        tail_s=10.0,
+    ),
 )
-RADIOS: Final = {
-    row[0]: Radio(**dict(zip(Radio.__struct_fields__, row, strict=True))) for row in _RADIOS
-}
+#: Radios of the link profiles, by name.
+RADIOS: Final = {radio.name: radio for radio in _RADIOS}
 
 
 def radio_joules(

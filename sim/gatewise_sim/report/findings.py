@@ -1,4 +1,4 @@
-"""Findings of a run in words: summary sentence, caveats and key figures."""
+"""Findings of a run in words: summary sentence, key figures, audits and outages."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ from gatewise_sim.report.policy_result import (
     value_of,
 )
 
-#: Utilisation of the workers above which a little more load makes queues grow without bound.
-_HIGH_UTILISATION: Final = 0.85
-#: Utilisation and share of fallbacks from which on the workers have more load than they can serve.
-_FULL_UTILISATION: Final = 0.995
-_MIN_OVERLOAD_SHARE: Final = 0.01
 #: Smallest share that rounds to 100 % without decimals.
 _ROUNDS_TO_ALL: Final = 0.995
 #: Smallest drop of accuracy in an outage that the summary mentions. Smaller drops could disappear
@@ -40,15 +35,6 @@ _ROUNDS_TO_ALL: Final = 0.995
 _MIN_ACCURACY_DROP: Final = 0.002
 #: Width of an interval above which the summary mentions it, because the figure alone would mislead.
 _WIDE_INTERVAL: Final = 0.1
-_TIMING_NAMES: Final = {
-    "edge_ms": "the time of a stage",
-    "run_us": "the time of a run of the high-cost model",
-    "instance_us": "the time of an instance in a run",
-    "message_us": "a worker's time for a message",
-    "broker_us": "the broker's time for a message",
-    "hop_ms": "the time between broker and worker",
-    "proxy_ms": "the time of the proxy",
-}
 
 
 @dataclass(frozen=True)
@@ -173,9 +159,8 @@ def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | No
 
 
 def _outage_clause(report: Report) -> str:
-    """Describe the accuracy during outages."""
+    """Describe the outages, and their effect on the answers."""
     faults = report.faults
-    bins = report.system.timeline
     fault_names = {
         plural(fault.count, "worker") if fault.what == "workers" else f"the {fault.what}": None
         for fault in faults
@@ -186,7 +171,13 @@ def _outage_clause(report: Report) -> str:
         if len(faults) > 1
         else f"for {total_duration}"
     )
-    clause = f"with {' or '.join(fault_names)} down {frequency}"
+    return f"with {' or '.join(fault_names)} down {frequency} {_outage_effect(report)}"
+
+
+def _outage_effect(report: Report) -> str:
+    """Describe the fallbacks or the accuracy during outages."""
+    faults = report.faults
+    bins = report.system.timeline
     begin = min(fault.begin for fault in faults)
     # Requests of the last moments of an outage may still become fallbacks until their deadline.
     settled_at = max(fault.end for fault in faults) + 1e-3 * float(
@@ -205,27 +196,24 @@ def _outage_clause(report: Report) -> str:
     normal_accuracy = _accuracy(normal_bins)
     n_instances = sum(time_bin.instances for time_bin in bins_in_outage)
     if n_instances and not any(time_bin.fallback for time_bin in bins_in_outage):
-        return f"{clause} no answer was a fallback"
+        return "no answer was a fallback"
     if accuracy_during is None or normal_accuracy is None:
         if not n_instances:
-            return f"{clause} no instance came"
+            return "no instance came"
         fallback_share = percent(
             sum(time_bin.fallback for time_bin in bins_in_outage) / n_instances
         )
-        return (
-            f"{clause} the devices answered {fallback_share} of the instances themselves in its "
-            "place"
-        )
+        return f"the devices answered {fallback_share} of the instances themselves in its place"
     # Ignore a drop within two standard errors, which can be chance.
     standard_error = math.hypot(_standard_error(bins_in_outage), _standard_error(normal_bins))
     if normal_accuracy - accuracy_during < max(_MIN_ACCURACY_DROP, 2 * standard_error):
-        return f"{clause} accuracy stayed about the same ({percent(accuracy_during)})"
-    text = f"{clause} accuracy fell to {percent(accuracy_during)}"
+        return f"accuracy stayed about the same ({percent(accuracy_during)})"
+    drop_text = f"accuracy fell to {percent(accuracy_during)}"
     if accuracy_after is None:
-        return f"{text} until the end"
+        return f"{drop_text} until the end"
     # the accuracy has recovered if it has risen again by more than half of the drop
     has_recovered = accuracy_after > accuracy_during + 0.5 * (normal_accuracy - accuracy_during)
-    return f"{text} and {'recovered' if has_recovered else 'has not recovered since'}"
+    return f"{drop_text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
 
 def _standard_error(bins: Sequence[TimelineBin]) -> float:
@@ -247,77 +235,6 @@ def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
         if n_known
         else None
     )
-
-
-def caveats(report: Report) -> list[str]:
-    """List the caveats of the summary, the most serious first."""
-    sentences = []
-    # instances without an answer
-    for policy in report.policies:
-        answers = policy.answers
-        if answers.lost:
-            sentences.append(
-                f"{policy.name}: {count(answers.lost)} of {count(policy.instances)} instances have "
-                "no answer, which counts as wrong."
-            )
-        if answers.error:
-            sentences.append(
-                f"{policy.name}: {count(answers.error)} instances could not be answered, "
-                "because values were missing that the stages need."
-            )
-    sentences += report.troubles
-    # fallbacks, and the load of the workers
-    system = report.system
-    if system.answers.fallback and system.instances:
-        reference = " (see the run over time)" if report.faults else ""
-        # instances without an answer have the reason `value` as well
-        n_local = round(
-            system.reasons.get("value", 0.0)
-            + system.reasons.get("offload-limit", 0.0)
-            - system.answers.error
-        )
-        causes = ["the cloud did not answer in time"] * (system.answers.fallback > n_local)
-        if n_local > 0:
-            causes.append(
-                f"{count(n_local)} of them had missing values or exceeded the limit of offloads"
-            )
-        sentences.append(
-            f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
-            f"fallbacks{reference}: {', and '.join(causes)}, so the device gave its own answer."
-        )
-    for policy in report.policies:
-        utilisation = policy.utilisation or 0.0
-        if policy.key in ("system", "cloud_only") and utilisation > _HIGH_UTILISATION:
-            fallback_share = policy.answers.fallback / max(policy.instances, 1)
-            consequence = (
-                f"which is more than they can do: {percent(fallback_share)} of the answers are "
-                "fallbacks."
-                if utilisation > _FULL_UTILISATION and fallback_share > _MIN_OVERLOAD_SHARE
-                else "with a little more load their queues would grow."
-            )
-            sentences.append(
-                f"{policy.name}: the workers are busy {percent(utilisation, 0)} of the time; "
-                f"{consequence}"
-            )
-    # assumptions of the run
-    if not report.has_labels:
-        sentences.append(
-            "The rows have no labels (--target names their column), so the report has no accuracy "
-            "and no oracle."
-        )
-    if report.timings.assumed:
-        names = [_TIMING_NAMES.get(name, name) for name in report.timings.assumed]
-        sentences.append(f"Assumed, not measured on this machine: {listed(names)}.")
-    if system.scaled:
-        sentences.append(
-            f"Simulated {system.sampling}. The figures are estimates with "
-            f"{percent(report.confidence_level, 0)} confidence intervals."
-        )
-    if any(policy.engine != report.engine for policy in report.policies):
-        sentences.append(
-            "Only Gatewise was run live; the baselines are simulated with the same instances."
-        )
-    return [*sentences, *report.notes]
 
 
 def key_figures(report: Report) -> list[KeyFigure]:

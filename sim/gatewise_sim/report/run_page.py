@@ -14,10 +14,10 @@ import msgspec
 
 from gatewise.formats import duration, listed, percent, plural, read_clock, read_span
 from gatewise_sim.report import tables
+from gatewise_sim.report.caveats import list_caveats
 from gatewise_sim.report.document import Report, RowCheck
 from gatewise_sim.report.findings import (
     audit_findings,
-    caveats,
     fault_name,
     format_span,
     key_figures,
@@ -58,7 +58,7 @@ def render_page(report: Report) -> str:
             title=f"{report.dataset}, {plural(report.settings.get('devices') or 0, 'device')}",
             description=_describe_run(report),
             headline=summary_sentence(report),
-            warnings=caveats(report),
+            warnings=list_caveats(report),
             key_figures=key_figures(report),
             sections=[
                 _accuracy_section(report),

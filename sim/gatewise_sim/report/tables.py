@@ -12,8 +12,9 @@ import msgspec
 
 from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
+from gatewise_sim.report.caveats import list_caveats
 from gatewise_sim.report.document import Report
-from gatewise_sim.report.findings import audit_findings, caveats, format_interval, summary_sentence
+from gatewise_sim.report.findings import audit_findings, format_interval, summary_sentence
 from gatewise_sim.report.policy_result import (
     AnswerCounts,
     ClassResult,
@@ -353,4 +354,4 @@ def print_report(report: Report) -> None:
     print(f"{report.method}: {report.instances:,} instances")
     print_table(replace(table, rows=rows), shows_small_text=False)
     audits = filter(None, [audit_findings(report)])
-    print("\n".join(["", "".join(summary_sentence(report)), *audits, *caveats(report)]))
+    print("\n".join(["", "".join(summary_sentence(report)), *audits, *list_caveats(report)]))

@@ -18,7 +18,7 @@ from gatewise_export import pack
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim import simulate
 from gatewise_sim.experiment.row_table import make_row_table
-from gatewise_sim.report.findings import caveats
+from gatewise_sim.report.caveats import list_caveats
 from gatewise_sim.scenario import Scenario
 from gatewise_training import ConfidenceCascade
 from tests.support.processes import run_in_process
@@ -160,7 +160,7 @@ def test_calls_of_a_slow_backend_are_timed(project):
     assert report.system.utilisation == pytest.approx(0.05 * offloads_per_second, rel=0.3)
     # the report names the times that are assumed
     assert "Assumed, not measured on this machine: a worker's time for a message" in (
-        " ".join(caveats(report))
+        " ".join(list_caveats(report))
     )
 
 

@@ -250,3 +250,8 @@ PLOT_BOXES = """
   .filter(box => box.width > 0)
   .map(box => [box.width, box.height, box.left, box.right])
 """
+
+
+def replace_system(report: Report, **changes: Any) -> Report:
+    """Replace fields of the system's policy."""
+    return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))

@@ -1,4 +1,4 @@
-"""Tests of the summary, the caveats and the key figures of a run."""
+"""Tests of the summary, the key figures and the audits of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise.formats import millis, percent
-from gatewise_sim.report.findings import audit_findings, caveats, key_figures, summary_sentence
+from gatewise_sim.report.findings import audit_findings, key_figures, summary_sentence
 from gatewise_sim.report.policy_result import AuditUse, Estimate
-from tests.sim.report.reports import MEASURED_TIMINGS, make_estimate, make_live_report, make_report
+from tests.sim.report.reports import make_estimate, make_report, replace_system
 
 
 def join_summary(report) -> str:
@@ -25,11 +25,6 @@ def replace_accuracy(report, accuracy_at):
         for time_bin in report.system.timeline
     )
     return replace_system(report, timeline=tuple(time_bins))
-
-
-def replace_system(report, **changes):
-    """Replace fields of the system's policy."""
-    return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))
 
 
 def test_summary_states_accuracy_savings_and_latency():
@@ -90,7 +85,6 @@ def test_broken_promise_is_the_first_sentence():
     assert summary_sentence(report).main_clause == report.promise
     summary = join_summary(report)
     assert summary == f"{report.promise} {join_summary(replace(report, promise=None))}"
-    assert report.promise not in caveats(report)
 
 
 def test_savings_below_100_percent_are_not_rounded_up():
@@ -147,59 +141,6 @@ def test_outage_without_fallbacks_has_no_effect():
     summary = join_summary(replace_system(report, timeline=time_bins))
     assert "no answer was a fallback" in summary
     assert "fell" not in summary
-
-
-def test_overload_of_the_workers_is_stated_with_its_fallbacks():
-    report = make_report()
-    answers = replace(report.answers, cloud=0.0, fallback=0.4 * report.system.instances)
-    overloaded_report = replace_system(report, utilisation=1.0, answers=answers)
-    text = " ".join(caveats(overloaded_report))
-    assert "more than they can do: 40.0 % of the answers are fallbacks" in text
-    assert "a little more load" not in text
-
-
-@pytest.mark.parametrize(
-    ("report", "expected_text"),
-    [
-        (
-            make_report(),
-            "1.00 % of the answers are fallbacks (see the run over time): the cloud did not answer",
-        ),
-        (
-            replace_system(make_report(), reasons={"value": 3.0, "timeout": 7.0}),
-            "in time, and 3 of them had missing values or exceeded the limit of offloads, so",
-        ),
-        (
-            replace_system(
-                make_report(),
-                answers=replace(make_report().answers, fallback=9, error=2),
-                reasons={"value": 4.0, "offload-limit": 7.0},
-            ),
-            "(see the run over time): 9 of them had missing values or exceeded the limit",
-        ),
-        (make_report(), "Assumed, not measured on this machine: a worker's time for a message"),
-        (make_report(accuracy=None), "The rows have no labels"),
-        (
-            replace_system(make_report(), scaled=True, sampling="5 of 100,000 devices"),
-            "Simulated 5 of 100,000 devices. The figures are estimates",
-        ),
-        (make_live_report(), "Only Gatewise was run live"),
-        (make_report(notes=("a note",), troubles=("a trouble",)), "a note"),
-        (replace_system(make_report(), utilisation=0.9), "the workers are busy 90 % of the time"),
-        (
-            replace_system(make_report(), answers=replace(make_report().answers, error=7)),
-            "7 instances could not be answered",
-        ),
-    ],
-)
-def test_caveats_contain_each_limitation(report, expected_text):
-    assert expected_text in " ".join(caveats(report))
-
-
-def test_run_without_limitations_has_no_caveats():
-    report = make_report(timings=MEASURED_TIMINGS, keys=("system",))
-    answers = replace(report.answers, fallback=0)
-    assert caveats(replace_system(report, answers=answers)) == []
 
 
 def test_key_figures_come_with_intervals_and_baselines():
