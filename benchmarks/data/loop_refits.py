@@ -204,8 +204,7 @@ def _archive_and_label(
     X, y = rows
     manifest = bundle.manifest
     outcome = graph_decisions(bundle, X)
-    assert outcome.cloud_labels is not None
-    assert outcome.cloud_probabilities is not None
+    assert outcome.cloud_answers is not None
     assert manifest.cloud is not None
     # a device sends the offloaded rows and random audits of its own answers
     n = len(X)
@@ -217,12 +216,12 @@ def _archive_and_label(
         device=np.full(n, "d"),
         time=np.arange(n, dtype=np.float64),
         X=X[:, manifest.cloud_inputs()],
-        cloud_label=outcome.cloud_labels.astype(np.int32),
-        probabilities=outcome.cloud_probabilities.astype(np.float32),
+        cloud_label=outcome.cloud_answers.labels.astype(np.int32),
+        probabilities=outcome.cloud_answers.probabilities.astype(np.float32),
         device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
         confidence=np.full(n, np.nan, np.float32),
-        sent_chance=np.where(offloaded, 1.0, strategy.audits),
-        stored_chance=np.ones(n),
+        sent_probability=np.where(offloaded, 1.0, strategy.audits),
+        stored_probability=np.ones(n),
         late=np.zeros(n, bool),
     )
     sent_rows = all_rows.take(offloaded | audited)

@@ -62,8 +62,8 @@ class Stream:
                 self.is_offloaded[sent_instances], -1, self.device[sent_instances]
             ).astype(np.int32),
             confidence=np.full(n_sent, np.nan, np.float32),
-            sent_chance=self.sent_probability[sent_instances],
-            stored_chance=np.ones(n_sent),
+            sent_probability=self.sent_probability[sent_instances],
+            stored_probability=np.ones(n_sent),
             late=np.zeros(n_sent, bool),
         )
         return rows, self.is_right[sent_instances].astype(np.float64)

@@ -90,8 +90,8 @@ class _OpenShard:
             probabilities=np.empty((capacity, n_classes), np.float32),
             device_label=np.empty(capacity, np.int32),
             confidence=np.empty(capacity, np.float32),
-            sent_chance=np.empty(capacity, np.float64),
-            stored_chance=np.full(capacity, facts.stored_chance),
+            sent_probability=np.empty(capacity, np.float64),
+            stored_probability=np.full(capacity, facts.stored_probability),
             late=np.empty(capacity, np.bool_),
         )
 
@@ -117,7 +117,7 @@ class _OpenShard:
             "late": [ticket.late_s > 0 for ticket in tickets],
             "device_label": [-1 if audit is None else audit.class_index for audit in audits],
             "confidence": [np.nan if value is None else value for value in confidences],
-            "sent_chance": [1.0 if audit is None else audit.probability for audit in audits],
+            "sent_probability": [1.0 if audit is None else audit.probability for audit in audits],
         }
         row_counts = [len(request.X) for request in requests]
         columns = self._columns
@@ -190,7 +190,7 @@ class ArchiveWriter:
         self._shard_seconds = shard_seconds
         self._rng = rng
         self._clock = clock
-        self._store_probability = folder.read_store_probability()
+        self._admission_probability = folder.read_admission_probability()
         self._open_shards: dict[tuple[Any, ...], _OpenShard] = {}
         self._closed_shards: list[_ClosedShard] = []
         self._private_devices: dict[str, None] = {}  # devices, the latest last
@@ -265,8 +265,8 @@ class ArchiveWriter:
         )
         with self._condition:
             self._private_devices.pop(ticket.device, None)
-            if self._store_probability < 1:
-                request = request.select(self._rng.random(n_rows) < self._store_probability)
+            if self._admission_probability < 1:
+                request = request.select(self._rng.random(n_rows) < self._admission_probability)
                 self._counts["thinned"] += n_rows - len(request.X)
                 if not len(request.X):
                     return
@@ -278,7 +278,7 @@ class ArchiveWriter:
                 self._condition.notify_all()
                 shard = None
             if shard is None:
-                facts = _shard_facts(ticket, manifest, self._store_probability)
+                facts = _shard_facts(ticket, manifest, self._admission_probability)
                 shard = self._open_shards[shard_key] = _OpenShard(facts, now, request)
             shard.append(request)
 
@@ -319,18 +319,18 @@ class ArchiveWriter:
         except Exception:  # neither must a damaged shard
             _LOG.exception("could not archive %d instances in %s", n_rows, self.folder.path)
             outcome = "lost"
-        new_probability = self.folder.read_store_probability()
+        new_probability = self.folder.read_admission_probability()
         with self._condition:
             self._counts[outcome] += n_rows
             self._counts["shards"] += outcome == "kept"
             # a shard has one probability for all instances
-            if new_probability != self._store_probability:
-                self._store_probability = new_probability
+            if new_probability != self._admission_probability:
+                self._admission_probability = new_probability
                 for shard_key in list(self._open_shards):
                     self._close_shard(shard_key)
 
 
-def _shard_facts(ticket: Ticket, manifest: Manifest, store_probability: float) -> ShardFacts:
+def _shard_facts(ticket: Ticket, manifest: Manifest, admission_probability: float) -> ShardFacts:
     assert manifest.cloud is not None  # a worker serves only models with a high-cost model
     name, version = ticket.model
     instance = manifest.instance
@@ -343,5 +343,5 @@ def _shard_facts(ticket: Ticket, manifest: Manifest, store_probability: float) -
         inputs=manifest.cloud.inputs,
         shape=shape if int(np.prod(shape)) == n_inputs else (n_inputs,),
         accuracy=manifest.active_point.accuracy,
-        stored_chance=store_probability,
+        stored_probability=admission_probability,
     )

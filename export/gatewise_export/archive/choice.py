@@ -1,14 +1,14 @@
-"""Choose instances for people to label, and prefer informative ones with known probabilities.
+"""Choose instances for people to label; informative instances have larger known probabilities.
 
 Each instance i gets a share q_i of the n labels, and is chosen with the probability c_i:
 
-    q_i = sum over k of s_k u_ik / (sum over j of u_jk),      c_i = min(1, n' q_i),
+    q_i = sum over k of s_k u_ik / (sum over j of u_jk),      c_i = min(1, n' q_i).
 
-where s_k is the share of reason k (:data:`REASON_SHARES`), and u_ik is the weight w_i of the
-instance times its score for reason k. The number n' is set so that the c_i sum to n. Instances are
-drawn independently, so that n of them are chosen on average. A quarter of the labels is spread
-evenly over the traffic that the instances represent. Because of this, no weight w_i / c_i in an
-estimate exceeds four times the mean weight.
+The share of reason k is s_k (:data:`REASON_SHARES`), and u_ik is the weight w_i of the instance
+times its score for reason k. The number n' is set so that the c_i sum to n. Instances are drawn
+independently, so that n of them are chosen on average. A quarter of the labels is spread evenly
+over the traffic that the instances represent. Because of this, no weight w_i / c_i in an estimate
+exceeds four times the mean weight.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Floats = NDArray[np.float64]
 Purpose = Literal["estimate", "refit"]
 
 #: Share of the labels that is chosen for each reason. An estimate varies least if labels are chosen
-#: in proportion to the doubt; disagreements and regions find errors that the high-cost model does
-#: not see. A refit learns most where two classes meet.
+#: in proportion to the doubt. Disagreements and regions find errors of which the high-cost model is
+#: unaware. A refit learns most where two classes meet.
 REASON_SHARES: Final[dict[Purpose, dict[str, float]]] = {
     "estimate": {"even": 0.25, "doubt": 0.65, "disagreement": 0.05, "region": 0.05},
     "refit": {"even": 0.25, "margin": 0.75},
@@ -57,9 +57,16 @@ LABELS_FOLDER: Final = "labels"
 
 
 class ChoiceFacts(msgspec.Struct, frozen=True):
-    """The `shards` that a choice was made from, the sum of their weights, and a bound for alarms.
+    """Facts about the instances from which a choice was made.
 
-    The bound is the `largest_correction` of :class:`gatewise_export.archive.alarm.LabelBatch`.
+    Attributes
+    ----------
+    shards : tuple of str
+        File names of the shards with these instances.
+    total_weight : float
+        Sum of their weights.
+    largest_correction : float
+        Bound for the alarm, as in :class:`gatewise_export.archive.alarm.LabelBatch`.
     """
 
     shards: tuple[str, ...]
@@ -74,12 +81,13 @@ class LabelChoice:
     Attributes
     ----------
     rows : ArchivedRows
-        The chosen instances. They remain after the archive deletes their shards.
+        Copies of the chosen instances, which remain when the archive deletes their shards.
     choice_probability : ndarray of float64, shape (m,)
         Probability with which each instance was chosen.
     main_reason : ndarray of str, shape (m,)
         The reason that contributed most to this probability.
     facts : ShardFacts
+        Facts about the model that answered them.
     choice_facts : ChoiceFacts
     """
 
@@ -96,7 +104,7 @@ def correct_probability(rows: ArchivedRows) -> Floats:
 
 
 def largest_correction(rows: ArchivedRows, probability: Floats) -> float:
-    """Largest q (W - w) of instances that are chosen with a probability of shape (n,)."""
+    """Largest q (W - w), as in :mod:`.alarm`, of instances chosen with a `probability` each."""
     wrong_probability = 1 - correct_probability(rows)
     return float((wrong_probability * rows.weights * (1 / probability - 1)).max())
 
@@ -104,13 +112,13 @@ def largest_correction(rows: ArchivedRows, probability: Floats) -> float:
 def reason_scores(
     rows: ArchivedRows, rng: np.random.Generator, purpose: Purpose = "estimate"
 ) -> dict[str, Floats]:
-    """Score, of at least 0, of each instance for each reason of a purpose."""
+    """Scores of the instances for each reason of a purpose, at least 0, each of shape (n,)."""
     if purpose == "refit":
         return {"even": np.ones(len(rows)), "margin": _margin_scores(rows)}
     answer_probability = correct_probability(rows)
     return {
         "even": np.ones(len(rows)),
-        # standard deviation of the event that the answer is right, by the high-cost model
+        # by the high-cost model, the standard deviation of "the answer is right" as 0 or 1
         "doubt": np.sqrt(np.clip(answer_probability * (1 - answer_probability), 0, None)),
         "disagreement": (rows.answers != rows.cloud_label).astype(np.float64),
         "region": 1 / _region_sizes(rows.X, rng),
@@ -118,10 +126,10 @@ def reason_scores(
 
 
 def _margin_scores(rows: ArchivedRows) -> Floats:
-    """Score of small margins, divided by the weights.
+    """Scores that are larger for smaller margins, divided by the weights.
 
-    A border between classes is as wide whether an instance there was offloaded or audited, so that
-    the number of instances that it represents must not count.
+    The weights cancel, because a refit needs labels at the borders between classes, however many
+    instances each of these labels represents.
     """
     ascending = np.sort(rows.probabilities.astype(np.float64), axis=1)
     margins = ascending[:, -1] - ascending[:, -2]
@@ -130,46 +138,51 @@ def _margin_scores(rows: ArchivedRows) -> Floats:
 
 def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
     """Number of instances in the region of each instance, shape (n,)."""
-    x = np.nan_to_num(X.astype(np.float64))
-    # standardised, so that no single feature decides on which side of a plane an instance lies
-    scale = x.std(axis=0)
-    x = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-    sides = x @ rng.normal(size=(x.shape[1], _N_PLANES)) > 0
-    _, region, sizes = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
-    return sizes[region.reshape(-1)].astype(np.float64)
+    values = np.nan_to_num(X.astype(np.float64))
+    # standardise, so that no single feature decides on which side of a plane an instance lies
+    deviations = values.std(axis=0)
+    standardized = (values - values.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
+    sides = standardized @ rng.normal(size=(values.shape[1], _N_PLANES)) > 0
+    _, regions, sizes = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
+    return sizes[regions.reshape(-1)].astype(np.float64)
 
 
 def choice_probabilities(
     rows: ArchivedRows, n: int, rng: np.random.Generator, purpose: Purpose = "estimate"
 ) -> tuple[Floats, NDArray[Any]]:
     """Probability and main reason of choosing each instance; the probabilities sum to n."""
-    shares = REASON_SHARES[purpose]
+    reason_shares = REASON_SHARES[purpose]
     label_shares = {}
-    for reason, score in reason_scores(rows, rng, purpose).items():
-        weighted_score = rows.weights * score
-        total = weighted_score.sum()
-        normalized = weighted_score / total if total > 0 else np.zeros(len(rows))
-        label_shares[reason] = shares[reason] * normalized
+    for reason, scores in reason_scores(rows, rng, purpose).items():
+        weighted_scores = rows.weights * scores
+        total = weighted_scores.sum()
+        if total > 0:
+            label_shares[reason] = reason_shares[reason] * weighted_scores / total
+        else:
+            label_shares[reason] = np.zeros(len(rows))
     # if a reason applies to no instance, its labels are spread evenly
     unused_share = 1 - sum(map(np.sum, label_shares.values()))
-    label_shares["even"] = label_shares["even"] * (1 + unused_share / shares["even"])
-    q = np.sum(list(label_shares.values()), axis=0)
-    if n >= len(rows):
-        probability = np.ones(len(rows))
-    else:
-        probability = np.zeros(len(rows))
-        is_uncapped = np.ones(len(rows), bool)
-        # cap probabilities at 1, and share the remaining labels among the other instances
-        while True:
-            n_left = n - np.count_nonzero(~is_uncapped)
-            probability[is_uncapped] = n_left * q[is_uncapped] / q[is_uncapped].sum()
-            is_capped = is_uncapped & (probability >= 1)
-            if not is_capped.any():
-                break
-            probability[is_capped] = 1.0
-            is_uncapped &= ~is_capped
+    label_shares["even"] = label_shares["even"] * (1 + unused_share / reason_shares["even"])
+    probability = _scaled_probabilities(np.sum(list(label_shares.values()), axis=0), n)
     main_reason = np.array(list(label_shares))[np.argmax(list(label_shares.values()), axis=0)]
     return probability, main_reason
+
+
+def _scaled_probabilities(shares: Floats, n: int) -> Floats:
+    """Probabilities of at most 1 that sum to n, and below 1 are proportional to the shares."""
+    if n >= len(shares):
+        return np.ones(len(shares))
+    probability = np.zeros(len(shares))
+    is_below_1 = np.ones(len(shares), np.bool_)
+    # cap probabilities at 1, and share the remaining labels among the other instances
+    while True:
+        n_left = n - np.count_nonzero(~is_below_1)
+        probability[is_below_1] = n_left * shares[is_below_1] / shares[is_below_1].sum()
+        is_newly_capped = is_below_1 & (probability >= 1)
+        if not is_newly_capped.any():
+            return probability
+        probability[is_newly_capped] = 1.0
+        is_below_1 &= ~is_newly_capped
 
 
 def choose(
@@ -182,8 +195,8 @@ def choose(
 ) -> LabelChoice:
     """Choose about n instances from the shards that no earlier choice covered.
 
-    `version`, or MODEL/VERSION, is by default that of the newest such shard. The labels serve every
-    estimate and refit whatever the `purpose`, which only decides where most of them are. Raises
+    `version` is a version or MODEL/VERSION, by default that of the newest such shard. The `purpose`
+    decides where most of the labels are; every estimate and refit uses all labels. Raises
     InputError if no such shard exists, or if several models have the version.
     """
     if n < 1:
@@ -209,18 +222,18 @@ def choose(
     rows = read_rows(shards)
     probability, main_reason = choice_probabilities(rows, n, rng, purpose)
     # in random order, so that a person who labels the first half labels a random half
-    chosen_rows = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
+    chosen_positions = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
     choice_facts = ChoiceFacts(
         shards=tuple(shard.name for shard in shards),
         total_weight=float(rows.weights.sum()),
         largest_correction=largest_correction(rows, probability),
     )
     return LabelChoice(
-        rows.take(chosen_rows),
-        probability[chosen_rows],
-        main_reason[chosen_rows],
-        facts,
-        choice_facts,
+        rows=rows.take(chosen_positions),
+        choice_probability=probability[chosen_positions],
+        main_reason=main_reason[chosen_positions],
+        facts=facts,
+        choice_facts=choice_facts,
     )
 
 

@@ -1,16 +1,16 @@
 """Estimate true figures from few labels and many answers of the high-cost model.
 
 Each figure is a ratio theta = E[a] / E[d]. For the accuracy, a = 1(answer right) and d = 1. For the
-recall of class k, a = 1(y = k, answer = k) and d = 1(y = k). The high-cost model's probabilities
-give predictions a' and d' of both without a label. An instance in the archive has the weight w. If
-it was chosen for labelling with probability c, its label has the weight W = w / c. The estimating
+recall of class k, a = 1(y = k, answer = k) and d = 1(y = k). Without a label, the high-cost model's
+probabilities give predictions a' and d' of both. An instance in the archive has the weight w. If it
+was chosen for labelling with probability c, its label has the weight W = w / c. The estimating
 equation is
 
     sum_archive  w lambda (a' - theta d')
-      + sum_labelled  W [(a - theta d) - lambda (a' - theta d')]  =  0,
+      + sum_labelled  W [(a - theta d) - lambda (a' - theta d')]  =  0.
 
-The mean of its left side is zero at the true theta, for every fixed lambda and for any model. This
-is prediction-powered inference (Angelopoulos et al., Science 2023) with Horvitz-Thompson weights.
+At the true theta, the expected left side is zero for every fixed lambda and for any model. This is
+prediction-powered inference (Angelopoulos et al., Science 2023) with Horvitz-Thompson weights.
 The probabilities c grow with the model's doubt (Zrnic and Candes, "Active statistical inference",
 2024), and lambda is tuned as in Angelopoulos, Duchi and Zrnic, "PPI++", 2023. With lambda = 0 the
 estimate uses labels only.
@@ -34,19 +34,19 @@ Floats = NDArray[np.float64]
 
 #: Number of labels at which the sequence is tightest relative to a fixed-sample interval.
 _BEST_LABELS: Final = 100
-#: Squared residual of one additional, assumed label with the largest weight. Without it, the
-#: interval would have no width if all labels agree with the predictions. With a smaller one,
-#: intervals from 25 labels missed the truth too often beside a model that is right for 99 %.
+#: Squared residual of an imaginary additional label with the largest weight. Without this label,
+#: the interval would have no width if all labels agree with the predictions. With a smaller
+#: residual, intervals from 25 labels missed the truth too often if the model was right for 99 %.
 _UNSEEN_RESIDUAL: Final = 0.04
 _TUNING_ROUNDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TrueFigure:
-    """Estimate of a figure, its interval, and the weight of the high-cost model's predictions.
+    """Estimate of a figure with its interval from `low` to `high`, which are NaN without labels.
 
-    `low` and `high` are NaN without labels. `tuning` is lambda, the weight of the predictions.
-    `n_labels` counts the labels with d above 0.
+    `tuning` is lambda, the weight of the high-cost model's predictions. `n_labels` counts the
+    labels with d above 0.
     """
 
     value: float
@@ -71,11 +71,11 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class FigureData:
-    """Data of one figure.
+    """Data of one figure: predictions for the archive, and labels to correct them.
 
-    `archive_predictions` has the predictions for all n instances. `label_terms` has the true terms
-    of the m labelled instances with weights w / c, and `label_predictions` their predictions with
-    weights w.
+    `archive_predictions` has the predicted terms of all n instances, with weights w. `label_terms`
+    has the true terms of the m labelled instances, with weights w / c. `label_predictions` has
+    their predicted terms, with weights w.
     """
 
     archive_predictions: Terms
@@ -84,14 +84,16 @@ class FigureData:
 
     def solve(self, tuning: float) -> tuple[float, float]:
         """Solve the estimating equation; return the ratio theta and its denominator."""
-        sums = []
-        for name in ("numerators", "denominators"):
-            archive = self.archive_predictions
-            predicted_sum = getattr(archive, name) @ archive.weights
-            label_predictions = getattr(self.label_predictions, name)
-            corrections = getattr(self.label_terms, name) - tuning * label_predictions
-            sums.append(float(tuning * predicted_sum + corrections @ self.label_terms.weights))
-        return (sums[0] / sums[1] if sums[1] > 0 else math.nan), sums[1]
+        numerator = self._weighted_sum("numerators", tuning)
+        denominator = self._weighted_sum("denominators", tuning)
+        return (numerator / denominator if denominator > 0 else math.nan), denominator
+
+    def _weighted_sum(self, name: str, tuning: float) -> float:
+        """Sum the predictions of a term over the archive, and correct it by the labels."""
+        predicted_sum = getattr(self.archive_predictions, name) @ self.archive_predictions.weights
+        label_predictions = getattr(self.label_predictions, name)
+        corrections = getattr(self.label_terms, name) - tuning * label_predictions
+        return float(tuning * predicted_sum + corrections @ self.label_terms.weights)
 
     def moments(self, theta: float) -> tuple[float, float, float]:
         """Coefficients v0, v1 and v2 of the variance ``v0 - 2 v1 lambda + v2 lambda^2``."""
@@ -129,9 +131,10 @@ def estimate_figure(
 ) -> TrueFigure:
     """Estimate a figure and its interval, which misses the truth with probability `level`.
 
-    The interval may be read after each label, because `level` covers all times together. `tuning`
-    fixes lambda, which is chosen by default. `largest_residual` is 1 for shares, and 2 for
-    differences of shares. `is_read_once` gives a normal interval, which may be read only once.
+    The interval may be read after each label, because `level` covers all times together; with
+    `is_read_once` it is a narrower normal interval, which may be read only once. `tuning` fixes
+    lambda, which by default minimises the variance. `largest_residual` is 1 for shares, and 2 for
+    differences of shares.
     """
     n_labels = int(np.count_nonzero(data.label_terms.denominators > 0))
     if not n_labels:
@@ -147,19 +150,21 @@ def estimate_figure(
         _UNSEEN_RESIDUAL * largest_residual**2 * float(data.label_terms.weights.max()) ** 2
     )
     variance = max(v0 - 2 * v1 * tuning + v2 * tuning**2, 0.0) + unseen_variance
-    n_errors = NormalDist().inv_cdf(1 - level / 2) if is_read_once else boundary(n_labels, level)
-    half_width = n_errors * math.sqrt(variance) / denominator
+    n_standard_errors = (
+        NormalDist().inv_cdf(1 - level / 2) if is_read_once else boundary(n_labels, level)
+    )
+    half_width = n_standard_errors * math.sqrt(variance) / denominator
     return TrueFigure(theta, theta - half_width, theta + half_width, tuning, n_labels)
 
 
-def boundary(n: int, level: float) -> float:
-    """Half-width of the confidence sequence after n labels, in standard errors.
+def boundary(n_labels: int, level: float) -> float:
+    """Half-width of the confidence sequence after `n_labels`, in standard errors.
 
-    >>> [round(boundary(n, 0.05), 2) for n in (20, 100, 1000)]
+    >>> [round(boundary(n_labels, 0.05), 2) for n_labels in (20, 100, 1000)]
     [3.32, 3.04, 3.26]
     """
     # rho^2 for which the boundary is smallest at _BEST_LABELS labels (equation 24 of the paper)
     log_level = -2 * math.log(level)
     rho2 = (log_level + math.log(log_level) + 1) / _BEST_LABELS
-    x = n * rho2 + 1
-    return math.sqrt(2 * x / (n * rho2) * math.log(math.sqrt(x) / level))
+    x = n_labels * rho2 + 1
+    return math.sqrt(2 * x / (n_labels * rho2) * math.log(math.sqrt(x) / level))

@@ -2,9 +2,9 @@
 
 Shards that are too old are deleted. If the shards take too many bytes, they are thinned at random:
 each instance of a shard stays with probability 1/2, independently of the others, and its
-`stored_chance` is halved. The probability of every instance in the archive is therefore known, and
-estimates that weight instances by its inverse stay unbiased. Shards with the largest probability
-are thinned first.
+`stored_probability` is halved. The probability of every instance in the archive therefore stays
+known, and estimates that weight instances by its inverse stay unbiased. The shards with the largest
+probability are thinned first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROBABILITY_FILE: Final = "chance.json"
 _LOCK_FILE: Final = "lock"
 #: Share of the maximum size at which thinning ends, so that the next shard needs no thinning.
 _THINNED_SHARE: Final = 0.75
-#: Share of the maximum size below which the probability of storing instances doubles.
+#: Share of the maximum size below which the admission probability doubles.
 _SPARSE_SHARE: Final = 0.25
 _SECONDS_A_DAY: Final = 86_400.0
 
@@ -66,7 +66,7 @@ class ArchiveFolder:
         self.max_days = max_days
         self._rng = rng
         self._writer_token = secrets.token_hex(4)
-        self._n_written = 0
+        self._n_shards_written = 0
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -75,15 +75,15 @@ class ArchiveFolder:
             for unfinished in path.glob("*.open"):
                 unfinished.unlink()
 
-    def read_store_probability(self) -> float:
-        """Read the probability with which the next instance is stored."""
+    def read_admission_probability(self) -> float:
+        """Read the probability with which writers store the next instances."""
         with suppress(OSError, ValueError, KeyError):
             return float(json.loads((self.path / _PROBABILITY_FILE).read_text())["chance"])
         return 1.0
 
     def size_bytes(self) -> int:
-        """Measure the size of all shards."""
-        return sum(map(_size, shards_in(self.path)))
+        """Total size of all shards."""
+        return sum(map(_file_size, shards_in(self.path)))
 
     def add(self, rows: ArchivedRows, facts: ShardFacts, now: float) -> Path:
         """Delete old shards, write a shard, and thin shards as needed; `now` is in Unix seconds.
@@ -91,10 +91,11 @@ class ArchiveFolder:
         Raises OSError if the shard cannot be written.
         """
         with self.lock():
-            self._n_written += 1
-            stamp = f"{int(now * 1000):015d}-{self._writer_token}-{self._n_written:06d}"
-            path = self.path / f"kept-{stamp}.parquet"
-            # first, because they may be what fills the disk
+            self._n_shards_written += 1
+            milliseconds = f"{int(now * 1000):015d}"
+            name = f"kept-{milliseconds}-{self._writer_token}-{self._n_shards_written:06d}.parquet"
+            path = self.path / name
+            # delete them first, because they may be what fills the disk
             self._delete_old_shards(now)
             try:
                 write_shard(path, rows, facts)
@@ -112,36 +113,37 @@ class ArchiveFolder:
                 shard.unlink()
 
     def _limit_size(self) -> None:
-        """Thin shards until they fit, and set the probability of storing the next instances."""
-        size_of = {shard: _size(shard) for shard in shards_in(self.path)}
-        total_bytes = sum(size_of.values())
-        store_probability = self.read_store_probability()
+        """Thin shards until they fit, and adapt the admission probability."""
+        total_bytes = self.size_bytes()
+        admission_probability = self.read_admission_probability()
         if total_bytes > self.max_bytes:
-            stored_chance_of = {shard: read_facts(shard).stored_chance for shard in size_of}
-            while size_of and total_bytes > _THINNED_SHARE * self.max_bytes:
-                # the shard with the largest probability, and of several the oldest
-                shard = max(
-                    stored_chance_of, key=lambda path: (stored_chance_of[path], -closed_at(path))
-                )
-                stored_chance_of[shard] /= 2
-                total_bytes -= size_of[shard]
-                self._thin_shard(shard)
-                size_of[shard] = _size(shard)
-                total_bytes += size_of[shard]
-                if not size_of[shard]:
-                    del size_of[shard], stored_chance_of[shard]
-            self._write_store_probability(store_probability / 2)
-        elif total_bytes < _SPARSE_SHARE * self.max_bytes and store_probability < 1:
-            self._write_store_probability(min(1.0, 2 * store_probability))
+            self._thin_shards(_THINNED_SHARE * self.max_bytes)
+            self._write_admission_probability(admission_probability / 2)
+        elif total_bytes < _SPARSE_SHARE * self.max_bytes and admission_probability < 1:
+            self._write_admission_probability(min(1.0, 2 * admission_probability))
+
+    def _thin_shards(self, max_bytes: float) -> None:
+        """Thin the shards with the largest probability until all have at most `max_bytes`."""
+        size_of = {shard: _file_size(shard) for shard in shards_in(self.path)}
+        probability_of = {shard: read_facts(shard).stored_probability for shard in size_of}
+        while size_of and sum(size_of.values()) > max_bytes:
+            # of several shards with the largest probability, the oldest
+            shard = max(size_of, key=lambda path: (probability_of[path], -closed_at(path)))
+            self._thin_shard(shard)
+            probability_of[shard] /= 2
+            size_of[shard] = _file_size(shard)
+            if not size_of[shard]:
+                del size_of[shard]
 
     def _thin_shard(self, path: Path) -> None:
+        """Thin a shard, and delete it if no instance remains."""
         rows, facts = thin_rows(read_shard(path), read_facts(path), self._rng)
         if len(rows):
             write_shard(path, rows, facts)
         else:
             path.unlink()
 
-    def _write_store_probability(self, probability: float) -> None:
+    def _write_admission_probability(self, probability: float) -> None:
         file = self.path / _PROBABILITY_FILE
         unfinished = file.with_suffix(".open")
         unfinished.write_text(json.dumps({"chance": probability}))
@@ -161,11 +163,12 @@ def shards_in(path: Path) -> list[Path]:
 
 
 def closed_at(shard: Path) -> float:
-    """Time in Unix seconds at which a shard was closed, read from its name."""
+    """Unix time at which a shard was closed, read from its name."""
     return int(shard.name.split("-")[1]) / 1000.0
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
+    """Size of a file in bytes; 0 if it does not exist."""
     with suppress(FileNotFoundError):
         return path.stat().st_size
     return 0

@@ -25,6 +25,7 @@ from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choi
 from gatewise_export.archive.shard import ArchivedRows, Release
 
 _LABELS_FILE: Final = "labels.jsonl"
+#: Largest number of ids or labels that an error lists.
 _MAX_SHOWN: Final = 5
 
 
@@ -49,9 +50,11 @@ class LabelledInstances:
     Attributes
     ----------
     rows : ArchivedRows
+        The instances.
     truth : ndarray of int64, shape (m,)
-        Class index, or UNKNOWN_CLASS for a class that the model does not have.
+        Class index of the label, or UNKNOWN_CLASS for a class that the model does not have.
     labels : ndarray of str, shape (m,)
+        Labels as text.
     label_probability : ndarray of float64, shape (m,)
         Probability with which each instance was chosen and labelled.
     choice_index : ndarray of int64, shape (m,)
@@ -129,10 +132,10 @@ def read_label_csv(path: Path) -> dict[str, str]:
     return labels
 
 
-def check_labels(
+def checked_labels(
     labels: Mapping[str, str], choices: Iterable[LabelChoice], new_classes: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Check labels by their ids, and return them as the bundle writes its classes (3 for 3.0).
+    """Check labels by instance id, and return them as the bundle writes its classes (3 for 3.0).
 
     Raises InputError for labels of instances that were not chosen, or of unknown classes.
     """
@@ -158,7 +161,7 @@ def check_labels(
 
 
 def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
-    """Append checked labels; return the number of labels that are new or changed."""
+    """Append the checked labels that are new or changed, and return their number."""
     recorded_labels = read_labels(archive_path)
     new_labels = [
         Label(instance_id, label, by, at)
@@ -205,21 +208,22 @@ def read_labelled_rows(archive_path: Path, release: Release) -> LabelledInstance
     """Read the instances of a release with sampled labels; None if the release has no choice.
 
     :func:`.read_machine_rows` reads the labels that machines sent. If people label only some of the
-    chosen instances, these are assumed to be a random part. The probability of a label is then that
-    of the choice times the labelled share.
+    chosen instances, the labelled ones are assumed to be a random part. The probability of a label
+    is then the probability of the choice times the labelled share.
     """
     choices = read_choices(archive_path, release)
     if not choices:
         return None
     labels = {label.id: label for label in read_labels(archive_path).values() if label.is_sampled}
-    rows_by_choice = [
-        _labelled_rows_of(choice, choice_index, labels)
-        for choice_index, choice in enumerate(choices)
-    ]
-    return LabelledInstances.concatenate(rows_by_choice)
+    return LabelledInstances.concatenate(
+        [
+            _labelled_rows_of_choice(choice, choice_index, labels)
+            for choice_index, choice in enumerate(choices)
+        ]
+    )
 
 
-def _labelled_rows_of(
+def _labelled_rows_of_choice(
     choice: LabelChoice, choice_index: int, labels: Mapping[str, Label]
 ) -> LabelledInstances:
     is_labelled = np.array(

@@ -2,8 +2,8 @@
 
 A test bench or a repair shop labels the instances that it happens to see, such as those of broken
 devices. The probability that it sees an instance is unknown. Such labels are therefore training
-data, but no evidence of the system's accuracy. :func:`read_machine_rows` reads them for a refit.
-The estimates use :func:`.read_labelled_rows`, which ignores them.
+data, but no evidence of the system's accuracy. A refit reads them with :func:`read_machine_rows`.
+Estimates read only other labels, with :func:`.read_labelled_rows`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from gatewise_export.archive.shard import (
     write_shard,
 )
 
-#: Result for a label.
+#: Result of adding a label.
 #:
 #: ``repeated`` means that the instance already has this label, and ``conflict`` that it has
 #: another. ``unknown`` means that the archive has no such instance, and ``class`` that the model
@@ -55,13 +55,21 @@ class MachineLabel:
     at: float
 
 
+class _FileContents(NamedTuple):
+    """Contents of a shard or of a file of copies."""
+
+    facts: ShardFacts
+    rows: ArchivedRows
+
+
 def add_machine_labels(
     folder: ArchiveFolder, labels: Sequence[MachineLabel], shards: Iterable[Path]
 ) -> list[Outcome]:
-    """Add labels of instances, and return the outcome of each label.
+    """Add labels to the archive in `folder`, and return the outcome of each label.
 
-    The instances are looked up in the copies from earlier labels and choices, then in `shards`.
-    A copy of the instance is written before its label, so that each label on disk has its instance.
+    Instances are looked up first among the copies from earlier labels and choices, then in
+    `shards`. A copy of an instance is written before its label, so that the instance of every label
+    on disk remains when its shard is deleted.
     """
     # locked, because thinning a shard changes the positions of its instances
     with folder.lock():
@@ -69,8 +77,11 @@ def add_machine_labels(
         copy_files = _copy_files(folder.path)
         files = [*copy_files, *(shard for shard in shards if shard.exists())]
         location_of = find_instances(files, {label.id for label in labels})
+        contents_of_file = {
+            file: _FileContents(read_facts(file), read_shard(file))
+            for file in {file for file, _ in location_of.values()}
+        }
         label_text_of = {label.id: label.label for label in read_labels(folder.path).values()}
-        contents_of_file: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
         outcomes: list[Outcome] = []
         new_labels: dict[Path, list[MachineLabel]] = {}
         for label in labels:
@@ -78,8 +89,6 @@ def add_machine_labels(
                 outcomes.append("unknown")
                 continue
             file, position = location_of[label.id]
-            if file not in contents_of_file:
-                contents_of_file[file] = read_facts(file), read_shard(file)
             facts, rows = contents_of_file[file]
             outcome = _label_outcome(label, str(rows.device[position]), facts, label_text_of)
             outcomes.append(outcome)
@@ -136,29 +145,25 @@ def read_machine_rows(archive_path: Path, release: Release) -> LabelledInstances
 
     Their `label_probability` is 1, because they represent no unlabelled instances.
     """
-    labels = {
-        label.id: label for label in read_labels(archive_path).values() if not label.is_sampled
+    label_text_of = {
+        label.id: label.label
+        for label in read_labels(archive_path).values()
+        if not label.is_sampled
     }
-    rows_of_files: list[ArchivedRows] = []
-    facts: ShardFacts | None = None
-    for file in _copy_files(archive_path):
-        facts_of_file = read_facts(file)
-        if facts_of_file.release == release:
-            rows = read_shard(file)
-            rows_of_files.append(rows.take(np.isin(rows.ids, list(labels))))
-            facts = facts_of_file
-    if facts is None:
+    files = [file for file in _copy_files(archive_path) if read_facts(file).release == release]
+    if not files:
         return None
-    rows = ArchivedRows.concatenate(rows_of_files)
+    rows = ArchivedRows.concatenate([read_shard(file) for file in files])
+    rows = rows.take(np.isin(rows.ids, list(label_text_of)))
     # an instance may have a copy from a choice and another from an earlier label
     _, first_positions = np.unique(rows.ids, return_index=True)
     rows = rows.take(first_positions)
     if not len(rows):
         return None
-    label_texts = [labels[instance_id].label for instance_id in rows.ids.tolist()]
+    label_texts = [label_text_of[instance_id] for instance_id in rows.ids.tolist()]
     return LabelledInstances(
         rows=rows,
-        truth=class_indices(label_texts, facts.classes),
+        truth=class_indices(label_texts, read_facts(files[-1]).classes),
         labels=np.array(label_texts, np.str_),
         label_probability=np.ones(len(rows)),
         choice_index=np.full(len(rows), -1),

@@ -1,9 +1,9 @@
-"""Shards, which are Parquet files of answered instances with their probabilities.
+"""Shards: Parquet files of answered instances, and the probabilities of archiving them.
 
-The probability that an instance is in the archive is known. It is the product of `sent_chance`, the
-probability that the device sent it, and `stored_chance`, the probability that the archive stored
-it. `sent_chance` is 1 for an offload, and the sampler's probability for an audit. An instance
-represents as many instances as the inverse of the product.
+An instance is archived if the device sends it and the archive stores it. The device sends it with
+the probability `sent_probability`, which is 1 for an offload and the sampler's probability for an
+audit. The archive stores it with the probability `stored_probability`. The inverse of the product
+is the number of instances that the archived instance represents.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, not_installed
 
-#: Key of the facts in a shard's metadata.
+#: Key of the facts in the metadata of a shard.
 _FACTS_KEY: Final = b"gatewise"
 _ID_BYTES: Final = 16
 #: Model and version.
 Release = tuple[str, str]
-#: Smallest `sent_chance` that is accepted from a device, because it limits the weight.
+#: Smallest `sent_probability` that a device may state, because it limits the weight of an instance.
 MIN_SENT_CHANCE: Final = 1e-3
 
 
@@ -45,7 +45,7 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
         Shape of an instance; one number for a row of features.
     accuracy : float or None
         Accuracy of the system on its validation rows, if the bundle has it.
-    stored_chance : float
+    stored_probability : float
         Probability with which the archive stored each instance.
     """
 
@@ -55,7 +55,7 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     shape: tuple[int, ...]
     accuracy: float | None = None
-    stored_chance: float = 1.0
+    stored_probability: float = msgspec.field(default=1.0, name="stored_chance")
 
     @property
     def release(self) -> Release:
@@ -74,8 +74,9 @@ class ArchivedRows:
     request_row : ndarray of uint16, shape (n,)
         Index of the instance among the rows of its request.
     device : ndarray of str, shape (n,)
+        Name of the device that sent the instance.
     time : ndarray of float64, shape (n,)
-        Time in Unix seconds at which the device had the instance.
+        Unix time at which the device had the instance.
     X : ndarray, shape (n, k)
         Inputs of the high-cost model, as the device sent them.
     cloud_label : ndarray of int32, shape (n,)
@@ -86,7 +87,7 @@ class ArchivedRows:
         Class index of the device's answer, or -1 if the high-cost model answered.
     confidence : ndarray of float32, shape (n,)
         Largest class probability of the device's answer; NaN if it is unknown.
-    sent_chance, stored_chance : ndarray of float64, shape (n,)
+    sent_probability, stored_probability : ndarray of float64, shape (n,)
         Probabilities that the device sent it, and that the archive stored it.
     late : ndarray of bool, shape (n,)
         Whether the device sent it later, because it had no connection.
@@ -101,8 +102,8 @@ class ArchivedRows:
     probabilities: NDArray[np.float32]
     device_label: NDArray[np.int32]
     confidence: NDArray[np.float32]
-    sent_chance: NDArray[np.float64]
-    stored_chance: NDArray[np.float64]
+    sent_probability: NDArray[np.float64]
+    stored_probability: NDArray[np.float64]
     late: NDArray[np.bool_]
 
     def __len__(self) -> int:
@@ -123,8 +124,8 @@ class ArchivedRows:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """Number of instances that each one represents, ``1 / (sent_chance * stored_chance)``."""
-        return 1.0 / (np.maximum(self.sent_chance, MIN_SENT_CHANCE) * self.stored_chance)
+        """Number of instances that each archived instance represents, shape (n,)."""
+        return 1.0 / (np.maximum(self.sent_probability, MIN_SENT_CHANCE) * self.stored_probability)
 
     def take(self, selection: NDArray[Any] | slice) -> Self:
         """Select instances by a mask, indices or a slice."""
@@ -133,17 +134,20 @@ class ArchivedRows:
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenate one or more parts."""
-        columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
-        return cls(*(np.concatenate(column) for column in columns))
+        return cls(
+            *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls))
+        )
 
 
 def thin_rows(
     rows: ArchivedRows, facts: ShardFacts, rng: np.random.Generator
 ) -> tuple[ArchivedRows, ShardFacts]:
-    """Keep each instance of a shard with probability 1/2, and halve `stored_chance`."""
-    kept_rows = rows.take(rng.random(len(rows)) < 0.5)
-    halved_rows = replace(kept_rows, stored_chance=kept_rows.stored_chance / 2)
-    return halved_rows, msgspec.structs.replace(facts, stored_chance=facts.stored_chance / 2)
+    """Keep each instance of a shard with probability 1/2, and halve `stored_probability`."""
+    remaining_rows = rows.take(rng.random(len(rows)) < 0.5)
+    return (
+        replace(remaining_rows, stored_probability=remaining_rows.stored_probability / 2),
+        msgspec.structs.replace(facts, stored_probability=facts.stored_probability / 2),
+    )
 
 
 def number_requests(first: int, n_requests: int) -> NDArray[np.uint8]:
@@ -157,8 +161,8 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     """Make the Arrow table of a shard, with the facts in its metadata."""
     pa = require_pyarrow()
     devices = rows.device.tolist()
-    code_of = {name: code for code, name in enumerate(dict.fromkeys(devices))}
-    device_codes = np.fromiter((code_of[name] for name in devices), np.int32, len(devices))
+    code_of_device = {name: code for code, name in enumerate(dict.fromkeys(devices))}
+    device_codes = np.fromiter((code_of_device[name] for name in devices), np.int32, len(devices))
     # Random ids do not compress, so that 16 bytes take half of the space of 32 digits.
     id_buffer = pa.py_buffer(np.ascontiguousarray(rows.request_id))
     columns = {
@@ -167,7 +171,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
         ),
         "row": _arrow_array(rows.request_row),
         "device": pa.DictionaryArray.from_arrays(
-            _arrow_array(device_codes), _arrow_texts(list(code_of))
+            _arrow_array(device_codes), _arrow_texts(list(code_of_device))
         ),
         "time": _arrow_array(rows.time),
         "x": _arrow_lists(rows.X),
@@ -175,8 +179,8 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
         "probabilities": _arrow_lists(rows.probabilities),
         "device_label": _arrow_array(rows.device_label),
         "confidence": _arrow_array(rows.confidence),
-        "sent_chance": _arrow_array(rows.sent_chance),
-        "stored_chance": _arrow_array(rows.stored_chance),
+        "sent_chance": _arrow_array(rows.sent_probability),
+        "stored_chance": _arrow_array(rows.stored_probability),
         "late": _arrow_array(rows.late),
     }
     return pa.table(columns, metadata={_FACTS_KEY: msgspec.json.encode(facts)})
@@ -250,7 +254,7 @@ def read_shard(path: Path) -> ArchivedRows:
     facts = read_facts(path)
     try:
         table = parquet.read_table(path).combine_chunks()
-        return _rows_of(table, facts)
+        return _rows_from_table(table, facts)
     except (KeyError, ValueError, OSError, pa.ArrowException) as error:
         raise InputError(f"{path} is not a complete shard: {error}") from None
 
@@ -282,23 +286,32 @@ def find_instances(files: Iterable[Path], ids: Collection[str]) -> dict[str, tup
     return location_of
 
 
-def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
-    other_names = ("request_id", "request_row", "X", "probabilities")
-    names = [f.name for f in fields(ArchivedRows) if f.name not in other_names]
-    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
-    columns["device"] = columns["device"].astype(np.str_)
+def _rows_from_table(table: Any, facts: ShardFacts) -> ArchivedRows:
+    """Read the Arrow table that :func:`shard_table` makes."""
+
+    def column(name: str) -> NDArray[Any]:
+        return np.asarray(table[name].to_numpy(zero_copy_only=False))
+
     request_ids = b"".join(table["id"].to_pylist())
     return ArchivedRows(
         request_id=np.frombuffer(request_ids, np.uint8).reshape(-1, _ID_BYTES),
-        request_row=table["row"].to_numpy(),
-        X=_matrix(table["x"], len(facts.inputs)),
-        probabilities=_matrix(table["probabilities"], len(facts.classes)),
-        **columns,
+        request_row=column("row"),
+        device=column("device").astype(np.str_),
+        time=column("time"),
+        X=_matrix_from_lists(table["x"], len(facts.inputs)),
+        cloud_label=column("cloud_label"),
+        probabilities=_matrix_from_lists(table["probabilities"], len(facts.classes)),
+        device_label=column("device_label"),
+        confidence=column("confidence"),
+        sent_probability=column("sent_chance"),
+        stored_probability=column("stored_chance"),
+        late=column("late"),
     )
 
 
-def _matrix(column: Any, width: int) -> NDArray[Any]:
-    values = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+def _matrix_from_lists(lists: Any, width: int) -> NDArray[Any]:
+    """Matrix with a row for each list of an Arrow column."""
+    values = lists.combine_chunks().flatten().to_numpy(zero_copy_only=False)
     return np.asarray(values).reshape(-1, width)
 
 

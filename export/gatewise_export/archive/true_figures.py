@@ -24,7 +24,7 @@ from gatewise_export.archive.shard import (
 )
 
 _SECONDS_A_DAY: Final = 86_400.0
-#: Evidence at which the alarm is raised, which makes false alarms rarer than 1 in 20.
+#: Evidence at which the alarm is raised, so that at most 1 in 20 alarms is false at any time.
 _ALARM_EVIDENCE: Final = 20.0
 
 
@@ -48,10 +48,25 @@ class MonitoredFigure(msgspec.Struct, frozen=True):
 class MonitorReport(msgspec.Struct, frozen=True):
     """Figures of a version, estimated from an archive.
 
-    `n_rows` instances of the archive represent `n_instances`. If the version has labels, only the
-    shards that labelled instances were chosen from count. `n_labels` of the `n_chosen` instances
-    have a label. `promised` is the accuracy on validation rows. `evidence` of 20 or more that the
-    true accuracy is more than `tolerance` lower raises the `alarm`.
+    Attributes
+    ----------
+    model, version : str
+    n_rows : int
+        Archived instances in the estimate. If the version has labels, these are the instances of
+        the shards from which labelled instances were chosen.
+    n_instances : float
+        Number of instances that they represent.
+    n_chosen, n_labels : int
+        Instances that were chosen for labelling, and those of them with a label.
+    figures : tuple of MonitoredFigure
+    promised : float or None
+        Accuracy on validation rows.
+    tolerance : float
+        Loss of accuracy that raises no alarm.
+    evidence : float or None
+        Evidence that the accuracy is more than `tolerance` below `promised`.
+    alarm : bool
+        Whether the evidence is 20 or more.
     """
 
     model: str
@@ -116,10 +131,10 @@ def monitor(
 def _shards_with_labels(
     archive_path: Path, release: Release, labelled_rows: LabelledInstances, shards: list[Path]
 ) -> list[Path]:
-    """Shards that labelled instances were chosen from, or all shards if no instance has a label.
+    """Shards from which labelled instances were chosen; all shards if no instance has a label.
 
-    Labels correct the high-cost model's predictions for these shards. The predictions for later
-    shards, which no choice covers yet, would enter the estimate without a correction.
+    Labels correct the high-cost model's predictions for these shards. Predictions for later shards
+    would enter the estimate without a correction, because no choice covers them yet.
     """
     choices = read_choices(archive_path, release)
     labelled_choices = set(labelled_rows.choice_index.tolist())
@@ -133,6 +148,7 @@ def _shards_with_labels(
 
 
 def _no_labels(rows: ArchivedRows) -> LabelledInstances:
+    """Labelled instances of an archive without labels."""
     no_rows = np.zeros(0, np.intp)
     return LabelledInstances(
         rows=rows.take(no_rows),
@@ -147,6 +163,7 @@ def _no_labels(rows: ArchivedRows) -> LabelledInstances:
 def _figures(
     facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledInstances, level: float
 ) -> list[MonitoredFigure]:
+    """Estimate the accuracy and the recall of each class, of the system and the high-cost model."""
     figures = []
     for system in ("deployed", "high-cost"):
         for class_index in (None, *range(len(facts.classes))):
@@ -184,99 +201,6 @@ def figure_data(
     return _figure_data(rows, labelled_rows, answers, label_answers, of_class)
 
 
-def _figure_data(
-    rows: ArchivedRows,
-    labelled_rows: LabelledInstances,
-    answers: NDArray[Any],
-    label_answers: NDArray[Any],
-    of_class: int | None,
-) -> FigureData:
-    truth = labelled_rows.truth
-    is_correct = (truth == label_answers).astype(np.float64)
-    denominator = (
-        np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
-    )
-    return FigureData(
-        archive_predictions=predictions(rows, answers, of_class),
-        label_terms=Terms(is_correct * denominator, denominator, labelled_rows.weights),
-        label_predictions=predictions(labelled_rows.rows, label_answers, of_class),
-    )
-
-
-def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None) -> Terms:
-    """Predict the terms of a figure from the high-cost model's probabilities."""
-    p = rows.probabilities.astype(np.float64)
-    if of_class is None:
-        return Terms(p[np.arange(len(rows)), answers], np.ones(len(rows)), rows.weights)
-    class_probability = p[:, of_class]
-    return Terms(class_probability * (answers == of_class), class_probability, rows.weights)
-
-
-def _label_batches(
-    archive_path: Path, release: Release, labelled_rows: LabelledInstances
-) -> list[LabelBatch]:
-    """Labelled instances of each choice, and its instances that are still in the archive."""
-    batches = []
-    choices = read_choices(archive_path, release)
-    for choice_index, choice in enumerate(choices):
-        labelled_in_choice = labelled_rows.take(labelled_rows.choice_index == choice_index)
-        n_labels = len(labelled_in_choice)
-        if not n_labels:
-            continue
-        shards = [archive_path / name for name in choice.choice_facts.shards]
-        # a labelled instance counts once, although its shard may also have it
-        labelled_ids = labelled_in_choice.rows.ids
-        unlabelled_parts = [
-            rows.take(~np.isin(rows.ids, labelled_ids))
-            for rows in map(read_shard, filter(Path.exists, shards))
-        ]
-        rows_of_choice = ArchivedRows.concatenate([labelled_in_choice.rows, *unlabelled_parts])
-        # the labelled instances come first in `rows_of_choice`
-        label_weights = np.zeros(len(rows_of_choice))
-        label_weights[:n_labels] = labelled_in_choice.weights
-        is_wrong = np.zeros(len(rows_of_choice))
-        is_wrong[:n_labels] = labelled_in_choice.truth != labelled_in_choice.rows.answers
-        # q (W - w) with W = w / (c labelled_share), which is largest if both parts are
-        labelled_share = n_labels / len(choice.rows)
-        largest_missing = float(rows_of_choice.weights.max()) * (1 - labelled_share)
-        largest_correction = choice.choice_facts.largest_correction + largest_missing
-        by_time = np.argsort(rows_of_choice.time, kind="stable")
-        batches.append(
-            LabelBatch(
-                weights=rows_of_choice.weights[by_time],
-                label_weights=label_weights[by_time],
-                wrong_probability=1 - correct_probability(rows_of_choice)[by_time],
-                is_wrong=is_wrong[by_time],
-                largest_correction=largest_correction / labelled_share,
-            )
-        )
-    return batches
-
-
-def _clipped_share(value: float) -> float | None:
-    return None if np.isnan(value) else min(max(value, 0.0), 1.0)
-
-
-def metrics_text(report: MonitorReport) -> str:
-    """Format a report for Prometheus, to be read by the node exporter's textfile collector."""
-    lines = []
-    labels = f'model="{report.model}",version="{report.version}"'
-    for field, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
-        lines.append(f"# TYPE gatewise_true_accuracy{suffix} gauge")
-        for figure in report.figures:
-            value = getattr(figure, field)
-            if figure.figure == "accuracy" and value is not None:
-                metric = f"gatewise_true_accuracy{suffix}"
-                lines.append(f'{metric}{{{labels},system="{figure.system}"}} {value:.6f}')
-    lines += [
-        "# TYPE gatewise_true_labels gauge",
-        f"gatewise_true_labels{{{labels}}} {report.n_labels}",
-        "# TYPE gatewise_true_accuracy_alarm gauge",
-        f"gatewise_true_accuracy_alarm{{{labels}}} {int(report.alarm)}",
-    ]
-    return "\n".join([*lines, ""])
-
-
 def difference_data(
     rows: ArchivedRows,
     labelled_rows: LabelledInstances,
@@ -302,3 +226,98 @@ def difference_data(
             )
         )
     )
+
+
+def _figure_data(
+    rows: ArchivedRows,
+    labelled_rows: LabelledInstances,
+    answers: NDArray[Any],
+    label_answers: NDArray[Any],
+    of_class: int | None,
+) -> FigureData:
+    truth = labelled_rows.truth
+    is_correct = (truth == label_answers).astype(np.float64)
+    denominator = (
+        np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
+    )
+    return FigureData(
+        archive_predictions=_predicted_terms(rows, answers, of_class),
+        label_terms=Terms(is_correct * denominator, denominator, labelled_rows.weights),
+        label_predictions=_predicted_terms(labelled_rows.rows, label_answers, of_class),
+    )
+
+
+def _predicted_terms(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None) -> Terms:
+    """Predict the terms of a figure from the high-cost model's probabilities."""
+    probabilities = rows.probabilities.astype(np.float64)
+    if of_class is None:
+        answer_probability = probabilities[np.arange(len(rows)), answers]
+        return Terms(answer_probability, np.ones(len(rows)), rows.weights)
+    class_probability = probabilities[:, of_class]
+    return Terms(class_probability * (answers == of_class), class_probability, rows.weights)
+
+
+def _label_batches(
+    archive_path: Path, release: Release, labelled_rows: LabelledInstances
+) -> list[LabelBatch]:
+    """Instances of each choice that have a label or are still in the archive, for the alarm."""
+    batches = []
+    choices = read_choices(archive_path, release)
+    for choice_index, choice in enumerate(choices):
+        labelled_in_choice = labelled_rows.take(labelled_rows.choice_index == choice_index)
+        n_labels = len(labelled_in_choice)
+        if not n_labels:
+            continue
+        shards = [archive_path / name for name in choice.choice_facts.shards]
+        # a labelled instance counts once, although its shard may also have it
+        labelled_ids = labelled_in_choice.rows.ids
+        unlabelled_parts = [
+            rows.take(~np.isin(rows.ids, labelled_ids))
+            for rows in map(read_shard, filter(Path.exists, shards))
+        ]
+        rows_of_choice = ArchivedRows.concatenate([labelled_in_choice.rows, *unlabelled_parts])
+        # the labelled instances come first in `rows_of_choice`
+        label_weights = np.zeros(len(rows_of_choice))
+        label_weights[:n_labels] = labelled_in_choice.weights
+        is_wrong = np.zeros(len(rows_of_choice))
+        is_wrong[:n_labels] = labelled_in_choice.truth != labelled_in_choice.rows.answers
+        # With W = w / (c s) for the labelled share s, and q at most 1,
+        #     q (W - w) = (q (w / c - w) + q w (1 - s)) / s  <=  (largest + w (1 - s)) / s.
+        labelled_share = n_labels / len(choice.rows)
+        unlabelled_weight = float(rows_of_choice.weights.max()) * (1 - labelled_share)
+        largest_correction = choice.choice_facts.largest_correction + unlabelled_weight
+        by_time = np.argsort(rows_of_choice.time, kind="stable")
+        batches.append(
+            LabelBatch(
+                weights=rows_of_choice.weights[by_time],
+                label_weights=label_weights[by_time],
+                wrong_probability=1 - correct_probability(rows_of_choice)[by_time],
+                is_wrong=is_wrong[by_time],
+                largest_correction=largest_correction / labelled_share,
+            )
+        )
+    return batches
+
+
+def _clipped_share(value: float) -> float | None:
+    return None if np.isnan(value) else min(max(value, 0.0), 1.0)
+
+
+def metrics_text(report: MonitorReport) -> str:
+    """Format a report for the textfile collector of Prometheus's node exporter."""
+    lines = []
+    labels = f'model="{report.model}",version="{report.version}"'
+    for field, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
+        metric = f"gatewise_true_accuracy{suffix}"
+        lines.append(f"# TYPE {metric} gauge")
+        for figure in report.figures:
+            value = getattr(figure, field)
+            if figure.figure == "accuracy" and value is not None:
+                lines.append(f'{metric}{{{labels},system="{figure.system}"}} {value:.6f}')
+    lines += [
+        "# TYPE gatewise_true_labels gauge",
+        f"gatewise_true_labels{{{labels}}} {report.n_labels}",
+        "# TYPE gatewise_true_accuracy_alarm gauge",
+        f"gatewise_true_accuracy_alarm{{{labels}}} {int(report.alarm)}",
+    ]
+    return "\n".join([*lines, ""])

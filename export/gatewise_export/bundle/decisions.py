@@ -1,4 +1,4 @@
-"""Derive decisions from model outputs, and the expected decisions of ``sample.npz``.
+"""Compute decisions from the outputs of models, and the expected decisions of ``sample.npz``.
 
 The sample stores rows and each model's outputs. Exits, labels and costs follow from these outputs
 and the active thresholds, so one sample serves all operating points.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,27 @@ from gatewise_export.bundle.manifest import Manifest
 FEATURE_TOLERANCE = 1e-4
 
 
+class CloudAnswers(NamedTuple):
+    """Answers of a high-cost model to n rows.
+
+    Attributes
+    ----------
+    labels : ndarray of int64, shape (n,)
+        Class indices.
+    probabilities : ndarray of shape (n, n_classes)
+    """
+
+    labels: NDArray[np.int64]
+    probabilities: NDArray[Any]
+
+    def take(self, mask: NDArray[np.bool_]) -> CloudAnswers:
+        """Select rows by a mask."""
+        return CloudAnswers(self.labels[mask], self.probabilities[mask])
+
+
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Decisions on n rows, and the model outputs behind them.
+    """Decisions on n rows, and the outputs of the models that led to them.
 
     Attributes
     ----------
@@ -35,7 +53,7 @@ class Decisions:
     labels : ndarray of shape (n,)
         Class indices; float32 values if the bundle answers with values.
     costs : ndarray of shape (n,)
-    cloud_labels, cloud_probabilities : ndarray of shape (n,) and (n, n_classes), or None
+    cloud_answers : CloudAnswers or None
         Answers of the high-cost model to all rows; None without a high-cost model.
     """
 
@@ -43,16 +61,14 @@ class Decisions:
     exits: NDArray[np.int64]
     labels: NDArray[Any]
     costs: NDArray[np.float64]
-    cloud_labels: NDArray[np.int64] | None
-    cloud_probabilities: NDArray[Any] | None
+    cloud_answers: CloudAnswers | None
 
 
 def decide_rows(
     manifest: Manifest,
     margins: Sequence[NDArray[np.float32]],
-    acquired: Sequence[NDArray[np.bool_]],
-    cloud_labels: NDArray[np.int64] | None,
-    cloud_probabilities: NDArray[Any] | None,
+    acquired_masks: Sequence[NDArray[np.bool_]],
+    cloud_answers: CloudAnswers | None,
 ) -> Decisions:
     """Decide rows as a device does, from each stage's outputs and acquired features."""
     margins_and_scores = [
@@ -67,17 +83,16 @@ def decide_rows(
         answers(stage_margins, stage.link)
         for (stage_margins, _), stage in zip(margins_and_scores, manifest.stages, strict=True)
     ]
-    if cloud_labels is not None:
-        exit_answers.append(cloud_labels)
+    if cloud_answers is not None:
+        exit_answers.append(cloud_answers.labels)
     # the last possible exit answers the remaining rows; a cap on the cost may exclude later exits
     exits = np.minimum(exits, min(len(exit_answers) - 1, manifest.last_exit))
     return Decisions(
         margins=tuple(margins),
         exits=exits,
         labels=np.stack(exit_answers)[exits, np.arange(len(exits))],
-        costs=select_exit_costs(manifest.exit_costs(acquired), exits),
-        cloud_labels=cloud_labels,
-        cloud_probabilities=cloud_probabilities,
+        costs=select_exit_costs(manifest.exit_costs(acquired_masks), exits),
+        cloud_answers=cloud_answers,
     )
 
 
@@ -107,7 +122,7 @@ def expected_sample(
             )
     # the outputs of each stage of the active chain, and of the high-cost model
     margins = []
-    acquired = []
+    acquired_masks = []
     for i, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage = manifest.every_stage[stage_number]
         acquired_inputs = None
@@ -121,16 +136,17 @@ def expected_sample(
                 arrays, f"bought_{stage_number}", np.bool_, (n_rows, len(stage.inputs))
             )
             sample[f"bought_{i}"] = acquired_inputs
-        acquired.append(manifest.acquired_mask(i, acquired_inputs))
+        acquired_masks.append(manifest.acquired_mask(i, acquired_inputs))
+    cloud_answers = None
     if manifest.cloud is not None:
         shape = (n_rows, manifest.n_classes)
-        sample["cloud_label"] = _checked_array(arrays, "cloud_label", np.int64, (n_rows,))
-        sample["cloud_probabilities"] = _checked_array(
-            arrays, "cloud_probabilities", np.float32, shape
+        cloud_answers = CloudAnswers(
+            _checked_array(arrays, "cloud_label", np.int64, (n_rows,)),
+            _checked_array(arrays, "cloud_probabilities", np.float32, shape),
         )
+        sample["cloud_label"], sample["cloud_probabilities"] = cloud_answers
     # the decisions that follow from the outputs
-    cloud_answers = sample.get("cloud_label"), sample.get("cloud_probabilities")
-    decisions = decide_rows(manifest, margins, acquired, *cloud_answers)
+    decisions = decide_rows(manifest, margins, acquired_masks, cloud_answers)
     return sample | {"exit": decisions.exits, "label": decisions.labels, "cost": decisions.costs}
 
 

@@ -72,14 +72,14 @@ def frontier(
     if (min_recall or min_precision) and not goal:
         goal = {"max_loss": 0.01}  # as in training
     byte_limit = options.bytes_option(max_bytes)
-    # Switch to the goal's point within the bounds of the options, or else of the bundle.
+    # switch to the goal's point within the bounds of the options, or else of the bundle
     if goal:
         try:
             point_index = choose_point(opened_bundle.manifest, goal, bounds, byte_limit)
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
-            # If no point reaches the goal without bounds either, this raises the goal's own error.
+            # if no point reaches the goal without bounds either, this raises the goal's own error
             no_bounds = ClassBounds.from_mappings(opened_bundle.manifest.classes)
             choose_point(opened_bundle.manifest, goal, no_bounds, byte_limit)
             raise InputError(
@@ -93,7 +93,7 @@ def frontier(
             "--sign needs --budget, --max-loss or --offload-rate; to sign a bundle as it is, use "
             "gatewise pack"
         )
-    # Show the frontier, with the point that is active now.
+    # show the frontier, with the point that is active now
     manifest = opened_bundle.manifest
     curve = frontier_of_manifest(manifest, byte_limit)
     if plot is not None:
@@ -186,13 +186,13 @@ def verify(
 
     opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)
     opened_bundle = opened_bundle.with_functions(load_block_functions(block or ()))
-    cloud_answers = None if backend is None else backend_function(opened_bundle, backend)
-    # Compare on the bundle's sample, then on the rows of --data.
-    sample_report = self_test(opened_bundle, cloud_answers)
+    cloud_function = None if backend is None else backend_function(opened_bundle, backend)
+    # compare on the bundle's sample, then on the rows of --data
+    sample_report = self_test(opened_bundle, cloud_function)
     checks: dict[str, Any] = {"sample": asdict(sample_report)}
     agrees = sample_report.agrees and sample_report.cloud_label_differences == 0
     if data is not None:
-        data_report, figures = check_data(opened_bundle, data, target, cloud_answers)
+        data_report, figures = check_data(opened_bundle, data, target, cloud_function)
         checks["data"] = asdict(data_report) | figures
         agrees = agrees and data_report.agrees
     comparisons = list_comparisons(opened_bundle, with_data=data is not None, backend=backend)
@@ -244,6 +244,7 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
 
 
 def _draw_frontier(curve: Frontier, active: OperatingPoint, title: str, path: Path) -> None:
+    """Write a plot of the frontier with the active point marked."""
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     display = FrontierDisplay(curve, name=title).plot(active=active)

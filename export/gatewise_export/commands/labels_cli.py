@@ -21,7 +21,7 @@ from gatewise_export.archive.choice import (
     write_choice,
 )
 from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
-from gatewise_export.archive.labels import add_labels, check_labels, read_label_csv
+from gatewise_export.archive.labels import add_labels, checked_labels, read_label_csv
 from gatewise_export.bundle.storage import write_file
 from gatewise_export.commands.options import AsJson
 
@@ -147,7 +147,7 @@ def add(
     choices = read_choices(archive)
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")
-    label_of_id = check_labels(read_label_csv(file), choices, new_class or ())
+    label_of_id = checked_labels(read_label_csv(file), choices, new_class or ())
     n_recorded = add_labels(archive, label_of_id, by=by or _user_name(), at=time.time())
     n_chosen = sum(len(choice.rows) for choice in choices)
     document = {"labels": len(label_of_id), "new": n_recorded, "chosen": n_chosen}

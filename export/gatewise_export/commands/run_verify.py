@@ -15,7 +15,7 @@ from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.models.opaque_models import PYTHON_PREFIX
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Decisions
+from gatewise_export.bundle.decisions import CloudAnswers, Decisions
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import CloudFunction, graph_decisions, verify_graphs
@@ -25,7 +25,7 @@ MAX_IMPLAUSIBLE_SHARE = 0.01
 
 
 def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
-    """Make a function that answers rows with the high-cost model in a backend."""
+    """Make a function that answers rows with the high-cost model of a backend."""
     from gatewise_training.learners.high_cost_model import HighCostModel
 
     manifest = bundle.manifest
@@ -35,7 +35,7 @@ def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
     model = HighCostModel.from_model(backend, np.array(manifest.classes), len(inputs))
-    return lambda rows: model.answers(np.ascontiguousarray(rows[:, inputs]))
+    return lambda rows: CloudAnswers(*model.answers(np.ascontiguousarray(rows[:, inputs])))
 
 
 def check_data(
@@ -61,7 +61,7 @@ def check_data(
             f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
             "give --backend python:module:attribute, or leave out --data"
         )
-    # Read rows in the form that the bundle reads: windows, arrays, features or raw columns.
+    # read rows in the form that the bundle reads: windows, arrays, features or raw columns
     if manifest.signal is not None:
         bundle.read_block_models()
         instances, labels = load_instances(source, target or label_array_name(source))
@@ -107,7 +107,7 @@ def label_array_name(source: str) -> str | None:
 
 
 def list_comparisons(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
-    """List the comparisons that ``gatewise verify`` makes, one per line."""
+    """List the comparisons that ``gatewise verify`` makes, as lines of text."""
     manifest = bundle.manifest
     answer_noun = "value" if manifest.answers_values else "label"
     n_stages = len(manifest.stages)

@@ -26,6 +26,7 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.decisions import CloudAnswers
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES
 from gatewise_export.bundle.manifest import Manifest
@@ -147,13 +148,12 @@ def pack(
         )
     content_of_file = _collect_model_files(system, all_stage_files, cloud_file, signal)
     # choose the rows of the self-test, which must not have two close largest probabilities
-    cloud_answers = (
-        None if high_cost_model is None else _answer_rows(high_cost_model, cloud_file, rows)
-    )
-    if cloud_answers is not None:
-        is_clear = _mark_clear_rows(cloud_answers[1])
+    cloud_answers: CloudAnswers | None = None
+    if high_cost_model is not None:
+        cloud_answers = _answer_rows(high_cost_model, cloud_file, rows)
+        is_clear = _mark_clear_rows(cloud_answers.probabilities)
         rows = rows[is_clear]
-        cloud_answers = cloud_answers[0][is_clear], cloud_answers[1][is_clear]
+        cloud_answers = cloud_answers.take(is_clear)
         windows = None if windows is None else windows[is_clear]
     stages = [stage_files.stage for stage_files in all_stage_files]
     sample_arrays = _make_sample_arrays(rows, stages, cloud_answers)
@@ -214,23 +214,18 @@ def _list_stages(system: BudgetedClassifier) -> list[Stage]:
 
 
 def _check_given_graph(content: bytes, name: str) -> None:
-    """Refuse a graph that is malformed or keeps data in other files."""
+    """Refuse a graph that is malformed or has data in other files."""
     try:
         model = onnx.load_model_from_string(content)
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # protobuf's and shape inference's errors have no common base class
         raise InputError(f"{name} is not a usable ONNX graph: {one_line(error)}") from error
-    has_external_data = onnx.external_data_helper.uses_external_data
     # a bundle has one file per graph, and its hash would not cover data in other files
-    external_tensors = [
-        tensor.name
-        for tensor in onnx.external_data_helper._get_all_tensors(model)
-        if has_external_data(tensor)
-    ]
-    if external_tensors:
-        raise InputError(
-            f"{name} keeps {external_tensors[0]!r} in another file: save the graph as a single file"
-        )
+    for tensor in onnx.external_data_helper._get_all_tensors(model):
+        if onnx.external_data_helper.uses_external_data(tensor):
+            raise InputError(
+                f"{name} keeps {tensor.name!r} in another file: save the graph as a single file"
+            )
 
 
 def _collect_model_files(
@@ -323,20 +318,20 @@ def _backend_content(model: HighCostModel, classes: NDArray[Any]) -> bytes:
 
 def _answer_rows(
     model: HighCostModel, cloud_file: CloudFile | None, rows: NDArray[np.float32]
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Compute class indices and probabilities with the converted file or the opaque model.
+) -> CloudAnswers:
+    """Answer rows with the converted file, or with an opaque model.
 
     The sample has the answers of the file, because a worker runs the file and not the model.
     """
     if cloud_file is None:
-        return model.answers(rows)
+        return CloudAnswers(*model.answers(rows))
     return cloud_file.answers(rows[:, model.features])
 
 
 def _mark_clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark rows with a clear largest probability; mark all rows if no row has one.
 
-    Without any row the self-test would accept every model.
+    A sample without rows would let every model pass the self-test.
     """
     two_largest = np.sort(probabilities, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_largest[:, 1] - two_largest[:, 0] > MIN_PROBABILITY_GAP
@@ -346,7 +341,7 @@ def _mark_clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
 def _make_sample_arrays(
     rows: NDArray[np.float32],
     stages: Sequence[Stage],
-    cloud_answers: tuple[NDArray[np.int64], NDArray[Any]] | None,
+    cloud_answers: CloudAnswers | None,
 ) -> dict[str, NDArray[Any]]:
     """Make the arrays of the sample file, with the names that the bundle format defines."""
     arrays: dict[str, NDArray[Any]] = {"X": rows}
@@ -355,8 +350,8 @@ def _make_sample_arrays(
         if stage.acquisition == "node":  # other stages acquire all their features
             arrays[f"bought_{i}"] = stage.acquired(rows)[:, stage.features]
     if cloud_answers is not None:
-        arrays["cloud_label"] = cloud_answers[0].astype(np.int64)
-        arrays["cloud_probabilities"] = cloud_answers[1].astype(np.float32)
+        arrays["cloud_label"] = cloud_answers.labels.astype(np.int64)
+        arrays["cloud_probabilities"] = cloud_answers.probabilities.astype(np.float32)
     return arrays
 
 
@@ -377,19 +372,19 @@ def _check_decisions(
     system: BudgetedClassifier,
     bundle: Bundle,
     rows: NDArray[np.float32],
-    opaque_answers: tuple[NDArray[np.int64], NDArray[Any]] | None,
+    opaque_answers: CloudAnswers | None,
 ) -> None:
     """Compare each chain of the bundle with the system; raise VerifyError if they differ.
 
-    `opaque_answers` are those of an opaque high-cost model to the rows.
+    `opaque_answers` are the answers of an opaque high-cost model to the rows.
     """
     answers = (
         HighCostAnswers.of_system(system, bundle, rows)
         if opaque_answers is None
         else HighCostAnswers(opaque_answers, opaque_answers)
     )
-    # Compare the active point and one point of each chain, because the other points of a chain have
-    # the same models and differ only in thresholds.
+    # compare the active point and one point of each chain, because the other points of a chain have
+    # the same models and differ only in thresholds
     point_of_chain = {point.chain: i for i, point in enumerate(bundle.manifest.operating_points)}
     for point_index in {bundle.manifest.active, *point_of_chain.values()}:
         system_at_point = copy.copy(system)  # shares the fitted models

@@ -21,6 +21,7 @@ from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.booster_files import FILE_EXTENSIONS
 from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.decisions import CloudAnswers
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest_records import CloudKind, ProbeSpec
 from gatewise_export.onnx_writer import write_graph
@@ -73,17 +74,17 @@ class CloudFile(NamedTuple):
             return "cloud.onnx"
         return f"cloud.{FILE_EXTENSIONS[self.kind]}"
 
-    def answers(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Compute class indices and probabilities of rows, (n, n_used)."""
+    def answers(self, rows: NDArray[np.float32]) -> CloudAnswers:
+        """Compute the file's answers to rows of the model's own columns, (n, n_used)."""
         return run_cloud(self.content, rows, self.kind, self.link, self.n_classes)
 
 
 def convert_to_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> CloudFile:
     """Convert a high-cost model to a graph with the input ``x``, float32 (n, n_used).
 
-    The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32 (n,
-    n_classes). If `allows_flat_trees` is False, a forest's graph sums in float64 instead of
-    float32.
+    The columns of ``x`` are the features that the model uses. The graph outputs either ``margins``,
+    or ``label``, int64 (n,), and ``probabilities``, float32 (n, n_classes). If `allows_flat_trees`
+    is False, a forest's graph sums in float64 instead of float32.
     """
     if model.python_model is not None:
         raise ConversionError(f"high-cost model: {model.backend} cannot be converted to a graph")

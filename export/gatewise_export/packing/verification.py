@@ -1,6 +1,6 @@
 """Compare a bundle's decisions with decisions that are computed in other ways.
 
-onnxruntime runs the bundle's graphs, as on devices and workers; numpy runs lazy trees. The
+As on devices and workers, onnxruntime runs the bundle's graphs, and numpy runs lazy trees. The
 resulting decisions are compared with
 
 - decisions of the fitted system that the bundle was written from (:func:`verify`);
@@ -23,7 +23,12 @@ from gatewise.imports import open_session
 from gatewise.models.booster_files import BoosterFile
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Decisions, decide_rows, differing_windows
+from gatewise_export.bundle.decisions import (
+    CloudAnswers,
+    Decisions,
+    decide_rows,
+    differing_windows,
+)
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES
 from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
@@ -34,10 +39,8 @@ if TYPE_CHECKING:
 
     from gatewise_training.cascades.base import BudgetedClassifier
 
-#: Class indices and probabilities of a high-cost model; None for both without one.
-CloudAnswers = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
-#: A high-cost model as a function from rows of all features to class indices and probabilities.
-CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
+#: A high-cost model as a function of rows with all features.
+CloudFunction = Callable[[NDArray[np.float32]], CloudAnswers]
 
 #: Number of rows per run. It bounds the memory of a kernel machine's graph, which is proportional
 #: to rows times landmarks times features.
@@ -45,10 +48,13 @@ BATCH_ROWS = 256
 
 
 class HighCostAnswers(NamedTuple):
-    """The answers of a high-cost model, and of its graph in the bundle, to the same rows."""
+    """The answers of a high-cost model, and of its graph in the bundle, to the same rows.
 
-    model: CloudAnswers
-    graph: CloudAnswers
+    Both are None for a system without a high-cost model.
+    """
+
+    model: CloudAnswers | None
+    graph: CloudAnswers | None
 
     @classmethod
     def of_system(
@@ -57,8 +63,8 @@ class HighCostAnswers(NamedTuple):
         """Compute the answers; an opaque model has no graph, so its answers are used for both."""
         high_cost_model = system.high_cost_model_
         if high_cost_model is None:
-            return cls((None, None), (None, None))
-        model_answers = high_cost_model.answers(rows)
+            return cls(None, None)
+        model_answers = CloudAnswers(*high_cost_model.answers(rows))
         if _has_backend(bundle):
             return cls(model_answers, model_answers)
         return cls(model_answers, _cloud_answers(bundle, rows))
@@ -123,29 +129,29 @@ def _system_decisions(
     system: BudgetedClassifier,
     named_rows: NDArray[np.float32] | pd.DataFrame,
     rows: NDArray[np.float32],
-    cloud_answers: CloudAnswers,
+    cloud_answers: CloudAnswers | None,
 ) -> Decisions:
     """Compute the decisions of a fitted system, given its high-cost model's answers."""
     exits = system.exit_stage(named_rows)
-    cloud_labels, cloud_probabilities = cloud_answers
     # predict only the rows that a stage answers, because the high-cost model may be slow
-    is_local = np.ones(len(rows), np.bool_) if cloud_labels is None else exits < len(system.stages_)
-    decided_labels = (
-        np.zeros(len(rows), np.float32) if cloud_labels is None else cloud_labels.copy()
-    )
+    if cloud_answers is None:
+        is_local = np.ones(len(rows), np.bool_)
+        decided_labels: NDArray[Any] = np.zeros(len(rows), np.float32)
+    else:
+        is_local = exits < len(system.stages_)
+        decided_labels = cloud_answers.labels.copy()
     if is_local.any():
-        predicted = system.predict(named_rows[is_local])
+        local_answers = system.predict(named_rows[is_local])
         if hasattr(system, "classes_"):
-            predicted = class_positions(np.asarray(system.classes_), predicted)
+            local_answers = class_positions(np.asarray(system.classes_), local_answers)
             decided_labels = decided_labels.astype(np.int64)
-        decided_labels[is_local] = predicted
+        decided_labels[is_local] = local_answers
     return Decisions(
         margins=tuple(stage.margins(rows) for stage in system.stages_),
         exits=exits,
         labels=decided_labels,
         costs=system.cost(named_rows),
-        cloud_labels=cloud_labels,
-        cloud_probabilities=cloud_probabilities,
+        cloud_answers=cloud_answers,
     )
 
 
@@ -203,19 +209,19 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, decisions: Decisions | None = No
     decisions_of_graphs = graph_decisions(bundle, rows) if decisions is None else decisions
     manifest = bundle.manifest
     margins = []
-    acquired = []
+    acquired_masks = []
     for stage_index, stage_spec in enumerate(manifest.stages):
         if stage_spec.kind == "graph":  # it has no flat arrays to compare with
             margins.append(decisions_of_graphs.margins[stage_index])
-            acquired.append(manifest.acquired_mask(stage_index))
+            acquired_masks.append(manifest.acquired_mask(stage_index))
             continue
         stage = bundle.read_stage(stage_index)
         margins.append(stage.margins(rows))
-        acquired.append(stage.acquired(rows))
-    cloud_answers = decisions_of_graphs.cloud_labels, decisions_of_graphs.cloud_probabilities
-    return _report_differences(
-        decisions_of_graphs, decide_rows(manifest, margins, acquired, *cloud_answers)
+        acquired_masks.append(stage.acquired(rows))
+    expected_decisions = decide_rows(
+        manifest, margins, acquired_masks, decisions_of_graphs.cloud_answers
     )
+    return _report_differences(decisions_of_graphs, expected_decisions)
 
 
 def self_test(bundle: Bundle, cloud_function: CloudFunction | None = None) -> VerifyReport:
@@ -243,20 +249,22 @@ def self_test(bundle: Bundle, cloud_function: CloudFunction | None = None) -> Ve
             f"{bundle}: for {n_differing} sample windows the blocks compute other features on this "
             "machine than at packing"
         )
+    expected_cloud_answers = None
+    if bundle.manifest.cloud is not None:
+        expected_cloud_answers = CloudAnswers(sample["cloud_label"], sample["cloud_probabilities"])
     expected_decisions = Decisions(
         margins=tuple(sample[f"stage_{i}"] for i in range(len(bundle.manifest.stages))),
         exits=sample["exit"],
         labels=sample["label"],
         costs=sample["cost"],
-        cloud_labels=sample.get("cloud_label"),
-        cloud_probabilities=sample.get("cloud_probabilities"),
+        cloud_answers=expected_cloud_answers,
     )
     cloud_answers: CloudAnswers | None = None
     if cloud_function is not None:
         cloud_answers = cloud_function(sample["X"])
     elif bundle.absent_files() or _has_backend(bundle):
-        # the high-cost model cannot run, so use its expected outputs
-        cloud_answers = expected_decisions.cloud_labels, expected_decisions.cloud_probabilities
+        # the high-cost model cannot run, so use its expected answers
+        cloud_answers = expected_cloud_answers
     return _report_differences(
         graph_decisions(bundle, sample["X"], cloud_answers=cloud_answers), expected_decisions
     )
@@ -268,7 +276,7 @@ def graph_decisions(
     """Run every graph of a bundle on all rows; skip the cloud's if `cloud_answers` are known."""
     manifest = bundle.manifest
     margins = []
-    acquired = []
+    acquired_masks = []
     for stage_index, stage_spec in enumerate(manifest.stages):
         stage_rows = rows[:, manifest.stage_inputs(stage_index)]
         outputs, acquired_inputs = _stage_outputs(bundle, stage_spec, stage_rows)
@@ -278,9 +286,10 @@ def graph_decisions(
                 f"not float32 of shape {(len(rows), stage_spec.outputs)}"
             )
         margins.append(outputs)
-        acquired.append(manifest.acquired_mask(stage_index, acquired_inputs))
-    cloud_answers = _cloud_answers(bundle, rows) if cloud_answers is None else cloud_answers
-    return decide_rows(manifest, margins, acquired, *cloud_answers)
+        acquired_masks.append(manifest.acquired_mask(stage_index, acquired_inputs))
+    if cloud_answers is None:
+        cloud_answers = _cloud_answers(bundle, rows)
+    return decide_rows(manifest, margins, acquired_masks, cloud_answers)
 
 
 def _stage_outputs(
@@ -326,30 +335,30 @@ def run_cloud(
     kind: CloudKind,
     link: Link,
     n_classes: int | None = None,
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Compute class indices and probabilities with a high-cost model's file.
+) -> CloudAnswers:
+    """Compute the answers of a high-cost model's file.
 
     `n_classes` is required only for a library's model file.
     """
     if kind == "margins":
         (margins,) = run_graph(content, rows, "cloud.onnx")
-        return labels(margins), probabilities(margins, link)
+        return CloudAnswers(labels(margins), probabilities(margins, link))
     if kind == "classifier":
-        class_indices, class_probabilities = run_graph(content, rows, "cloud.onnx")
-        return class_indices, class_probabilities
+        return CloudAnswers(*run_graph(content, rows, "cloud.onnx"))
     assert n_classes is not None
     try:
         class_probabilities = BoosterFile(kind, content, n_classes).predict_proba(rows)
     except InputError as error:
         raise BundleError(f"high-cost model: {error}") from None
-    return np.asarray(class_probabilities.argmax(axis=1), np.int64), class_probabilities
+    class_indices = np.asarray(class_probabilities.argmax(axis=1), np.int64)
+    return CloudAnswers(class_indices, class_probabilities)
 
 
-def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers:
+def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers | None:
     """Run the high-cost model's file, and check the shapes of its outputs."""
     cloud = bundle.manifest.cloud
     if cloud is None:
-        return None, None
+        return None
     if cloud.backend is not None:
         raise BundleError(
             f"{bundle}: the high-cost model is not in the bundle: it runs in the backend "
@@ -358,46 +367,51 @@ def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers:
     content = bundle.read(cloud.file)
     inputs = rows[:, bundle.manifest.cloud_inputs()]
     n_classes = bundle.manifest.n_classes
-    class_indices, class_probabilities = run_cloud(
-        content, inputs, cloud.kind, cloud.link, n_classes
-    )
+    answers = run_cloud(content, inputs, cloud.kind, cloud.link, n_classes)
     shape = (len(rows), n_classes)
     if (
-        class_indices.shape != shape[:1]
-        or class_indices.dtype != np.int64
-        or class_probabilities.shape != shape
+        answers.labels.shape != shape[:1]
+        or answers.labels.dtype != np.int64
+        or answers.probabilities.shape != shape
     ):
         raise BundleError(
-            f"{bundle}: {cloud.file} outputs labels of {class_indices.dtype} and shape "
-            f"{class_indices.shape}, and probabilities of shape {class_probabilities.shape}; "
+            f"{bundle}: {cloud.file} outputs labels of {answers.labels.dtype} and shape "
+            f"{answers.labels.shape}, and probabilities of shape {answers.probabilities.shape}; "
             f"expected int64 {shape[:1]} and {shape}"
         )
-    return class_indices, class_probabilities
+    return answers
 
 
 def _report_differences(decisions: Decisions, expected: Decisions) -> VerifyReport:
     """Count the rows with different decisions, and measure the differences of outputs."""
+    cloud_label_differences = 0
+    cloud_probability_difference = 0.0
+    if decisions.cloud_answers is not None and expected.cloud_answers is not None:
+        cloud_label_differences = _count_differing(
+            decisions.cloud_answers.labels, expected.cloud_answers.labels
+        )
+        cloud_probability_difference = _largest_difference(
+            decisions.cloud_answers.probabilities, expected.cloud_answers.probabilities
+        )
     return VerifyReport(
         rows=len(expected.exits),
         differing_decisions=_count_differing(decisions.exits, expected.exits),
         differing_labels=_count_differing(decisions.labels, expected.labels),
         differing_costs=_count_differing(decisions.costs, expected.costs),
-        max_margin_difference=max(map(_largest_gap, decisions.margins, expected.margins)),
-        cloud_label_differences=_count_differing(decisions.cloud_labels, expected.cloud_labels),
-        cloud_probability_max_difference=_largest_gap(
-            decisions.cloud_probabilities, expected.cloud_probabilities
-        ),
+        max_margin_difference=max(map(_largest_difference, decisions.margins, expected.margins)),
+        cloud_label_differences=cloud_label_differences,
+        cloud_probability_max_difference=cloud_probability_difference,
     )
 
 
-def _count_differing(values: NDArray[Any] | None, expected: NDArray[Any] | None) -> int:
-    return 0 if values is None or expected is None else int(np.count_nonzero(values != expected))
+def _count_differing(values: NDArray[Any], expected: NDArray[Any]) -> int:
+    return int(np.count_nonzero(values != expected))
 
 
-def _largest_gap(values: NDArray[Any] | None, expected: NDArray[Any] | None) -> float:
+def _largest_difference(values: NDArray[Any], expected: NDArray[Any]) -> float:
     """Largest difference of two arrays; NaN equals NaN and is infinitely far from numbers."""
-    if values is None or expected is None or not values.size:
+    if not values.size:
         return 0.0
-    distance = np.abs(values.astype(np.float64) - expected.astype(np.float64))
+    differences = np.abs(values.astype(np.float64) - expected.astype(np.float64))
     is_same = (values == expected) | (np.isnan(values) & np.isnan(expected))
-    return float(np.where(is_same, 0.0, np.nan_to_num(distance, nan=np.inf)).max())
+    return float(np.where(is_same, 0.0, np.nan_to_num(differences, nan=np.inf)).max())

@@ -45,9 +45,10 @@ SeenVersions = dict[str, tuple[int, str]]
 class RepositoryClient:
     """A client that reads a repository and verifies its content.
 
-    `urls` are mirrors; after a failure the client uses the next one. `trust` is the file with the
-    root metadata from the device's installation. Raises InputError if a URL has another scheme, or
-    if `trust` is not valid root metadata.
+    `urls` are mirrors; after a failure the client uses the next one. `folder` stores the newest
+    metadata. `trust` is the file with the root metadata from the device's installation. Raises
+    InputError if a URL is not one of HTTP, HTTPS or a file, or if `trust` is not valid root
+    metadata.
     """
 
     def __init__(
@@ -119,14 +120,11 @@ class RepositoryClient:
             versions = self._read_versions(folder)
             # a lower version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
             for role, (version, key_ids) in versions.items():
-                seen_version = seen_versions.get(role)
-                if (
-                    seen_version is not None
-                    and seen_version[1] == key_ids
-                    and version < seen_version[0]
-                ):
-                    message = f"{role} {version} is older than the known version {seen_version[0]}"
-                    raise RepositoryError(message)
+                seen_version, seen_key_ids = seen_versions.get(role, (0, ""))
+                if seen_key_ids == key_ids and version < seen_version:
+                    raise RepositoryError(
+                        f"{role} {version} is older than the known version {seen_version}"
+                    )
             targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
             raise self._update_error(error, "metadata") from error
@@ -173,8 +171,8 @@ class RepositoryClient:
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
         versions: SeenVersions = {"root": (root.version, "")}
         # "If the timestamp and / or snapshot keys have been rotated, then delete the trusted
-        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). With this, a fleet
-        # recovers from versions that were set too high, also from that of targets in the snapshot.
+        # timestamp and snapshot metadata files" (TUF specification, 5.3.11). With this rule, a
+        # fleet recovers if an attacker has set versions too high, also the version of targets.
         freshness_key_ids = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))

@@ -98,7 +98,7 @@ class BoundedFetcher(FetcherInterface):
 
     def _read_response(self, url: str) -> Iterator[bytes]:
         """Read the body of a response in chunks, until its end or the time limit."""
-        if self._is_over():
+        if self._must_end():
             raise SlowRetrievalError(f"{url}: the time is over")
         timer = threading.Timer(self._deadline - time.monotonic(), self.interrupt)
         timer.daemon = True
@@ -117,12 +117,12 @@ class BoundedFetcher(FetcherInterface):
                 while chunk := response.read(_CHUNK_BYTES):
                     yield self._count_bytes(chunk)
                 # without a stated length, a closed connection looks like the end of the file
-                if self._is_over():
+                if self._must_end():
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:
                     raise DownloadError(f"{url}: the connection ended early")
         except (HTTPException, OSError) as error:
-            if self._is_over():
+            if self._must_end():
                 raise SlowRetrievalError(f"{url}: it took too long") from error
             certificate_error = getattr(error, "verify_message", None)
             reason = (
@@ -147,7 +147,7 @@ class BoundedFetcher(FetcherInterface):
             with self._lock:
                 self._socket_handles.append(socket_handle)
             try:
-                if self._is_over():
+                if self._must_end():
                     self.interrupt()
                 connection.sock = plain_socket
                 if is_https:
@@ -159,7 +159,7 @@ class BoundedFetcher(FetcherInterface):
                 with self._lock:
                     self._socket_handles.remove(socket_handle)
 
-    def _is_over(self) -> bool:
+    def _must_end(self) -> bool:
         return (
             self._stop_event.is_set() or self._is_cancelled() or time.monotonic() >= self._deadline
         )

@@ -42,9 +42,12 @@ _NAME_FORM: Final = r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,63}"
 class UpdateError(GatewiseError):
     """A repository, release or file that a device refuses.
 
-    `reason` is a label of counters: ``fetch`` (it cannot be fetched), ``metadata`` (its signatures
-    are not valid or have expired, or it is older than before), ``bundle`` or ``self-test`` (its
-    content), ``store`` (the disk).
+    `reason` labels a counter:
+
+    - ``fetch``: it cannot be fetched;
+    - ``metadata``: its signatures are not valid or have expired, or it is older than before;
+    - ``bundle`` and ``self-test``: its content is not valid, or fails the self-test;
+    - ``store``: the disk cannot be used.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -96,11 +99,10 @@ class Release(Record, frozen=True):
 
     def damaged_file(self, folder: Path) -> str | None:
         """Name a file that is missing from a folder or has another hash; None if all are right."""
-        files = self.files.items()
-        return next(
-            (name for name, file_spec in files if not has_file(folder / name, file_spec.sha256)),
-            None,
-        )
+        for name, file_spec in self.files.items():
+            if not has_file(folder / name, file_spec.sha256):
+                return name
+        return None
 
     def misfit_reason(
         self, *, model: str, features: Sequence[str], runtime: str, hardware: str
@@ -123,7 +125,11 @@ class Release(Record, frozen=True):
 
 @dataclass(frozen=True)
 class OfferedRelease:
-    """A release that the repository offers to `rollout` of 10,000 devices."""
+    """A release that the repository offers to `rollout` of 10,000 devices.
+
+    Devices prefer the offer with the highest `serial`. `digest` is the SHA-256 of its
+    ``release.json``.
+    """
 
     model: str
     version: str

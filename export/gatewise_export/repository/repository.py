@@ -8,9 +8,9 @@
 The metadata of each role is signed with Ed25519 keys from another folder, which is never served.
 ``root`` lists the keys of all roles, ``targets`` lists the files, and ``snapshot`` and
 ``timestamp`` list the current versions. The last two expire after some days, so that a device
-notices when it is cut off from updates. Files are written before the metadata that lists them, and
-``timestamp.json`` is the last of a change to releases. A killed writer therefore leaves the
-releases unchanged. When keys or root are renewed, the new root follows ``timestamp.json``.
+notices when it is cut off from updates. A change to releases writes files before the metadata that
+lists them, and ``timestamp.json`` last, so that a killed writer leaves the releases unchanged. A
+change of keys writes the new root after ``timestamp.json``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RENEWAL_DAYS: Final = 90.0
 
 
 class StaleVersionError(InputError):
-    """A change was meant for the `expected` version of a repository, which is now at `version`."""
+    """The repository is at `version`, but a change was made for the `expected` version."""
 
     def __init__(self, expected: int | None, version: int) -> None:
         super().__init__(
@@ -236,7 +236,7 @@ class Repository:
     def publish(
         self, name: str, rollout: float = 1.0, *, expected_version: int | None = None
     ) -> OfferedRelease:
-        """Offer a release, ``model/version``, to a share of the devices, which then prefer it.
+        """Offer a release, ``model/version``, to a share of the devices, as the preferred one.
 
         Raises InputError if the release does not exist, or if the share is not above 0 and at
         most 1. Raises StaleVersionError if the repository is not at the `expected_version`.
@@ -283,7 +283,7 @@ class Repository:
     def refresh(self) -> dict[str, datetime]:
         """Sign snapshot and timestamp again, and also root and targets if they expire soon.
 
-        Returns the expiry of those roles that expire soon but have too few keys in the folder.
+        Returns the expiry of each role that expires soon and has too few keys in the folder.
         """
         renewal_time = datetime.now(UTC) + timedelta(days=RENEWAL_DAYS)
         with self._locked():
@@ -410,10 +410,12 @@ class Repository:
             replace_file(self._metadata_folder / file_name, content)
 
     def _target_path(self, path: str, digest: str) -> Path:
+        """Path of the file of a target, whose name includes its hash."""
         folder, _, name = path.rpartition("/")
         return self.folder / "targets" / folder / f"{digest}.{name}"
 
     def _set_offer(self, offer: OfferedRelease, serial: int, rollout_parts: int) -> OfferedRelease:
+        """Change the serial and the rollout of a release; return its new offer."""
         target = self._metadata["targets"].signed.targets[offer.path]
         target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout_parts}
         self._write_metadata("targets", "snapshot", "timestamp")

@@ -223,11 +223,13 @@ class _LearningFleet:
         class_names = _class_names(bundle)
         true_names = self._truth[positions]
         system_estimate = report.figures[0]
+        assert decisions.cloud_answers is not None
+        cloud_names = class_names[decisions.cloud_answers.labels]
         return DayFigures(
             day=day + 1,
             version=version,
             accuracy=float(np.mean(class_names[decisions.labels] == true_names)),
-            high_cost_accuracy=float(np.mean(class_names[decisions.cloud_labels] == true_names)),
+            high_cost_accuracy=float(np.mean(cloud_names == true_names)),
             offload_rate=float(np.mean(_is_offloaded(bundle, decisions))),
             estimate=system_estimate.value,
             low=system_estimate.low,
@@ -259,8 +261,7 @@ class _LearningFleet:
         """Archive the offloads and audits of a day; return the bytes of their messages."""
         manifest = bundle.manifest
         assert manifest.cloud is not None
-        assert decisions.cloud_labels is not None
-        assert decisions.cloud_probabilities is not None
+        assert decisions.cloud_answers is not None
         request_rows = self._X[positions][:, manifest.cloud_inputs()]
         is_offloaded = _is_offloaded(bundle, decisions)
         confidence = _confidence(bundle, decisions)
@@ -274,7 +275,7 @@ class _LearningFleet:
         response_bytes = sizes.response(_WORKER_US)
         n_bytes = np.count_nonzero(is_offloaded) * (sizes.request(_TTL_MS) + response_bytes)
         # devices take turns, and each chooses its audits with the real sampler
-        sent_chance = np.where(is_offloaded, 1.0, 0.0)
+        sent_probability = np.where(is_offloaded, 1.0, 0.0)
         for i in range(len(request_rows)):
             audit_mark = self._samplers[i % len(self._samplers)].choose(
                 "cloud" if is_offloaded[i] else "edge",
@@ -282,26 +283,27 @@ class _LearningFleet:
                 float(confidence[i]),
             )
             if audit_mark is not None:
-                sent_chance[i] = audit_mark.probability
+                sent_probability[i] = audit_mark.probability
                 n_bytes += sizes.audit(audit_mark, _TTL_MS) + response_bytes
         # the archive stores all instances that devices sent
-        sent_positions = np.flatnonzero(sent_chance > 0)
+        sent_positions = np.flatnonzero(sent_probability > 0)
+        cloud_answers = decisions.cloud_answers.take(sent_probability > 0)
         rows = ArchivedRows(
             request_id=number_requests(len(self._position_by_id), len(sent_positions)),
             request_row=np.zeros(len(sent_positions), np.uint16),
             device=np.array([f"device-{i % len(self._samplers)}" for i in sent_positions.tolist()]),
             time=times[sent_positions],
             X=request_rows[sent_positions],
-            cloud_label=decisions.cloud_labels[sent_positions].astype(np.int32),
-            probabilities=decisions.cloud_probabilities[sent_positions].astype(np.float32),
+            cloud_label=cloud_answers.labels.astype(np.int32),
+            probabilities=cloud_answers.probabilities.astype(np.float32),
             device_label=np.where(is_offloaded, -1, decisions.labels)[sent_positions].astype(
                 np.int32
             ),
             confidence=np.where(is_offloaded, np.nan, confidence)[sent_positions].astype(
                 np.float32
             ),
-            sent_chance=sent_chance[sent_positions],
-            stored_chance=np.ones(len(sent_positions)),
+            sent_probability=sent_probability[sent_positions],
+            stored_probability=np.ones(len(sent_positions)),
             late=np.zeros(len(sent_positions), np.bool_),
         )
         shard_facts = ShardFacts(

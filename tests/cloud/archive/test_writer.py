@@ -30,7 +30,7 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         offload_request = client.ask(tiny.random_rows(3))
         audit_request = client.ask(tiny.random_rows(1, seed=1), audit=AuditMark(2, 0.05, 0.875))
         late_request = client.ask(tiny.random_rows(1, seed=2), audit=AuditMark(1, 1.0), late_s=500)
-        client.ask(tiny.random_rows(2, seed=3), private=True)
+        client.ask(tiny.random_rows(2, seed=3), is_private=True)
         client.responses(4)
         # Late instances are no evidence. A worker responds before it counts an audit.
         wait_until(lambda: worker.counters["audits"], "the audit")
@@ -54,7 +54,7 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
     # The model computes in float32, the reference in float64.
     np.testing.assert_allclose(rows.probabilities, probabilities, atol=1e-6)
     assert rows.device_label.tolist() == [-1, -1, -1, 2, 1]
-    assert rows.sent_chance.tolist() == [1, 1, 1, 0.05, 1]
+    assert rows.sent_probability.tolist() == [1, 1, 1, 0.05, 1]
     assert rows.confidence[3] == 0.875
     assert rows.late.tolist() == [False, False, False, False, True]
     assert set(rows.device) == {client.device}
@@ -106,7 +106,7 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
     # estimated variance of the sum of the weights.
     three_standard_errors = 3 * np.sqrt((rows.weights * (rows.weights - 1)).sum())
     assert abs(rows.weights.sum() - 5000) < three_standard_errors
-    assert len(set(rows.stored_chance.tolist())) > 1
+    assert len(set(rows.stored_probability.tolist())) > 1
     assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1
 
 

@@ -24,7 +24,7 @@ def make_archived_rows(n_rows, seed=0, *, audit_share=0.3, dtype=np.float32):
         probabilities=np.column_stack([first_class_probability, 1 - first_class_probability]),
         device_label=np.where(is_audit, rng.integers(0, 2, n_rows), -1).astype(np.int32),
         confidence=np.where(is_audit, 0.75, np.nan).astype(np.float32),
-        sent_chance=np.where(is_audit, 0.1, 1.0),
-        stored_chance=np.ones(n_rows),
+        sent_probability=np.where(is_audit, 0.1, 1.0),
+        stored_probability=np.ones(n_rows),
         late=np.zeros(n_rows, bool),
     )

@@ -57,7 +57,7 @@ def test_doubt_disagreement_and_rare_regions_raise_the_probability():
         probabilities=np.column_stack([first_class_probability, 1 - first_class_probability]),
         cloud_label=np.zeros(1000, np.int32),
         device_label=device_label.astype(np.int32),
-        sent_chance=np.ones(1000),
+        sent_probability=np.ones(1000),
     )
     probability, main_reason = choice_probabilities(rows, 20, make_rng())
     assert (probability[:3] > 2 * np.median(probability)).all()
@@ -67,11 +67,11 @@ def test_doubt_disagreement_and_rare_regions_raise_the_probability():
 def test_a_choice_for_a_refit_prefers_small_margins_whatever_the_weights():
     rows = make_archived_rows(400, audit_share=0.0)
     margins = np.linspace(0.0, 1.0, 400)
-    sent_chance = np.where(np.arange(400) % 2, 1.0, 0.02)
+    sent_probability = np.where(np.arange(400) % 2, 1.0, 0.02)
     rows = replace(
         rows,
         probabilities=np.column_stack([1 + margins, 1 - margins]) / 2,
-        sent_chance=sent_chance,
+        sent_probability=sent_probability,
     )
     probability, main_reason = choice_probabilities(rows, 40, make_rng(), "refit")
     assert probability.sum() == pytest.approx(40)

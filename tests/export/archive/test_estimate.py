@@ -17,9 +17,9 @@ def make_figure_data(seed, *, trust=1.0, labelled_share=100 / N_INSTANCES):
     is_correct = (rng.random(N_INSTANCES) < correct_probability).astype(float)
     predictions = trust * correct_probability + (1 - trust) * rng.random(N_INSTANCES)
     # Uncertain instances are offloaded, and a tenth of the others is audited.
-    sent_chance = np.where(correct_probability < 0.8, 1.0, 0.1)
-    is_sent = rng.random(N_INSTANCES) < sent_chance
-    weights = 1 / sent_chance[is_sent]
+    sent_probability = np.where(correct_probability < 0.8, 1.0, 0.1)
+    is_sent = rng.random(N_INSTANCES) < sent_probability
+    weights = 1 / sent_probability[is_sent]
     # Labels prefer instances of a large weight and a doubtful answer.
     preference = np.where(correct_probability[is_sent] < 0.9, 1.5, 0.5)
     label_probability = np.minimum(1.0, labelled_share * weights * preference)

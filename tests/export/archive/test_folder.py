@@ -102,19 +102,19 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
     n_offered = 0
     for i in range(16):
         rows = make_archived_rows(800, seed=i, audit_share=0.0)
-        is_stored = np.random.default_rng(i).random(800) < archive.read_store_probability()
-        rows.stored_chance[:] = archive.read_store_probability()
-        facts = _facts_with_probability(archive.read_store_probability())
+        is_stored = np.random.default_rng(i).random(800) < archive.read_admission_probability()
+        rows.stored_probability[:] = archive.read_admission_probability()
+        facts = _facts_with_probability(archive.read_admission_probability())
         archive.add(rows.take(is_stored), facts, NOW + i)
         n_offered += 800
         assert archive.size_bytes() <= archive.max_bytes
-    assert archive.read_store_probability() <= 0.5
+    assert archive.read_admission_probability() <= 0.5
     rows_left = read_rows(shards_in(archive.path))
     # Three standard errors: the sum of weights w has a variance of sum(w (w - 1)).
     max_error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
     assert abs(rows_left.weights.sum() - n_offered) < max_error < 0.15 * n_offered
     for shard in shards_in(archive.path):
-        assert (read_shard(shard).stored_chance == read_facts(shard).stored_chance).all()
+        assert (read_shard(shard).stored_probability == read_facts(shard).stored_probability).all()
 
 
 def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
@@ -122,7 +122,7 @@ def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
     (tmp_path / "chance.json").write_text('{"chance": 0.25}')
     for expected in (0.5, 1.0, 1.0):
         archive.add(make_archived_rows(5), FACTS, NOW)
-        assert archive.read_store_probability() == expected
+        assert archive.read_admission_probability() == expected
 
 
 def test_error_names_a_folder_that_cannot_be_created(tmp_path):
@@ -162,10 +162,10 @@ def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
         for shard in shards_in(tmp_path):
             rows = read_shard(shard)
             assert len(rows) > 0
-            assert (rows.stored_chance == read_facts(shard).stored_chance).all()
+            assert (rows.stored_probability == read_facts(shard).stored_probability).all()
     open_folder(tmp_path)
     assert not list(tmp_path.glob("*.open"))  # the next start deletes unfinished files
 
 
 def _facts_with_probability(probability):
-    return msgspec.structs.replace(FACTS, stored_chance=probability)
+    return msgspec.structs.replace(FACTS, stored_probability=probability)

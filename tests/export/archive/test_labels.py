@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.labels import (
     add_labels,
-    check_labels,
+    checked_labels,
     read_label_csv,
     read_labelled_rows,
     read_labels,
@@ -35,7 +35,7 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and
     path, choice = archive_and_choice
     ids = choice.rows.ids.tolist()
     labels = {ids[0]: "a", ids[1]: "b", ids[2]: "broken"}
-    assert check_labels(labels, [choice], ["broken"]) == labels
+    assert checked_labels(labels, [choice], ["broken"]) == labels
     assert add_labels(path, labels, by="anna", at=5.0) == 3
     assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
@@ -69,9 +69,9 @@ def test_wrong_labels_are_refused(archive_and_choice):
     _, choice = archive_and_choice
     chosen_id = choice.rows.ids[0]
     with pytest.raises(InputError, match=r"not chosen.*: 1 id, such as 'elsewhere-0'"):
-        check_labels({"elsewhere-0": "a"}, [choice])
+        checked_labels({"elsewhere-0": "a"}, [choice])
     with pytest.raises(InputError, match=r"unknown labels 'x'; the classes are a, b; --new-class"):
-        check_labels({chosen_id: "x"}, [choice])
+        checked_labels({chosen_id: "x"}, [choice])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_labels_as_a_spreadsheet_writes_them_are_classes(archive_and_choice, cla
     _, choice = archive_and_choice
     choice = replace(choice, facts=msgspec.structs.replace(choice.facts, classes=classes))
     ids = choice.rows.ids[:2].tolist()
-    label_of_id = check_labels(dict(zip(ids, texts, strict=True)), [choice])
+    label_of_id = checked_labels(dict(zip(ids, texts, strict=True)), [choice])
     assert label_of_id == dict(zip(ids, names, strict=True))
 
 

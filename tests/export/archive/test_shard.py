@@ -34,7 +34,7 @@ def test_a_shard_is_read_as_it_was_written(tmp_path, dtype):
 
 def test_answers_and_weights_follow_from_the_device_and_both_probabilities():
     rows = make_archived_rows(10)
-    rows = replace(rows, stored_chance=np.full(10, 0.5))
+    rows = replace(rows, stored_probability=np.full(10, 0.5))
     is_audit = rows.device_label >= 0
     assert 0 < is_audit.sum() < 10
     np.testing.assert_array_equal(rows.answers[is_audit], rows.device_label[is_audit])
@@ -44,7 +44,7 @@ def test_answers_and_weights_follow_from_the_device_and_both_probabilities():
 
 
 def test_weight_of_an_instance_is_limited_if_a_device_claims_a_tiny_probability():
-    rows = replace(make_archived_rows(1), sent_chance=np.array([1e-6]))
+    rows = replace(make_archived_rows(1), sent_probability=np.array([1e-6]))
     assert rows.weights == pytest.approx(1000)  # the limit
 
 
