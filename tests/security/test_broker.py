@@ -252,13 +252,13 @@ def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
     try:
         link.connect(CONNECT_SECONDS)
         broker.close()
-        wait_until(lambda: not link.ready, "the end of the connection")
+        wait_until(lambda: not link.is_ready, "the end of the connection")
         expiry_before = link.certificate_expires
         renewed_folder = make_broker_folder(
             broker_folder.folder, devices=[], renew=["pi-1"], port=broker_folder.roster.port
         )
         broker = SecureBroker(renewed_folder)  # refuses the old one
-        wait_until(lambda: link.ready, "a connection with the new certificate")
+        wait_until(lambda: link.is_ready, "a connection with the new certificate")
         assert link.certificate_expires >= expiry_before
     finally:
         link.close()

@@ -170,7 +170,7 @@ class FakeLink:
     def __init__(
         self, handle_payload: Callable[[bytes, Callable[[bytes], None]], object] | None = None
     ):
-        self.ready = True
+        self.is_ready = True
         self.accepts = True
         self.sent_payloads: list[bytes] = []
         self.n_closes = 0
@@ -188,7 +188,7 @@ class FakeLink:
 
     def close(self) -> None:
         self.n_closes += 1
-        self.ready = False
+        self.is_ready = False
 
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:

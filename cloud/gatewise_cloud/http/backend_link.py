@@ -21,9 +21,9 @@ class BackendLink:
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gatewise-backend")
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the link is open."""
-        return self._in_process_link.ready
+        return self._in_process_link.is_ready
 
     def open(self, receive: PayloadHandler) -> None:
         """Open the link; one of its threads calls `receive` with each response."""
@@ -31,9 +31,9 @@ class BackendLink:
 
     def send(self, payload: bytes) -> bool:
         """Queue a request; return False if the link is not open."""
-        if self.ready:
+        if self.is_ready:
             self._threads.submit(self._in_process_link.send, payload)
-        return self.ready
+        return self.is_ready
 
     def close(self) -> None:
         """Close the link and the model, and drop queued requests."""

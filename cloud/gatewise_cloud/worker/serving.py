@@ -161,7 +161,7 @@ class BatchServer:
             arrived_at=now,
             expires_at=now + request.ttl_ms / 1000.0,
             audit=request.audit,
-            is_private=request.private,
+            is_private=request.is_private,
             late_s=request.late_s,
             form=form,
         )

@@ -84,7 +84,7 @@ class Auditor:
         classes = installation.manifest.classes
         if not installation.has_cloud or not classes:
             return
-        sends_later = not self._uplink.ready and self._late_requests is not None
+        sends_later = not self._uplink.is_ready and self._late_requests is not None
         if not sends_later and not self._uplink.admit_audit():
             return
         is_complete = reading.has(installation.request_inputs)

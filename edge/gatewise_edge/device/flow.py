@@ -56,8 +56,8 @@ class RowFlow:
             if instance.error.cause == "infinite" or not may_offload:
                 return self._fall_back(instance, failure)
             # `_offload` falls back if the cloud also needs the feature.
-            is_missing = instance.error.cause == "missing"
-            return self._offload(instance, "missing" if is_missing else failure)
+            reason = "missing" if instance.error.cause == "missing" else failure
+            return self._offload(instance, reason)
         if not installation.has_cloud:
             return self._local_answer(instance, "edge", "last-stage")
         if self._policy == "edge-only":
@@ -137,7 +137,7 @@ class RowFlow:
             probabilities=probabilities,
             cost=instance.reading.cost,
             time_left_ms=1000.0 * (instance.deadline - self._clock()),
-            is_connected=self._uplink.ready,
+            is_connected=self._uplink.is_ready,
             round_trip_ms=link_gauges["round_trip_ms"],
             n_in_flight=int(link_gauges["outstanding"]),
         )
@@ -146,7 +146,7 @@ class RowFlow:
 
     def _offload(self, instance: PendingInstance, reason: str) -> Answer | PendingInstance:
         """Send an instance, or add it to its group; fall back if it may not be sent."""
-        # Ask first, because the features of a request that may not be sent would be wasted.
+        # Ask first, because acquiring features for a request that may not be sent is a waste.
         refusal = self._uplink.admit(instance.deadline)
         if refusal is not None:
             return self._fall_back(instance, _failure_reason(instance.error, refusal))

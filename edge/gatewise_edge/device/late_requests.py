@@ -1,9 +1,9 @@
 """Late requests: store instances that could not be offloaded, and send them when the cloud replies.
 
-A late request never changes the answer that the device gave. It carries that answer in an audit
-mark for workers that store instances. The mark's probability is 1 for a fallback; it is multiplied
-by the probability with which a full store kept the request. At most one late request is in flight,
-and only while no live request is.
+A late request never changes the answer that the device gave. It states that answer in an audit
+mark, for workers that store instances. The mark's probability is 1 for a fallback; it is multiplied
+by the probability with which the store has the request. At most one late request is in flight, and
+only while no live request is.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _POLL_S: Final = 0.2
 #: Pause after a failure, in seconds. It keeps late requests from loading a busy cloud.
 _PAUSE_S: Final = 5.0
 
-OnCorrection = Callable[[dict[str, Any]], None]
+#: A function that is called with each late answer to a fallback.
+CorrectionHandler = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,12 +71,12 @@ class LateRequests:
     store : UnsentStore
         Store of the requests; closed with the device.
     on_correction : callable, optional
-        Called with each late answer to a fallback. The argument is a mapping with the keys
+        Called with a mapping for each late answer to a fallback. The mapping has the keys
         ``request`` (as in :attr:`.Answer.request`), ``label``, ``probabilities``, ``answered`` (the
         label of the fallback), ``model``, ``version`` and ``late_s``.
     """
 
-    def __init__(self, store: UnsentStore, on_correction: OnCorrection | None = None) -> None:
+    def __init__(self, store: UnsentStore, on_correction: CorrectionHandler | None = None) -> None:
         self._on_correction = on_correction
         self._store = store
         self._unwritten_instances: deque[_AnsweredInstance] = deque()
@@ -89,7 +90,7 @@ class LateRequests:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Numbers of requests that were stored, sent, refused, dropped, expired or lost."""
+        """Numbers of requests that were stored, sent, refused, dropped, expired and lost."""
         return self._store.counts | self._counts
 
     @property
@@ -162,7 +163,7 @@ class LateRequests:
                     return
             try:
                 if answered_instance is not None:
-                    self._write_request(answered_instance, uplink.private)
+                    self._write_request(answered_instance, uplink.is_private)
                 elif uplink.is_idle:
                     last_number = self._send_next(uplink, last_number)
             except Exception:  # the thread must continue to send the later requests
@@ -188,7 +189,7 @@ class LateRequests:
                 ttl_ms=int(1000 * _RESPONSE_TIMEOUT_S),
                 X=instance.acquire_request_values()[np.newaxis],
                 audit=answered_instance.mark,
-                private=is_private,
+                is_private=is_private,
             )
             self._store.add(encode_request(request), answered_instance.answered_at)
         except (SensorError, WireError, sqlite3.Error) as error:
@@ -218,7 +219,9 @@ class LateRequests:
         mark = request.audit
         is_fallback = mark is not None and mark.probability == 1
         if mark is not None:
-            request.audit = replace(mark, probability=mark.probability * unsent_request.chance)
+            request.audit = replace(
+                mark, probability=mark.probability * unsent_request.stored_probability
+            )
         offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
         self._settle(unsent_request, request, offload, is_fallback=is_fallback)
         if offload.state != "answered":

@@ -1,9 +1,9 @@
 """A SQLite file of requests that could not be sent, bounded by size and by age.
 
 When the file is full, each stored request is dropped with probability 1/2, independently of the
-others, and later requests are stored with half of the former probability. The file records the
-probability of each request. Estimates that weight instances by its inverse are therefore unbiased.
-An empty file begins again with probability 1.
+others, and the probability of storing later requests is halved. The file records with which
+probability it still has each request, so that estimates which weight instances by the inverse are
+unbiased. An empty file begins again with probability 1.
 
 SQLite's journal makes each change atomic, so a crash leaves no partial request in the file.
 """
@@ -44,15 +44,15 @@ class UnsentRequest(NamedTuple):
         Number in the file.
     answered_at : float
         Unix time of the device's answer.
-    chance : float
-        Probability with which the store kept it.
+    stored_probability : float
+        Probability with which the file stored it and still has it.
     payload : bytes
         The encoded request.
     """
 
     number: int
     answered_at: float
-    chance: float
+    stored_probability: float
     payload: bytes
 
 
@@ -128,7 +128,9 @@ class UnsentStore:
                 "SELECT count(*), coalesce(sum(length(payload)), 0), coalesce(min(chance), 1.0)"
                 " FROM requests"
             )
-            self._n_requests, self._n_bytes, self._chance = self._database.execute(query).fetchone()
+            self._n_requests, self._n_bytes, self._stored_probability = self._database.execute(
+                query
+            ).fetchone()
         except sqlite3.Error:
             self._database.close()
             raise
@@ -149,8 +151,10 @@ class UnsentStore:
         """
         with self._lock:
             if self._n_requests == 0:
-                self._chance = 1.0
-            is_admitted = len(payload) <= self._max_bytes and self._rng.random() < self._chance
+                self._stored_probability = 1.0
+            is_admitted = (
+                len(payload) <= self._max_bytes and self._rng.random() < self._stored_probability
+            )
             while is_admitted and self._n_bytes + len(payload) > self._max_bytes:
                 if not self._drop_half():  # another process has emptied the file
                     break
@@ -159,7 +163,7 @@ class UnsentStore:
             if not is_admitted:
                 self.counts["late_dropped"] += 1
                 return
-            row = (answered_at, self._chance, payload)
+            row = (answered_at, self._stored_probability, payload)
             self._database.execute(
                 "INSERT INTO requests (at, chance, payload) VALUES (?, ?, ?)", row
             )
@@ -201,7 +205,7 @@ class UnsentStore:
                 "DELETE FROM requests WHERE number = ?", [(number,) for number, _ in dropped_rows]
             )
             self._database.execute("UPDATE requests SET chance = chance / 2")
-        self._chance /= 2
+        self._stored_probability /= 2
         self._n_requests = len(rows) - len(dropped_rows)
         self._n_bytes = sum(size for _, size in rows) - sum(size for _, size in dropped_rows)
         self.counts["late_dropped"] += len(dropped_rows)

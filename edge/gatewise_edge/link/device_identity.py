@@ -1,10 +1,10 @@
-"""Detection of two devices with the same id, which disconnect each other in turn.
+"""Detection of two processes with the same device id, which disconnect each other in turn.
 
 A broker ends a client's connection when another client connects with the same id (MQTT 3.1.1,
-section 3.1.4). The first client then reconnects and ends the connection of the other. Each loses
-half of its answers. To detect this, each process publishes a retained random mark on its session
-topic whenever it connects, and clears the topic when it ends. A process shares its id if it reads
-another mark there after its own.
+section 3.1.4). The first client then reconnects and ends the connection of the second. Each loses
+half of its answers. To detect this, each process publishes a retained random mark on the device's
+session topic whenever it connects, and clears the topic when it ends. If a process reads another
+mark there after its own, another process has taken over its connection.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ class DeviceIdentity:
     ----------
     mark : bytes
         The process's mark, 32 hexadecimal digits.
-    takeovers : int
+    n_takeovers : int
         Number of times that another mark has replaced this one.
     """
 
     def __init__(self, device: str) -> None:
         self.mark = secrets.token_hex(16).encode()
-        self.takeovers = 0
+        self.n_takeovers = 0
         self._device = device
-        self._mark_was_read = False
-        self._last_takeover = 0.0
+        self._has_read_mark = False
+        self._last_takeover_at = 0.0
         self._lock = threading.Lock()
 
     def receive(self, payload: bytes) -> None:
-        """Read the next message of the session topic."""
+        """Read a message of the session topic, and count a takeover."""
         with self._lock:
             if payload == self.mark:
-                self._mark_was_read = True
+                self._has_read_mark = True
                 return
-            # another process had the id before this one, or it ends and clears the topic
-            if not self._mark_was_read or not payload:
+            # the mark of an earlier process, or an empty message of a process that ends
+            if not self._has_read_mark or not payload:
                 return
-            self._mark_was_read = False
-            self.takeovers += 1
-            self._last_takeover = time.monotonic()
-            n_takeovers = self.takeovers
-        # Takeovers may come every second: log only the 2nd, 4th, 8th and so on.
+            self._has_read_mark = False
+            self.n_takeovers += 1
+            self._last_takeover_at = time.monotonic()
+            n_takeovers = self.n_takeovers
+        # takeovers may come every second, so log only the 2nd, 4th, 8th and so on
         if n_takeovers >= _MIN_TAKEOVERS and n_takeovers & (n_takeovers - 1) == 0:
             _LOG.error("%s (%d takeovers of the connection)", self._warning_text(), n_takeovers)
 
@@ -65,9 +65,9 @@ class DeviceIdentity:
     def trouble(self) -> str | None:
         """Warning that another device uses this id; None if no takeover is recent."""
         with self._lock:
-            n_takeovers = self.takeovers
-            last_takeover = self._last_takeover
-        if n_takeovers < _MIN_TAKEOVERS or time.monotonic() - last_takeover > _WARNING_SECONDS:
+            n_takeovers = self.n_takeovers
+            seconds_since = time.monotonic() - self._last_takeover_at
+        if n_takeovers < _MIN_TAKEOVERS or seconds_since > _WARNING_SECONDS:
             return None
         return self._warning_text()
 

@@ -101,7 +101,7 @@ def _request_entries(request: Request) -> dict[str, Any]:
         entries["ap"] = round(request.audit.probability * _MILLION)
         if request.audit.confidence is not None:
             entries["ac"] = round(min(request.audit.confidence, 1.0) * _MILLION)
-    if request.private:
+    if request.is_private:
         entries["pr"] = 1
     if request.late_s:
         entries["late"] = request.late_s
@@ -155,7 +155,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             ttl_ms=entries.integer("ttl", 0, MAX_TTL_MS),
             X=entries.array("x", shape, *_REQUEST_VALUE_TAGS),
             audit=_build_audit_mark(entries) if entries.has("a") else None,
-            private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
+            is_private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
             late_s=entries.integer("late", 0, MAX_LATE_S) if entries.has("late") else 0,
         )
         if not allow_missing and request.has_missing:

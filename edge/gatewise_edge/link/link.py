@@ -26,7 +26,7 @@ class Link(Protocol):
     """A transport of payloads to and from the cloud."""
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the link can send now. The device sends no request while this is False."""
         ...
 
@@ -64,7 +64,7 @@ class InProcessLink:
     Examples
     --------
     >>> link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
-    >>> link.ready
+    >>> link.is_ready
     False
     """
 
@@ -79,7 +79,7 @@ class InProcessLink:
         self._receive: PayloadHandler | None = None
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the link is open."""
         return self._receive is not None
 

@@ -102,7 +102,7 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
         unique_json(payload)
         if message.v != WIRE_VERSION:
             raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
-        X = _matrix(message.x)
+        X = _request_matrix(message.x)
         for key, stated_size, actual_size in (
             ("n", message.n, len(X)),
             ("k", message.k, X.shape[1]),
@@ -115,7 +115,7 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
             version=message.mv,
             ttl_ms=message.ttl,
             X=X,
-            private=bool(message.pr),
+            is_private=bool(message.pr),
         )
         if X.nbytes > MAX_PAYLOAD:
             raise WireError(
@@ -159,7 +159,7 @@ def _request_id(payload: bytes) -> bytes:
     return bytes.fromhex(id_text)
 
 
-def _matrix(rows_or_row: list[Any]) -> NDArray[np.float32]:
+def _request_matrix(rows_or_row: list[Any]) -> NDArray[np.float32]:
     """Values of a request, shape (rows, columns), from rows or one row."""
     rows = rows_or_row if rows_or_row and isinstance(rows_or_row[0], list) else [rows_or_row]
     if len(rows) > MAX_ROWS:

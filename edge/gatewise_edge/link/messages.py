@@ -88,7 +88,7 @@ class Request:
         Inputs of the cloud model, in the manifest's order. Other dtypes are cast to float32.
     audit : AuditMark, optional
         Mark of an audit. The device has already answered its one instance.
-    private : bool, default False
+    is_private : bool, default False
         Whether workers must not store the instances.
     late_s : int, default 0
         Seconds since the device answered the instance, in a late request; 0 in a live request.
@@ -105,7 +105,7 @@ class Request:
     ttl_ms: int
     X: NDArray[Any]
     audit: AuditMark | None = None
-    private: bool = False
+    is_private: bool = False
     late_s: int = 0
 
     def __post_init__(self) -> None:

@@ -5,8 +5,8 @@ requests that it has not sent, because they would be stale later.
 :mod:`gatewise_edge.link.connection` implements the connection.
 
 The network thread writes the state of the link, and other threads read it without a lock. This is
-safe, because each attribute is a single value, and a reader of an old value behaves as if it had
-read before the event. The handlers do not change while the link is open.
+safe, because each attribute is a single value, and a thread that reads an old value acts as if it
+had read before the event. The handlers do not change while the link is open.
 """
 
 from __future__ import annotations
@@ -101,13 +101,15 @@ class MqttLink:
     ) -> None:
         self._endpoint = Endpoint(url, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
         self.url = self._endpoint.url
-        name = self.certificate_name = self._endpoint.certificate_name
-        if name is not None and device not in (None, name):
+        self.certificate_name = self._endpoint.certificate_name
+        if self.certificate_name is not None and device not in (None, self.certificate_name):
             raise InputError(
-                f"cert_file {cert_file} is the certificate of {name!r}, which the broker gives no "
-                f"rights for device {device!r}: give --device {name}, or this device's certificate"
+                f"cert_file {cert_file} is the certificate of {self.certificate_name!r}, which the "
+                f"broker gives no rights for device {device!r}: give --device "
+                f"{self.certificate_name}, or this device's certificate"
             )
-        self.device = check_device(device or name or f"dev-{secrets.token_hex(6)}")
+        default_device = self.certificate_name or f"dev-{secrets.token_hex(6)}"
+        self.device = check_device(device or default_device)
         self._request_topic = request_topic(self.device)
         self._response_topic = response_topic(self.device)
         self._receive: PayloadHandler = _ignore_payload
@@ -137,7 +139,7 @@ class MqttLink:
         )
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether the link is connected and its subscription to responses is confirmed."""
         return self._is_ready and self._broker.is_connected
 
@@ -156,7 +158,7 @@ class MqttLink:
             seconds. The link continues to retry in the background until it is closed.
         """
         self._start_connection()
-        if self.ready or (self._attempt_ended.wait(timeout) and self.ready):
+        if self.is_ready or (self._attempt_ended.wait(timeout) and self.is_ready):
             return
         self._attempt_ended.clear()  # a further call waits for the next attempt
         failure = self._failure or f"no answer within {timeout:g} s"
@@ -177,9 +179,9 @@ class MqttLink:
         self._handlers[topic] = handler
 
     @property
-    def takeovers(self) -> int:
+    def n_takeovers(self) -> int:
         """Number of times that another device with this id has taken over the connection."""
-        return self._identity.takeovers
+        return self._identity.n_takeovers
 
     @property
     def trouble(self) -> str | None:
@@ -250,7 +252,7 @@ class MqttLink:
         self._is_open = False
         self._receive = _ignore_payload
         # after a takeover, the mark on the topic may belong to another device
-        if not self._identity.takeovers:
+        if not self._identity.n_takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
         acknowledged = threading.Event()
         if self._publish_status("offline", acknowledged.set):

@@ -158,8 +158,8 @@ class RoundTrip:
 
     The response to a request that was sent twice may answer either copy. If it arrives too soon or
     too late after the retry to answer the second copy, it measures the time since the first copy.
-    Otherwise it measures nothing (Karn's rule), but the next retry waits longer. A link that became
-    slower is thus measured before retries flood it.
+    Otherwise it measures nothing (Karn's rule), but the next retry waits longer. Because of this, a
+    link that has become slower is measured before retries flood it.
     """
 
     smoothed_s: float | None = None

@@ -56,17 +56,17 @@ class Uplink:
 
     Attributes
     ----------
-    private : bool
+    is_private : bool
         Whether requests ask workers not to store their instances.
     """
 
     def __init__(self, link: Link | None, rules: OffloadRules, clock: Callable[[], float]) -> None:
         self._link = link
-        self.private = rules.private
+        self.is_private = rules.private
         self._clock = clock
         self._has_worker = True  # False once a worker said that it does not have the model
         self._next_warning_at = -math.inf
-        self._has_logged_silence = False  # whether the silence is in the log
+        self._has_logged_silence = False  # whether the cloud is silent according to the log
         self._breaker = rules.new_breaker()
         self._token_bucket = rules.new_token_bucket()
         self._offloads = OffloadTable(rules.max_in_flight, on_outcome=self._inform_breaker)
@@ -108,14 +108,14 @@ class Uplink:
             return gauges
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether there is a link that can send now."""
-        return self._link is not None and self._link.ready
+        return self._link is not None and self._link.is_ready
 
     @property
     def is_idle(self) -> bool:
         """Whether the cloud replies, no worker is busy, and no live request is in flight."""
-        if not self.ready:
+        if not self.is_ready:
             return False
         with self._condition:
             is_paused = self._clock() < self._offloads.pause_until
@@ -126,13 +126,13 @@ class Uplink:
         return self._breaker is None or self._breaker.state == "closed"
 
     def admit(self, deadline: float) -> str | None:
-        """Return None if an instance may be offloaded, otherwise the reason for its answer.
+        """Admit an instance to be offloaded, or return the reason why it must not be.
 
-        After None the caller must call :meth:`send` or :meth:`release`.
+        After an admission, that is None, the caller must call :meth:`send` or :meth:`release`.
         """
         if self._link is None:
             return "no-link"
-        if not self._link.ready:
+        if not self._link.is_ready:
             return "link-down"
         with self._condition:
             now = self._clock()
@@ -188,7 +188,7 @@ class Uplink:
                 ttl_ms=min(math.floor(1000.0 * (deadline - now)), MAX_TTL_MS),
                 X=instances,
                 audit=mark,
-                private=self.private,
+                is_private=self.is_private,
             )
             offload = self._open_offload(request, now, deadline, on_answer) or "full"
         if isinstance(offload, str) and mark is None:
@@ -206,7 +206,7 @@ class Uplink:
         assert offload is not None  # only live requests count against the bound
         while not self.poll(offload):
             with self._condition:
-                if not self.ready:
+                if not self.is_ready:
                     self._offloads.abandon(offload, self._clock())
                 elif not offload.is_settled:
                     self._condition.wait(
@@ -216,7 +216,7 @@ class Uplink:
 
     def admit_audit(self) -> bool:
         """Return whether an audit may be sent: the cloud replies, and few audits are in flight."""
-        if not self.ready:
+        if not self.is_ready:
             return False
         with self._condition:
             return self._cloud_replies and self._offloads.admit_audit(self._clock())

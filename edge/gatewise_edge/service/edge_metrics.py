@@ -162,11 +162,11 @@ class EdgeMetrics(Collector):
         expected_ratio = manifest.active_point.offload_rate
         yield gauge("gatewise_offload_expected", help_text, [((), expected_ratio)])
         # the link
-        is_ready = link is not None and link.ready
+        is_ready = link is not None and link.is_ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), is_ready)])
-        takeovers = getattr(link, "takeovers", 0)
+        n_takeovers = getattr(link, "n_takeovers", 0)
         help_text = "Connections that another device with this id took over."
-        yield counter("gatewise_takeovers", help_text, [((), takeovers)])
+        yield counter("gatewise_takeovers", help_text, [((), n_takeovers)])
         n_oversized = getattr(link, "n_oversized", 0)
         help_text = "Connections that ended because a message was too large."
         yield counter("gatewise_oversized", help_text, [((), n_oversized)])

@@ -23,7 +23,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.late_requests import LateRequests, OnCorrection
+    from gatewise_edge.device.late_requests import CorrectionHandler, LateRequests
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.status_server import StatusServer
@@ -124,7 +124,7 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
 
 
 def make_late_requests(
-    settings: EdgeSettings, on_correction: OnCorrection | None
+    settings: EdgeSettings, on_correction: CorrectionHandler | None
 ) -> LateRequests | None:
     """Open the file of ``--keep-unsent``, if any; `on_correction` gets the late answers."""
     if settings.keep_unsent is None:

@@ -59,7 +59,7 @@ class Troubles:
         return troubles | {name: part.trouble for name, part in self._parts.items()}
 
     def _link_trouble(self, link: MqttLink) -> str | None:
-        if link.ready:
+        if link.is_ready:
             return None
         # the error of the first attempt is outdated once the link has been connected
         if self._first_error is not None and link.connection_number == 0:

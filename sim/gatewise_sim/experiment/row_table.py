@@ -227,7 +227,7 @@ def _run_device(
 class _RefusingLink:
     """A connected link that accepts no request."""
 
-    ready = True
+    is_ready = True
 
     def open(self, receive: PayloadHandler) -> None:
         pass

@@ -116,7 +116,7 @@ def test_refused_labels_are_counted_by_reason_and_logged(
     client = connect_caller(mosquitto)
     private_client = connect_caller(mosquitto)
     request = client.ask(tiny.random_rows(1))
-    private_request = private_client.ask(tiny.random_rows(1), private=True)
+    private_request = private_client.ask(tiny.random_rows(1), is_private=True)
     client.response()
     private_client.response()
     send_label(bench_client, request, client.device, "a")

@@ -70,13 +70,13 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
     assert (added_client["rights"], added_client["status"]) == (True, "online")
 
     assert run_broker_command(broker, capsys, "revoke", "pi-9")["applied"]
-    wait_until(lambda: not second_link.ready, "the end of the revoked connection")
+    wait_until(lambda: not second_link.is_ready, "the end of the revoked connection")
     with pytest.raises(LinkError, match="closed the connection"):
         second_link.connect(10)
     second_link.close()
     revoked_client = list_clients(broker, capsys)["pi-9"]
     assert (revoked_client["rights"], revoked_client["status"]) == (False, None)
-    assert (first_link.ready, first_link.connection_number) == (True, 1)
+    assert (first_link.is_ready, first_link.connection_number) == (True, 1)
     first_link.close()
 
     run_broker_command(broker, capsys, "add", "pi-9")
@@ -145,7 +145,7 @@ def test_old_certificate_of_a_client_that_is_added_again_is_refused_after_a_relo
     new_link = make_link(broker, "pi-5")
     new_link.connect(CONNECT_TIMEOUT_S)
     new_link.close()
-    assert (other_link.ready, other_link.connection_number) == (True, 1)
+    assert (other_link.is_ready, other_link.connection_number) == (True, 1)
     other_link.close()
 
 

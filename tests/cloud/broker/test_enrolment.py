@@ -226,5 +226,5 @@ def test_an_enrolled_device_connects_to_the_running_broker(
             key_file=tls_folder / "device.key",
         )
         link.connect(60)  # seconds, on a loaded machine
-        wait_until(lambda: link.ready)
+        wait_until(lambda: link.is_ready)
         link.close()

@@ -102,7 +102,7 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason
     """The cloud's feature e is acquired only if a request is tried; no offload is charged."""
     link = None if link_state == "none" else FakeLink()
     if link is not None:
-        link.ready, link.accepts = link_state != "down", False
+        link.is_ready, link.accepts = link_state != "down", False
     with Device(bundle, link=link) as device:
         answer = device.answer(UNSURE_ROW)
         assert (device.counters["unsent"], device.counters["bytes_up"]) == (link_state == "full", 0)

@@ -57,7 +57,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
     ) as device:
         link.connect(60)
         broker.kill()
-        wait_until(lambda: not link.ready)
+        wait_until(lambda: not link.is_ready)
         # Different values of feature e, which only the cloud reads, distinguish the requests.
         rows = [[*HARD_ROW[:4], feature_e, 0] for feature_e in (-1.0, -2.0, -3.0)]
         fallbacks = [device.answer(row) for row in rows]
@@ -139,11 +139,11 @@ def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
 
         broker.start()
         make_peer(refuse_late)
-        wait_until(lambda: link.ready)
+        wait_until(lambda: link.is_ready)
         assert device.answer(HARD_ROW).route == "cloud"
         wait_until(lambda: device.counters["late_refused"] == 1, "the refusal")
         assert device.gauges["unsent"] == 0
-    assert all(request.private for request in requests)
+    assert all(request.is_private for request in requests)
 
 
 @pytest.mark.slow
@@ -152,10 +152,10 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
     with Device(
         bundle, link=silent_link, deadline_ms=60_000, late_requests=make_late_requests()
     ) as device:
-        silent_link.ready = False
+        silent_link.is_ready = False
         device.answer(HARD_ROW)
         wait_until(lambda: device.gauges["unsent"] == 1)
-        silent_link.ready = True
+        silent_link.is_ready = True
         live_instance = device.begin(HARD_ROW)
         # The thread of late requests checks the link every 0.2 s, five times in this second.
         assert not holds_within(lambda: device.counters["sent"] > 1, timeout_s=1.0)
@@ -171,7 +171,7 @@ def test_full_disk_is_logged_once(bundle, tmp_path, monkeypatch, caplog):
         raise sqlite3.OperationalError("database or disk is full")
 
     link = FakeLink()
-    link.ready = False
+    link.is_ready = False
     store = UnsentStore(tmp_path / "unsent", max_bytes=10**6, max_age_s=60)
     with Device(bundle, link=link, late_requests=LateRequests(store)) as device:
         with monkeypatch.context() as full_disk:
@@ -186,7 +186,7 @@ def test_full_disk_is_logged_once(bundle, tmp_path, monkeypatch, caplog):
 
 def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, tmp_path):
     silent_link = FakeLink()
-    silent_link.ready = False
+    silent_link.is_ready = False
     corrections = []
     store = UnsentStore(tmp_path / "unsent", max_bytes=2000, max_age_s=3600, rng=random.Random(1))
     late_requests = LateRequests(store, corrections.append)
@@ -197,13 +197,13 @@ def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, t
             counts_before = dict(store.counts)
             device.answer(HARD_ROW)
             wait_until(lambda before=counts_before: store.counts != before, "a stored request")
-        chance = store.next_request(0).chance
-        assert chance < 1
-        silent_link.ready = True
+        stored_probability = store.next_request(0).stored_probability
+        assert stored_probability < 1
+        silent_link.is_ready = True
         n_sent = device.gauges["unsent"]
         wait_until(lambda: device.gauges["unsent"] == 0, "the late requests")
     requests = [wire.decode_request(payload) for payload in silent_link.sent_payloads]
-    assert {request.audit.probability for request in requests} == {chance}
+    assert {request.audit.probability for request in requests} == {stored_probability}
     # they are fallbacks, and so have corrections
     assert len(corrections) == len(requests) == n_sent
 

@@ -61,7 +61,7 @@ def test_full_store_keeps_requests_with_known_probabilities(tmp_path):
         assert store.counts["late_kept"] - len(store) <= store.counts["late_dropped"]
         for request in list_requests(store):
             is_later = int.from_bytes(request.payload) >= n_added // 2
-            estimates[seed, int(is_later)] += 1 / request.chance
+            estimates[seed, int(is_later)] += 1 / request.stored_probability
         store.close()
     standard_errors = estimates.std(axis=0) / n_stores**0.5
     assert (np.abs(estimates.mean(axis=0) - n_added / 2) < 4 * standard_errors).all()
@@ -72,25 +72,27 @@ def test_probability_outlives_a_restart_and_ends_with_the_last_request(tmp_path)
     store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(1))
     while store.counts["late_dropped"] == 0 or len(store) == 0:
         store.add(b"ten bytes.", 5.0)
-    chance = list_requests(store)[0].chance
-    assert chance <= 0.5
+    stored_probability = list_requests(store)[0].stored_probability
+    assert stored_probability <= 0.5
     store.close()
     reopened_store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(2))
     n_requests = len(reopened_store)
     while len(reopened_store) == n_requests == 1:
         reopened_store.add(b"ten bytes.", 5.0)
-    assert {request.chance for request in list_requests(reopened_store)} == {chance}
+    assert {request.stored_probability for request in list_requests(reopened_store)} == {
+        stored_probability
+    }
     for request in list_requests(reopened_store):
         reopened_store.remove(request)
     reopened_store.add(b"ten bytes.", 5.0)
-    assert [request.chance for request in list_requests(reopened_store)] == [1.0]
+    assert [request.stored_probability for request in list_requests(reopened_store)] == [1.0]
 
 
 def test_request_larger_than_the_store_is_dropped_alone(tmp_path):
     store = UnsentStore(tmp_path / "unsent", max_bytes=10, max_age_s=60, clock=lambda: 5.0)
     for payload in (b"aaaa", b"too long for it", b"bbbb"):
         store.add(payload, 5.0)
-    assert [(request.payload, request.chance) for request in list_requests(store)] == [
+    assert [(request.payload, request.stored_probability) for request in list_requests(store)] == [
         (b"aaaa", 1.0),
         (b"bbbb", 1.0),
     ]
@@ -164,7 +166,7 @@ def test_file_that_another_process_has_emptied_accepts_requests(tmp_path):
     other_store.remove(other_store.next_request(0))
     store.add(b"bbbbbb", 5.0)
     # nothing was dropped at random, so the request was there for certain
-    assert [(request.payload, request.chance) for request in list_requests(store)] == [
+    assert [(request.payload, request.stored_probability) for request in list_requests(store)] == [
         (b"bbbbbb", 1.0)
     ]
     assert (len(store), store.n_bytes) == (1, 6)

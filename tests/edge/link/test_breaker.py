@@ -196,7 +196,7 @@ def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(6)]
     assert reasons == ["unsent"] * 5 + ["breaker-open"]
-    link.ready = True  # opened again
+    link.is_ready = True  # opened again
     with Device(
         bundle, link=link, clock=clock, offload_rules=OffloadRules(breaker=False)
     ) as device:

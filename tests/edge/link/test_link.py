@@ -24,7 +24,7 @@ def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
 
 def test_link_answers_before_send_returns():
     link, responses = open_link(cloud_answers)
-    assert link.ready
+    assert link.is_ready
     assert link.send(encode_request([[0, 0, 1], [0, 0, -1]]))
     assert responses[0].labels.tolist() == [1, 0]
     assert (responses[0].model, responses[0].version, responses[0].error) == ("m", "1", None)
@@ -32,11 +32,11 @@ def test_link_answers_before_send_returns():
 
 def test_closed_link_sends_nothing():
     link = InProcessLink(cloud_answers)
-    assert not link.ready
+    assert not link.is_ready
     assert not link.send(encode_request([[1]]))
     link, responses = open_link(cloud_answers)
     link.close()
-    assert not link.ready
+    assert not link.is_ready
     assert not link.send(encode_request([[1]]))
     assert responses == []
 

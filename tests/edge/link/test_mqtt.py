@@ -145,7 +145,7 @@ def test_unreachable_broker_is_reported_in_one_line():
         link.connect(CONNECT_TIMEOUT_S)
     assert time.monotonic() - started_at < 30  # it does not wait for the whole timeout
     assert "secret" not in str(error_info.value) + error_info.value.url
-    assert not link.ready
+    assert not link.is_ready
     assert not link.send(make_request_payload())
     # A second call waits for the next attempt, and has the same reason.
     started_at = time.monotonic()
@@ -182,7 +182,7 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
         assert answer.latency_ms < 250  # half of the deadline: it does not wait for the broker
         broker.start()
         make_peer()
-        wait_until(lambda: link.ready, "the link to connect")
+        wait_until(lambda: link.is_ready, "the link to connect")
         assert device.answer(HARD_ROW).route == "cloud"
 
 
@@ -215,7 +215,7 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
         # The broker starts again: the link reconnects, and no stale request is sent.
         n_requests_before = len(peer.requests)
         broker.start()
-        wait_until(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
+        wait_until(lambda: link.is_ready and peer.client.is_connected(), "both to reconnect")
         wait_until(lambda: device.answer(HARD_ROW).route == "cloud", "an answer of the cloud")
         new_requests = peer.requests[n_requests_before:]
         assert {request.id for request in new_requests}.isdisjoint(
@@ -238,11 +238,11 @@ def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
         subscribe_start = packets.index(b"\x82")
         packet_id = packets[subscribe_start + 2 : subscribe_start + 4]
         connection.sendall(b"\x90\x03" + packet_id + b"\x01")
-        wait_until(lambda: link.ready, "the subscription")
+        wait_until(lambda: link.is_ready, "the subscription")
         is_accepted = [link.send(make_request_payload()) for _ in range(5)]
         assert is_accepted == [True, True, True, False, False]  # `max_inflight` is 3
         connection.close()
-    wait_until(lambda: not link.ready, "the link to notice")
+    wait_until(lambda: not link.is_ready, "the link to notice")
     assert not link.send(make_request_payload())
     broker.start()
     received_payloads: list[bytes] = []
@@ -251,7 +251,7 @@ def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
     subscriber.connect("127.0.0.1", broker.port)
     subscriber.subscribe(wire.REQUEST_TOPICS, 1)
     subscriber.loop_start()
-    wait_until(lambda: link.ready, "the link to reconnect", timeout_s=60)
+    wait_until(lambda: link.is_ready, "the link to reconnect", timeout_s=60)
     new_request = make_request_payload()
     assert link.send(new_request)
     wait_until(lambda: new_request in received_payloads, "the new request")
@@ -306,7 +306,7 @@ def test_watched_topics_are_subscribed_again_on_each_connection(broker, caplog):
     publish_message("gw/v1/model/small/manifest", b"1", retain=True)
     wait_until(lambda: {("small", b"1"), ("any", b"1")} <= {*announcements}, "an announcement")
     broker.kill()
-    wait_until(lambda: not link.ready, "the link to notice")
+    wait_until(lambda: not link.is_ready, "the link to notice")
     broker.start()
     publish_message("gw/v1/model/small/manifest", b"2", retain=True)
     wait_until(lambda: ("small", b"2") in announcements, "the retained announcement", timeout_s=60)
@@ -417,9 +417,9 @@ def test_device_that_reconnects_is_not_taken_for_another(broker):
     link.connect(CONNECT_TIMEOUT_S)
     for _ in range(3):
         link._broker._client.socket().shutdown(socket.SHUT_RDWR)
-        wait_until(lambda: not link.ready)
-        wait_until(lambda: link.ready)
-    assert (link.takeovers, link.trouble) == (0, None)
+        wait_until(lambda: not link.is_ready)
+        wait_until(lambda: link.is_ready)
+    assert (link.n_takeovers, link.trouble) == (0, None)
     link.close()
     client.subscribe("gw/v1/alone/session")
     assert client.is_silent()

@@ -37,7 +37,7 @@ def test_link_over_tls_needs_the_right_user_and_password(tmp_path):
             link = MqttLink(url, ca_file=authority.file)
             if is_allowed:
                 link.connect(60)
-                assert link.ready
+                assert link.is_ready
                 assert "p:w" not in link.url
             else:
                 with pytest.raises(LinkError, match="cannot be used") as error_info:

@@ -349,15 +349,15 @@ def test_optional_entries_of_a_request_are_encoded_only_if_they_are_set():
     X = np.ones((1, 2), np.float32)
     required_entries = cbor2.loads(wire.encode_request(make_request(X)))
     assert required_entries.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
-    payload = wire.encode_request(make_request(X, private=True, late_s=9))
+    payload = wire.encode_request(make_request(X, is_private=True, late_s=9))
     entries = cbor2.loads(payload)
     assert {key: entries[key] for key in entries.keys() - required_entries.keys()} == {
         "pr": 1,
         "late": 9,
     }
     request = wire.decode_request(payload)
-    assert (request.private, request.late_s) == (True, 9)
-    assert not wire.decode_request(write_map(make_entries(pr=0))).private
+    assert (request.is_private, request.late_s) == (True, 9)
+    assert not wire.decode_request(write_map(make_entries(pr=0))).is_private
 
 
 @pytest.mark.parametrize(

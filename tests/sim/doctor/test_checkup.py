@@ -150,11 +150,11 @@ def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, 
             if bind_ids:
                 # No problem if the device reconnects only after the doctor has finished.
                 assert list_problem_codes(findings) in ([], ["session-taken"])
-                wait_until(lambda: link.ready, "the device")
+                wait_until(lambda: link.is_ready, "the device")
             else:
                 assert list_problem_codes(findings) == []
                 assert any("its value is online" in finding.text for finding in findings)
-            assert link.ready
+            assert link.is_ready
             assert device.answer(small_bundle.HARD_ROW).route == "cloud"
 
 
