@@ -363,7 +363,8 @@ def _compare_releases(
     for bundle, outcome in ((old_bundle, old_outcome), (new_bundle, new_outcome)):
         is_offloaded = outcome.exits[: len(rows)] == len(bundle.manifest.stages)
         offload_rates.append(float(np.average(is_offloaded, weights=rows.weights)))
-    cloud_answers = index_of_new_class[new_outcome.cloud_labels]
+    assert new_outcome.cloud_answers is not None
+    cloud_answers = index_of_new_class[new_outcome.cloud_answers.labels]
     loss = estimate_loss(rows_with_classes, labels_with_classes, answers[1], cloud_answers)
     return tuple(comparisons), (offload_rates[0], offload_rates[1]), loss
 
