@@ -57,15 +57,15 @@ def _store_shard(archive: ArchiveFolder, rng: np.random.Generator, now: float) -
     stream = replace(drawn_stream(rng, n, accuracy=0.95), sent_probability=np.ones(n))
     rows, _ = stream.archive(rng)
     rows = replace(rows, X=rng.standard_normal((n, N_FEATURES), np.float32))
-    probability = archive.read_store_probability()
+    probability = archive.read_admission_probability()
     is_stored = rng.random(n) < probability
-    stored_chance = np.full(int(is_stored.sum()), probability)
+    stored_probability = np.full(int(is_stored.sum()), probability)
     facts = ShardFacts(
         model="m",
         version="1",
         classes=("0", "1"),
         inputs=tuple(f"x{i}" for i in range(N_FEATURES)),
         shape=(N_FEATURES,),
-        stored_chance=probability,
+        stored_probability=probability,
     )
-    archive.add(replace(rows.take(is_stored), stored_chance=stored_chance), facts, now)
+    archive.add(replace(rows.take(is_stored), stored_probability=stored_probability), facts, now)

@@ -410,7 +410,7 @@ class Repository:
             replace_file(self._metadata_folder / file_name, content)
 
     def _target_path(self, path: str, digest: str) -> Path:
-        """Path of the file of a target, whose name includes its hash."""
+        """Path of a target's file, with the hash in its name."""
         folder, _, name = path.rpartition("/")
         return self.folder / "targets" / folder / f"{digest}.{name}"
 
