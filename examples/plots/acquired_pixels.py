@@ -7,13 +7,13 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 import gatewise as gw
 
-X, y = load_digits(return_X_y=True)
-forest = ExtraTreesClassifier(30, random_state=0)
+X, y = load_digits(n_class=5, return_X_y=True)
+forest = ExtraTreesClassifier(10, random_state=0)
 system = gw.StagedCascade(
-    forest, n_stages=4, families=("linear",), effort="low", max_loss=0.02, random_state=0
+    forest, n_stages=3, families=("linear",), effort="low", max_loss=0.02, random_state=0
 )
-system.fit(X[:600], y[:600])
-rows, digits = X[600:], y[600:]
+system.fit(X[:300], y[:300])
+rows, digits = X[300:], y[300:]
 
 last_stage = np.minimum(system.exit_stage(rows), len(system.stages_) - 1)
 is_offloaded = system.offload(rows)
@@ -22,7 +22,7 @@ for stage_number, stage in enumerate(system.stages_):
     is_acquired[np.ix_(last_stage >= stage_number, stage.features)] = 1
 is_acquired[is_offloaded] = 1  # the high-cost model reads all pixels
 
-_, axes = plt.subplots(2, 5, figsize=(7.2, 3.2), layout="constrained")
+_, axes = plt.subplots(1, 5, figsize=(7.2, 1.8), layout="constrained")
 for digit, ax in enumerate(axes.flat):
     image = ax.imshow(is_acquired[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
     ax.set(title=str(digit), xticks=[], yticks=[])

@@ -7,11 +7,11 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_breast_cancer(return_X_y=True)
-forest = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(10, random_state=0)
 system = gw.StagedCascade(forest, n_stages=1, families=("linear",), effort="low", random_state=0)
 bundle = gw.pack(system.fit(X[:300], y[:300]), "bundle-fleet", sample=X[:32])
 
-fleet_sizes = [200, 500, 1000, 1500, 2000]
+fleet_sizes = [500, 1000, 1500, 2000]
 p95_latencies_ms = []
 utilisations = []
 for devices in fleet_sizes:

@@ -16,7 +16,9 @@ bundle = gw.pack(system.fit(X[:300], y[:300]), "bundle-links", sample=X[:32])
 links = ["wifi", "4g", "3g", "nb-iot", "satellite"]
 _, ax = plt.subplots(figsize=(6.4, 3.2), layout="constrained")
 for height, link in enumerate(links):
-    run = gw.simulate(bundle, X[300:], y[300:], link=link, deadline_ms=10_000, baselines=False)
+    run = gw.simulate(
+        bundle, X[300:], y[300:], time="20min", link=link, deadline_ms=10_000, baselines=False
+    )
     latency_ms = run.report.policies[0].latency_ms
     percentiles_ms = [latency_ms["offloaded_p50"].value, latency_ms["offloaded_p95"].value]
     ax.plot(percentiles_ms, [height, height], "o-", color="C0")

@@ -7,11 +7,11 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-forest = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(10, random_state=0)
 system = gw.StagedCascade(
-    forest, n_stages=3, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
+    forest, n_stages=2, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
 )
-system.fit(X[:600], y[:600] >= 5)
+system.fit(X[:300], y[:300] >= 5)
 
 _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for max_bytes in (64_000, 16_000, 4_000):

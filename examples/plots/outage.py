@@ -7,7 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_breast_cancer(return_X_y=True)
-forest = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(10, random_state=0)
 system = gw.StagedCascade(
     forest, n_stages=2, families=("linear",), effort="low", offload_rate=0.3, random_state=0
 )

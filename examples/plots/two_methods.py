@@ -7,7 +7,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_breast_cancer(return_X_y=True)
-forest = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(10, random_state=0)
 staged_cascade = gw.StagedCascade(
     forest, n_stages=3, families=("linear",), effort="low", random_state=0
 )
