@@ -6,6 +6,7 @@ its group.
 
 from __future__ import annotations
 
+import lightgbm as lgb
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from gatewise_training import CEGBClassifier, CEGBRegressor
 from gatewise_training.cegb.growth import TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
+from gatewise_training.learners.boosting import tree_params
 
 MIN_ROWS = 5  # smallest number of rows of a leaf, as in the product
 LEARNING_RATE = 0.5
@@ -36,12 +38,15 @@ class PlainGrower:
     the lazy price of a feature for each row without it, and `gamma` the price of its first use.
     """
 
-    def __init__(self, x, costs, accounting, split_prices, coupled_prices, penalty, n_leaves):
+    def __init__(
+        self, x, costs, accounting, split_prices, coupled_prices, penalty, n_leaves, max_depth
+    ):
         price_unit = penalty / (costs.total / costs.n_features)
         lazy_factor = float(accounting == "lazy")
         n_groups = len(costs.shared)
         self.x = x
         self.n_leaves = n_leaves
+        self.max_depth = max_depth
         self.group = costs.group
         self.alpha = price_unit * np.broadcast_to(split_prices, 4)
         self.beta = lazy_factor * price_unit * costs.own
@@ -87,16 +92,20 @@ class PlainGrower:
         return best_gain, best_feature_and_rows
 
     def grow_tree(self, gradient):
-        """Grow a tree; return feature and number of rows of each split, and changes of margins."""
+        """Grow a tree; return the feature of each split, and the changes of the margins."""
         leaves = [np.arange(len(self.x))]
+        depths = [0]
         splits = []
         while len(leaves) < self.n_leaves:
-            candidates = [self.find_best_split(rows, gradient) for rows in leaves]
+            candidates = [
+                self.find_best_split(rows, gradient) if depth < self.max_depth else (0.0, None)
+                for rows, depth in zip(leaves, depths, strict=True)
+            ]
             leaf = max(range(len(leaves)), key=lambda number: candidates[number][0])
             if candidates[leaf][1] is None:
                 break
             k, children_rows = candidates[leaf][1]
-            splits.append((k, len(leaves[leaf])))
+            splits.append(k)
             self.has_feature[leaves[leaf], k] = True
             self.is_used[k] = True
             if self.group[k] >= 0:
@@ -105,6 +114,8 @@ class PlainGrower:
             # the left child takes the place of the leaf, so that equal gains keep their order
             leaves[leaf] = children_rows[0]
             leaves.append(children_rows[1])
+            depths[leaf] += 1
+            depths.append(depths[leaf])
         margin_changes = np.zeros(len(self.x))
         for rows in leaves:
             margin_changes[rows] = -LEARNING_RATE * gradient[rows].mean()
@@ -117,67 +128,99 @@ GROUPED_COSTS = FeatureCosts(
 PLAIN_COSTS = FeatureCosts([0.5, 1.0, 0.3, 2.0])
 
 
+def compare_with_plain_trees(
+    seed, costs, accounting, split_prices, coupled_prices, penalty, growth, n_rounds=3, n_leaves=8,
+    max_depth=99,
+):  # fmt: skip
+    """Compare the trees of each round with those of the plain grower, until none is worth it."""
+    x, y = draw_table(seed)
+    has_coupled_prices = any(coupled_prices)
+    prices = SplitPrices(
+        costs, accounting, split_prices, np.array(coupled_prices) if has_coupled_prices else None
+    )
+    target = ValueTarget(y, np.ones(N_ROWS), 1.0)
+    plain_grower = PlainGrower(
+        x, costs, accounting, split_prices, coupled_prices, penalty, n_leaves, max_depth
+    )
+    margins = np.zeros(N_ROWS)
+    features = []
+    for n_trees in range(1, n_rounds + 1):
+        trees, n_best_rounds = boost_trees(
+            x, target, growth, Charge(prices, penalty, x), rounds=n_trees
+        )
+        splits, margin_changes = plain_grower.grow_tree(margins - y)
+        margins = margins + margin_changes
+        if n_best_rounds < n_trees:  # no further split is worth its price
+            assert not splits
+            break
+        features += splits
+        np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
+        assert sorted(trees.feature[trees.feature >= 0].tolist()) == sorted(features)
+    assert len(features) >= 3  # enough splits are compared
+
+
+NO_COUPLED_PRICES = (0, 0, 0, 0)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("costs", [GROUPED_COSTS, PLAIN_COSTS], ids=["groups", "no groups"])
 @pytest.mark.parametrize(
     ("accounting", "coupled_prices"),
-    [("lazy", (0, 0, 0, 0)), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", (0, 0, 0, 0))],
+    [("lazy", NO_COUPLED_PRICES), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", NO_COUPLED_PRICES)],
 )
 def test_trees_with_split_prices_by_feature_follow_equation_13(
     accounting, coupled_prices, costs, seed
 ):
-    x, y = draw_table(seed)
-    split_prices = (0.05, 0.4, 0.1, 0.0)
-    penalty = 0.15
+    split_prices = np.array([0.05, 0.4, 0.1, 0.0])
     growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=LEARNING_RATE)
-    prices = SplitPrices(
-        costs,
-        accounting,
-        np.array(split_prices),
-        np.array(coupled_prices) if any(coupled_prices) else None,
-    )
-    target = ValueTarget(y, np.ones(N_ROWS), 1.0)
-    plain_grower = PlainGrower(x, costs, accounting, split_prices, coupled_prices, penalty, 8)
-    margins = np.zeros(N_ROWS)
-    n_splits = 0
-    for n_rounds in (1, 2, 3):
-        trees, n_best_rounds = boost_trees(
-            x, target, growth, Charge(prices, penalty, x), rounds=n_rounds
-        )
-        splits, margin_changes = plain_grower.grow_tree(margins - y)
-        margins = margins + margin_changes
-        if n_best_rounds < n_rounds:  # no further split is worth its price
-            assert not splits
-            break
-        np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
-        assert (trees.feature >= 0).sum() == n_splits + len(splits)
-        n_splits += len(splits)
-    assert n_splits >= 3  # enough splits are compared
+    compare_with_plain_trees(seed, costs, accounting, split_prices, coupled_prices, 0.15, growth)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("split_price", [0.0, 0.4])
+@pytest.mark.parametrize(("order", "max_depth"), [("best-first", 99), ("breadth-first", 3)])
+def test_trees_of_lightgbm_with_lazy_prices_follow_equation_13(order, max_depth, split_price, seed):
+    """Breadth-first trees have 8 leaves, the largest power of 2 below 12."""
+    n_leaves = 12 if order == "best-first" else 8
+    growth = TreeGrowth(growth=order, patience=None, num_leaves=12, learning_rate=LEARNING_RATE)
+    compare_with_plain_trees(
+        seed, PLAIN_COSTS, "lazy", split_price, NO_COUPLED_PRICES, 0.05, growth,
+        n_leaves=n_leaves, max_depth=max_depth,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
     """Stumps, because LightGBM overestimates other leaves at first uses below the root."""
-    x, y = draw_table(seed)
-    costs = PLAIN_COSTS
-    coupled_prices = (0.5, 0.1, 3.0, 0.2)
-    penalty = 0.05
     growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=LEARNING_RATE)
-    prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled_prices))
-    target = ValueTarget(y, np.ones(N_ROWS), 1.0)
-    plain_grower = PlainGrower(x, costs, "lazy", 0.3, coupled_prices, penalty, 2)
-    margins = np.zeros(N_ROWS)
-    features = []
-    for _ in range(12):
-        splits, margin_changes = plain_grower.grow_tree(margins - y)
-        if not splits:
-            break
-        margins = margins + margin_changes
-        features.append(splits[0][0])
-    trees, n_best_rounds = boost_trees(x, target, growth, Charge(prices, penalty, x), rounds=12)
-    assert n_best_rounds == len(features) >= 3  # the growth ends when no split is worth its price
-    assert trees.feature[trees.roots].tolist() == features
-    np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
+    compare_with_plain_trees(
+        seed, PLAIN_COSTS, "lazy", 0.3, (0.5, 0.1, 3.0, 0.2), 0.05, growth, n_rounds=12, n_leaves=2
+    )
+
+
+def test_trees_equal_those_of_lightgbm_with_the_same_penalties():
+    x, y = draw_table(0)
+    split_price = 0.2
+    penalty = 0.02
+    # LightGBM's gains are twice those of equation 12, so its prices are doubled
+    price_unit = 2 * penalty / PLAIN_COSTS.own.mean()
+    # a coupled price is charged once, not for each row, so LightGBM is given that of all rows
+    for accounting, n_charged_rows in (("lazy", 1), ("coupled", len(x))):
+        target = ValueTarget(y, np.ones(len(y)), 1.0)
+        growth = TreeGrowth(n_rounds=15, patience=None, num_leaves=15, learning_rate=0.1)
+        charge = Charge(SplitPrices(PLAIN_COSTS, accounting, split_price), penalty, x)
+        trees, _ = boost_trees(x, target, growth, charge)
+        booster = lgb.train(
+            tree_params(0) | {
+                "objective": "regression", "num_leaves": 15, "cegb_tradeoff": 1.0,
+                "cegb_penalty_split": price_unit * split_price,
+                f"cegb_penalty_feature_{accounting}":
+                    (price_unit * n_charged_rows * PLAIN_COSTS.own).tolist(),
+            },
+            lgb.Dataset(x, y), 15,
+        )  # fmt: skip
+        # margins are sums of 15 float32 leaf values, and LightGBM's of float64 ones
+        np.testing.assert_allclose(trees.margins(x)[:, 0], booster.predict(x), atol=1e-4)
 
 
 def test_cost_report_counts_split_prices_by_feature_and_coupled_prices():

@@ -247,14 +247,14 @@ def test_rows_without_weight_do_not_change_the_fit():
 
 @pytest.mark.parametrize("goal", [{"budget": 4.0}, {"max_loss": 0.05}])
 def test_guarantee_chooses_the_last_model_that_passes_its_tests(goal):
-    """Models are certified one after another on 456 calibration rows, within the bound."""
+    """Models are certified one after another on 342 calibration rows, within the bound."""
     X, y = load_breast_cancer(return_X_y=True)
     rng = np.random.default_rng(0)
     # copies of the rows with 1 % noise, so that there are enough calibration rows
-    X = np.tile(X, (4, 1)) * rng.normal(1.0, 0.01, size=(4 * len(X), X.shape[1]))
+    X = np.tile(X, (3, 1)) * rng.normal(1.0, 0.01, size=(3 * len(X), X.shape[1]))
     penalties = (0.1, 0.05, 0.03, 0.01, 0.003)
-    model = CEGBClassifier(guarantee=0.9, penalties=penalties, n_rounds=20, random_state=0, **goal)
-    point = model.fit(X, np.tile(y, 4)).operating_point_
+    model = CEGBClassifier(guarantee=0.9, penalties=penalties, n_rounds=15, random_state=0, **goal)
+    point = model.fit(X, np.tile(y, 3)).operating_point_
     assert point.guarantee["confidence"] == 0.9
     if "budget" in goal:
         assert 0.0 < point.cost < 4.0

@@ -8,10 +8,8 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
-from gatewise_training.data.datasets import load
 from gatewise_training.data.metrics import average_precision_at
 from tests.support.ranked_queries import draw_queries
-from tests.support.shared_data import find_shared_file
 from tests.support.tree_walks import measure_costs_and_splits
 
 pytestmark = pytest.mark.slow  # fits of several seconds
@@ -76,25 +74,3 @@ def test_invalid_grades_and_validation_queries_are_refused():
         CEGBRanker(**SETTINGS).fit(X, y, qid=qid, validation=(X, y))
     with pytest.raises(InputError, match="too few"):
         CEGBRanker(**SETTINGS).fit(X, y, qid=np.zeros(len(y)))
-
-
-def test_mq2008_is_ranked_better_than_by_chance():
-    dataset = load(find_shared_file("mq2008.npz"))
-    query_of_row = dataset.row_arrays["qid"]
-    with np.load(find_shared_file("mq2008.npz")) as file:
-        part_of_row = file["part"]
-    # LETOR's first fold: parts 1 to 3 for training, 4 for validation and 5 for the test
-    training, validation, test = (
-        (dataset.X[rows], dataset.y[rows], query_of_row[rows])
-        for rows in (np.isin(part_of_row, (1, 2, 3)), part_of_row == 4, part_of_row == 5)
-    )
-    X, y, qid = training
-    X_test, y_test, qid_test = test
-    model = CEGBRanker(budget=6.0, n_penalties=8, random_state=0)
-    model.fit(X, y, qid=qid, validation=validation)
-    assert model.operating_point_.cost <= 6.0
-    constant_score = average_precision_at(np.zeros(len(y_test)), y_test > 0, qid_test)
-    assert model.score(X_test, y_test, qid=qid_test) > 2 * constant_score
-    some_rows = X_test[:300]
-    row_costs, _ = measure_costs_and_splits(model, some_rows, dataset.feature_costs)
-    assert model.cost(some_rows).tolist() == row_costs.tolist()
