@@ -8,7 +8,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import load_wine
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import InputError
 from gatewise_edge import Device
@@ -57,48 +59,37 @@ def wine_table():
 def encoder_and_system(wine_table):
     frame, y = wine_table
     encoder = TableEncoder(columns=COLUMNS).fit(frame)
-    system = StagedCascade(n_stages=1, families=("linear",), effort="low", random_state=0)
+    system = StagedCascade(
+        DecisionTreeClassifier(max_depth=3, random_state=0), n_stages=1, families=("linear",),
+        effort="low", random_state=0,
+    )  # fmt: skip
     return encoder, system.fit(encoder.transform(frame), y)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("convert", CONVERSIONS)
-def test_tables_of_all_libraries_are_encoded_equally(convert, wine_table, encoder_and_system):
-    frame, _ = wine_table
-    encoder, _ = encoder_and_system
-    encoded_table = TableEncoder(columns=COLUMNS).fit(convert(frame)).transform(convert(frame))
-    np.testing.assert_array_equal(encoded_table, encoder.transform(frame))
-    assert list(encoded_table.columns) == list(encoder.transform(frame).columns)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("convert", CONVERSIONS)
-def test_fits_predictions_and_explanations_are_equal_for_all_libraries(
-    convert, wine_table, encoder_and_system
-):
-    frame, y = wine_table
-    encoder, system = encoder_and_system
-    table = convert(encoder.transform(frame))
-    refitted_system = StagedCascade(**system.get_params()).fit(table, y)
-    assert refitted_system.frontier_ == system.frontier_
-    np.testing.assert_array_equal(
-        refitted_system.predict(table), system.predict(encoder.transform(frame))
-    )
-    first_row = table[:1] if convert in (convert_to_arrow, convert_to_polars) else table.iloc[:1]
-    expected_explanation = system.explain(encoder.transform(frame)[:1])
-    assert refitted_system.explain(first_row).label == expected_explanation.label
-
-
-@pytest.mark.parametrize("convert", CONVERSIONS)
-def test_tables_of_all_libraries_can_be_packed_verified_and_simulated(
+def test_tables_of_all_libraries_give_equal_encoders_fits_bundles_and_answers(
     convert, wine_table, encoder_and_system, tmp_path
 ):
     frame, y = wine_table
     encoder, system = encoder_and_system
+    encoded_table = encoder.transform(frame)
+    table_of_library = TableEncoder(columns=COLUMNS).fit(convert(frame)).transform(convert(frame))
+    np.testing.assert_array_equal(table_of_library, encoded_table)
+    assert list(table_of_library.columns) == list(encoded_table.columns)
+
+    table = convert(encoded_table)
+    refitted_system = clone(system).fit(table, y)
+    assert refitted_system.frontier_ == system.frontier_
+    np.testing.assert_array_equal(refitted_system.predict(table), system.predict(encoded_table))
+    first_row = table[:1] if convert in (convert_to_arrow, convert_to_polars) else table.iloc[:1]
+    expected_explanation = system.explain(encoded_table[:1])
+    assert refitted_system.explain(first_row).label == expected_explanation.label
+
     bundle = pack(system, tmp_path / "bundle", sample=convert(frame), encoder=encoder)
     assert verify(system, bundle, convert(frame)).agrees
     rows = Rows.from_arrays("wine", convert(frame), y, bundle.manifest)
-    np.testing.assert_array_equal(rows.X, encoder.transform(frame).to_numpy())
+    np.testing.assert_array_equal(rows.X, encoded_table.to_numpy())
     with Device(bundle) as device:
         answers = device.answer_many(convert(frame[:9]))
         expected_answers = device.answer_many(frame[:9])

@@ -113,28 +113,13 @@ def fit_encoder(table: Any, kind: str) -> TableEncoder:
     return TableEncoder(columns={"cell": kind}, impute=True, max_one_hot=4).fit(table)
 
 
-#: Decorator of tests that compare the sources of a few drawn tables. The examples of a test share
-#: `tmp_path`, and each overwrites the files of the one before.
-compare_sources = settings(
+@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
+@settings(
+    # the examples share `tmp_path`, and each overwrites the files of the one before
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-
-
-@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
-@compare_sources
+)  # fmt: skip
 @given(data=st.data())
-def test_encoders_of_every_source_are_equal(column_name: str, tmp_path: Path, data: Any) -> None:
-    frame, kind = data.draw(draw_frames(column_name))
-    encoder = fit_encoder(frame, kind).encoder_
-    for source in TABLE_SOURCES:
-        table = pass_through_source(source, frame, tmp_path, kind)
-        assert fit_encoder(table, kind).encoder_ == encoder, source
-
-
-@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
-@compare_sources
-@given(data=st.data())
-def test_cells_are_encoded_equally_from_every_source(
+def test_encoders_and_encoded_cells_of_every_source_are_equal(
     column_name: str, tmp_path: Path, data: Any
 ) -> None:
     frame, kind = data.draw(draw_frames(column_name))
@@ -142,22 +127,15 @@ def test_cells_are_encoded_equally_from_every_source(
     expected_rows = encoder.transform(frame).to_numpy()
     for source in TABLE_SOURCES:
         table = pass_through_source(source, frame, tmp_path, kind)
+        assert fit_encoder(table, kind).encoder_ == encoder.encoder_, source
         np.testing.assert_array_equal(encoder.transform(table).to_numpy(), expected_rows, source)
     # devices and simulations read files row by row
     for suffix in ("csv", "parquet"):
         rows, _ = read_rows(tmp_path / f"t.{suffix}", tuple(frame.columns), encoder.encoder_)
         np.testing.assert_array_equal(rows, expected_rows, suffix)
-
-
-@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
-@compare_sources
-@given(data=st.data())
-def test_cells_are_encoded_equally_from_json(column_name: str, data: Any) -> None:
-    frame, kind = data.draw(draw_frames(column_name))
-    encoder = fit_encoder(frame, kind)
     json_lines = [
         json.dumps({"cell": convert_to_json(cell), "number": number})
         for cell, number in zip(cells_of(frame.cell), frame.number, strict=True)
     ]
     rows = encoder.encoder_.rows([json.loads(line) for line in json_lines])
-    np.testing.assert_array_equal(rows, encoder.transform(frame).to_numpy())
+    np.testing.assert_array_equal(rows, expected_rows)
