@@ -102,23 +102,6 @@ def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer_forest, free
     assert np.isinf(prices_of_parts[problem.is_inner]).any() == bool(free_columns)
 
 
-def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer_forest):
-    sklearn_forest, x, y, costs = cancer_forest
-    path = prune(sklearn_forest, x, y, costs)
-    budgets = np.linspace(path.at(lam=1.0).cost, path.at(lam=0.0).cost, 40)
-    points = [path.within(budget=budget) for budget in budgets]
-    hull_points = [path.at(budget=budget) for budget in budgets]
-    assert all(point.cost <= budget + 1e-9 for point, budget in zip(points, budgets, strict=True))
-    errors = np.array([point.training_error for point in points])
-    hull_errors = np.array([point.training_error for point in hull_points])
-    assert (errors <= hull_errors + 1e-12).all()
-    assert (errors < hull_errors - 1e-12).any()
-    errors_with_wide_gap = [
-        path.within(budget=budget, gap=np.inf).training_error for budget in budgets
-    ]
-    np.testing.assert_allclose(errors_with_wide_gap, hull_errors)
-
-
 def test_invalid_arguments_are_refused(cancer_forest):
     sklearn_forest, x, y, costs = cancer_forest
     with pytest.raises(InputError, match="no solver 'magic'"):

@@ -108,34 +108,3 @@ def test_rounds_of_repair_equal_plain_rounds(max_rounds, monkeypatch):
         n_dropped += bool((is_kept & ~is_kept_repaired).any())
         n_added += bool((is_kept_repaired & ~is_kept).any())
     assert min(n_dropped, n_added) > 10  # the draws include repairs of both kinds
-
-
-def test_repair_saves_prices_that_a_single_node_pays():
-    """Two nodes of two trees make the same acquisition."""
-    problem = PruneProblem(
-        parent=np.array([-1, 0, 0, -1, 3, 3], np.int32),
-        is_inner=np.array([True, False, False, True, False, False]),
-        error=np.array([0.4, 0.0, 0.0, 0.3, 0.0, 0.0]),
-        profit=np.array([0.4, 0.0, 0.0, 0.3, 0.0, 0.0]),
-        column_start=np.array([0, 2], np.int64),
-        column_nodes=np.array([0, 3], np.int32),
-        column_price=np.array([0.5]),
-        depth_price=np.zeros(6),
-    )
-    no_nodes = np.zeros(6, bool)
-    only_root_0 = np.arange(6) == 0
-    both_roots = problem.is_inner
-    is_kept, objective = repair(problem, only_root_0, 1.0)  # earns 0.4 for 0.5, so it is dropped
-    np.testing.assert_array_equal(is_kept, no_nodes)
-    assert objective == pytest.approx(0.7)
-    is_kept, objective = repair(
-        problem, only_root_0, 0.6
-    )  # earns 0.4 for 0.3; the other is then free
-    np.testing.assert_array_equal(is_kept, both_roots)
-    assert objective == pytest.approx(0.3)
-    is_kept, objective = repair(problem, both_roots, 1.0)  # dropping one of them saves nothing
-    np.testing.assert_array_equal(is_kept, both_roots)
-    assert objective == pytest.approx(0.5)
-    is_kept, objective = repair(problem, no_nodes, 0.8)  # would earn 0.4 for 0.4, which is no gain
-    np.testing.assert_array_equal(is_kept, no_nodes)
-    assert objective == pytest.approx(0.7)

@@ -12,10 +12,8 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
 from gatewise_training import BudgetPrune, FeatureCosts
-from gatewise_training.prune import PruningPath, build_problem, prune
-from gatewise_training.prune.forest import Forest
+from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.nested_prunings import pruning_within
-from tests.support.papers_program import make_papers_constraints
 
 COSTS = FeatureCosts([1.0, 2.0, 0.5])
 
@@ -114,31 +112,6 @@ def test_usage_is_the_share_of_rows_that_test_a_feature(sklearn_forest, path):
                     estimator.decision_path(x)[:, [node]].toarray()[:, 0].astype(bool)
                 )
     np.testing.assert_allclose(path.forest.feature_usage(x), is_tested.mean(axis=0))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_papers_constraints_are_totally_unimodular(seed):
-    """Random minors of up to eight rows of (IP3) are -1, 0 or 1 (theorem 4.2 of 2016)."""
-    x, y = draw_rows(60, seed)
-    forest = RandomForestClassifier(2, max_depth=2, random_state=seed).fit(x, y)
-    problem = build_problem(Forest.from_sklearn(forest), x[:3], FeatureCosts.uniform(3))
-    equalities, inequalities = make_papers_constraints(problem)
-    matrix = np.vstack([equalities.toarray(), inequalities.toarray()])
-    assert set(np.unique(matrix)) <= {-1.0, 0.0, 1.0}
-    rng = np.random.default_rng(seed)
-    n_regular = 0
-    for n_columns in range(2, min(9, *matrix.shape)):
-        for _ in range(600):
-            columns = rng.choice(matrix.shape[1], n_columns, replace=False)
-            # other rows are 0 in these columns, so their minors are 0
-            candidates = np.flatnonzero(matrix[:, columns].any(axis=1))
-            if len(candidates) < n_columns:
-                continue
-            minor = np.linalg.det(matrix[np.ix_(rng.choice(candidates, n_columns, False), columns)])
-            assert abs(minor - round(minor)) < 1e-9
-            assert round(minor) in (-1, 0, 1)
-            n_regular += abs(minor) > 0.5
-    assert n_regular > 100  # enough minors are not 0
 
 
 def test_prices_are_found_by_the_names_of_columns():

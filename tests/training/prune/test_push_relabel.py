@@ -16,19 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
 from gatewise_training.prune.presolve import Closure, Flow
-from gatewise_training.prune.solvers.flow_network import (
-    ClosureGraph,
-    make_network,
-    make_residual,
-)
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
-from gatewise_training.prune.solvers.push_relabel import (
-    SIZE,
-    UNREACHABLE,
-    _make_labels,
-    _relabel,
-    _send_along_tree,
-)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -174,55 +162,3 @@ def test_empty_closure_has_an_empty_cut():
     is_kept, cut_value, _ = best_closure(closure, 1.0)
     assert is_kept.shape == (0,)
     assert cut_value == 0.0
-
-
-def make_tree_records(parent, node_labels, to_parent=None):
-    """Make the records of a tree without acquisitions, with given labels and flow."""
-    n = len(parent)
-    zeros = np.zeros(n)
-    graph = ClosureGraph(
-        parent=np.array(parent, np.int32),
-        profit=zeros,
-        price=zeros,
-        start=np.zeros(n + 1, np.int64),
-        columns=np.zeros(0, np.int32),
-        column_price=np.zeros(0),
-    )
-    flow = np.zeros(n) if to_parent is None else np.array(to_parent, float)
-    network = make_network(graph)
-    residual = make_residual(graph, network, np.zeros(0), flow)
-    labels, queue = _make_labels(n, 0)
-    labels.label[:] = node_labels
-    labels.label_count[:] = np.bincount(node_labels, minlength=n + 2)
-    return network, residual, labels, queue
-
-
-def test_relabelled_node_gets_a_label_above_its_parent():
-    network, residual, labels, queue = make_tree_records([-1, 0, 0], node_labels=[1, 1, 1])
-    _relabel(1, network, residual, labels, queue.state)
-    assert labels.label.tolist() == [1, 2, 1]
-    assert labels.label_count.tolist() == [0, 2, 1, 0, 0]
-
-
-def test_nodes_above_a_gap_in_the_labels_cannot_reach_the_sink():
-    network, residual, labels, queue = make_tree_records([-1, 0, 0, 0], node_labels=[2, 1, 2, 3])
-    _relabel(1, network, residual, labels, queue.state)
-    assert (labels.label == UNREACHABLE).all()
-    assert not labels.label_count.any()
-
-
-def test_only_nodes_that_receive_flow_are_queued():
-    tree = [-1, 0, 1, 1]
-    # the parent takes the whole excess
-    network, residual, labels, queue = make_tree_records(tree, [2, 3, 1, 1], to_parent=[0, 0, 2, 2])
-    residual.excess[1] = 1.0
-    _send_along_tree(1, network, residual, labels, queue)
-    assert residual.to_parent.tolist() == [0, 1, 2, 2]
-    assert queue.is_queued.tolist() == [True, False, False, False]
-    # the parent is farther from the sink, and only the second child has sent flow
-    network, residual, labels, queue = make_tree_records(tree, [4, 3, 1, 1], to_parent=[0, 0, 0, 2])
-    residual.excess[1] = 1.0
-    _send_along_tree(1, network, residual, labels, queue)
-    assert residual.to_parent.tolist() == [0, 0, 0, 1]
-    assert queue.is_queued.tolist() == [False, False, False, True]
-    assert queue.state[SIZE] == 1

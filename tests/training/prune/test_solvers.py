@@ -21,7 +21,7 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.path import breakpoints, breakpoints_by_solver
+from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
@@ -215,21 +215,6 @@ def assert_pruning(problem, solution):
 
 def test_every_solver_finds_the_optimum_of_48_small_problems():
     assert compare_solvers(range(48)) > 10  # enough optima keep only some of the nodes
-
-
-def test_breakpoints_by_parts_and_by_a_solver_are_equal():
-    for seed in range(12):
-        problem = draw_small_case(seed).problem
-        prices_by_parts = breakpoints(problem)
-        prices_by_solver = breakpoints_by_solver(mincut.solve, problem)
-        has_parent = problem.parent >= 0
-        parents = problem.parent[has_parent]
-        assert (prices_by_parts[has_parent] <= prices_by_parts[parents]).all()
-        is_finite = np.isfinite(prices_by_parts)
-        np.testing.assert_array_equal(is_finite, np.isfinite(prices_by_solver))
-        np.testing.assert_allclose(
-            prices_by_parts[is_finite], prices_by_solver[is_finite], atol=1e-9
-        )
 
 
 def make_wine_problem(n_trees=6, n_validation_rows=80, depth_cost=0.0):

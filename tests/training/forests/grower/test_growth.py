@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
@@ -60,27 +59,6 @@ def test_random_thresholds_depend_on_the_seed():
     assert len(set(find_root_thresholds("exact"))) == 1
 
 
-def test_acquisitions_of_earlier_trees_are_free():
-    x, y, n_draws = draw_noisy_rows()
-    codes = Codes.of_table(x)
-    costs = FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    priced_rule = SplitRule("entropy", mu=0.3)
-    tree_without_price = grow(codes, y, n_draws, 2, costs, SplitRule("entropy"), seed=1)
-    all_acquired = RowAcquisitions.empty(costs, len(x))
-    all_acquired.items[:] = True
-    tree_with_free_features = grow(
-        codes, y, n_draws, 2, costs, priced_rule, acquired=all_acquired, seed=1
-    )
-    np.testing.assert_array_equal(
-        tree_without_price.trees.feature, tree_with_free_features.trees.feature
-    )
-    np.testing.assert_array_equal(
-        tree_without_price.trees.threshold, tree_with_free_features.trees.threshold
-    )
-    tree_with_price = grow(codes, y, n_draws, 2, costs, priced_rule, seed=1)
-    assert tree_with_price.cost(x, costs).mean() < tree_without_price.cost(x, costs).mean()
-
-
 def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
     x, y, n_draws = draw_noisy_rows()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
@@ -108,20 +86,6 @@ def test_joined_forest_averages_its_trees():
     np.testing.assert_array_equal(forest.select([3]).trees.threshold, trees[3].trees.threshold)
     with pytest.raises(InputError, match="one tree"):
         Forest.join([])
-
-
-def test_entropy_without_prices_grows_the_trees_of_scikit_learn():
-    """At greater depths two splits may have equal gains, and either may be chosen."""
-    x, y, _ = draw_noisy_rows(n=2000)
-    codes = Codes.of_table(x)
-    costs = FeatureCosts.uniform(8)
-    n_draws = np.ones(2000, np.int64)
-    forest = grow(codes, y, n_draws, 2, costs, SplitRule("entropy", max_depth=4))
-    scikit_learn_tree = DecisionTreeClassifier(
-        criterion="entropy", max_depth=4, random_state=0
-    ).fit(x, y)
-    assert forest.trees.n_nodes == scikit_learn_tree.tree_.node_count
-    assert forest.proba(x) == pytest.approx(scikit_learn_tree.predict_proba(x), abs=1e-6)
 
 
 def test_number_of_random_thresholds_depends_on_the_examples():

@@ -117,43 +117,6 @@ def test_two_codes_have_one_boundary():
     assert find_best_boundary([5, 9, 9], [0, 0, 1]) == (2.0, 5, 9)
 
 
-def test_boundary_is_on_the_better_side_of_the_crossing_code():
-    # codes 10, 20, 30: left impurities 0, 2, 6 and right impurities 8, 4, 0
-    assert find_best_boundary([10, 20, 30, 30, 40], [0, 1, 0, 0, 1]) == (4.0, 20, 30)
-    # with the crossing code in the left child, the worse child has a lower impurity than with the
-    # code in the right child
-    assert find_best_boundary([10, 20, 30, 40], [0, 0, 0, 1]) == (0.0, 30, 40)
-    assert find_best_boundary([10, 20, 30, 40], [0, 1, 1, 1]) == (0.0, 10, 20)
-
-
-def test_boundary_before_the_crossing_is_chosen_in_a_tie():
-    # both boundaries leave one pair of different classes in one child
-    assert find_best_boundary([1, 2, 3], [0, 1, 0]) == (2.0, 1, 2)
-
-
-def test_boundary_is_after_the_crossing_code_if_no_code_is_below():
-    # class 2 has only `alpha` rows and does not count, so the left child is as impure as the node
-    assert find_best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
-
-
-def test_neighbours_of_the_crossing_code_are_found_in_other_bins():
-    """The codes are far apart, so the crossing code is alone in its bin in each round."""
-    spacing = 1 << 15
-    codes = np.arange(6) * spacing + np.array([7, 0, 3, 1, 0, 2])
-    y = np.array([0, 0, 0, 1, 1, 1])
-    assert find_best_boundary(codes, y) == (0.0, int(codes[2]), int(codes[3]))
-    row_order = np.array([4, 1, 5, 0, 3, 2])
-    assert find_best_boundary(codes[row_order], y[row_order]) == (0.0, int(codes[2]), int(codes[3]))
-
-
-def test_weighted_rows_count_like_repeated_rows():
-    weights = [1, 3, 2, 2]
-    repeated_codes = np.repeat([2, 4, 6, 8], weights)
-    repeated_y = np.repeat([0, 1, 0, 1], weights)
-    boundary = find_best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
-    assert boundary == find_best_boundary(repeated_codes, repeated_y)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
 def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     rng = np.random.default_rng(5)
