@@ -43,7 +43,7 @@ def draw_record(seed, n_rows=400, n_stages=3, has_ties=False, has_nan=False, has
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_no_row_of_other_data_stops_later_along_a_path(seed, has_ties, has_nan, has_cloud):
     tuning_record = draw_record(seed, has_ties=has_ties, has_nan=has_nan, has_cloud=has_cloud)
     other_record = draw_record(seed + 1, has_nan=has_nan, has_cloud=has_cloud)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise.errors import InputError, TooLargeError
+from gatewise.errors import TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.cascade_parts import stages_within_bytes
@@ -119,39 +119,3 @@ def test_the_point_within_bytes_and_budget_is_as_good_as_points_of_two_thirds_th
     cheapest_point = frontier.at(max_bytes=limit, max_loss=1.0)
     assert cheapest_point.bytes <= limit
     assert cheapest_point.cost <= min(point.cost for point in small_points)
-
-
-#: Cost, accuracy in 50ths and offload rate in tenths of each point.
-RATE_FIGURES = st.lists(
-    st.tuples(st.integers(1, 30), st.integers(1, 50), st.integers(0, 10)), min_size=1, max_size=40
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(figures=RATE_FIGURES, limit=st.integers(0, 10))
-def test_an_offload_rate_chooses_the_best_point_that_keeps_it(figures, limit) -> None:
-    points = [
-        OperatingPoint(
-            (0.5,), cost=float(cost), accuracy=accuracy / 50, offload_rate=rate / 10, chain=chain
-        )
-        for chain, (cost, accuracy, rate) in enumerate(figures)
-    ]
-    curve = Frontier.from_points(points, reference_accuracy=1.0)
-    frontier = curve.with_less_offload(points)
-    assert frontier.points == curve.points
-    points_within_rate = [point for point in points if point.offload_rate <= limit / 10]
-    if not points_within_rate:
-        with pytest.raises(InputError, match="no operating point offloads at most"):
-            frontier.at(offload_rate=limit / 10)
-        return
-    chosen_point = frontier.at(offload_rate=limit / 10)
-    assert chosen_point.offload_rate <= limit / 10
-    assert chosen_point.accuracy == max(point.accuracy for point in points_within_rate)
-    equal_points = [
-        point for point in points_within_rate if point.accuracy == chosen_point.accuracy
-    ]
-    # of points with equal accuracy, the frontier keeps the one with the lowest rate
-    lowest_rate = min(point.offload_rate for point in equal_points)
-    assert chosen_point.cost <= min(
-        point.cost for point in equal_points if point.offload_rate == lowest_rate
-    )

@@ -33,6 +33,13 @@ def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
     point, reason = frontier.choose(None, max_loss=0.01)
     assert point.cost == 3.54
     assert reason == "the cheapest point of the hull within a loss of 0.01"
+    # a loss of 1 allows every point
+    assert frontier.choose(None, max_loss=1.0).reason.startswith("the cheapest point of the hull")
+    assert "loss of 1" not in frontier.choose(None, max_loss=1.0).reason
+    # the only point within the loss is also the last of the hull
+    assert make_frontier((1.0, 0.5), (2.0, 0.875)).choose(None, max_loss=0.25).point.cost == 2.0
+    free_frontier = make_frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
+    assert free_frontier.choose(None, max_loss=0.125).point.cost == 0.0
 
 
 def test_the_choice_of_a_point_states_its_reason() -> None:
@@ -59,20 +66,6 @@ def test_the_next_point_is_chosen_only_if_its_gain_is_worth_its_cost_and_no_chan
         )
         assert [point.cost for point in frontier.hull().points] == [0.0, 50.0, cost, 1e3]
         assert frontier.choose(None, max_loss=0.375).point.cost == chosen_cost
-
-
-def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
-    frontier = make_frontier((1.0, 0.5), (2.0, 0.875))
-    point, reason = frontier.choose(None, max_loss=0.25)
-    assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
-    # a loss of 1 allows every point
-    assert frontier.choose(None, max_loss=1.0).reason.startswith("the cheapest point of the hull")
-    assert "loss of 1" not in frontier.choose(None, max_loss=1.0).reason
-
-
-def test_a_free_point_within_the_loss_is_chosen() -> None:
-    frontier = make_frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
-    assert frontier.choose(None, max_loss=0.125).point.cost == 0.0
 
 
 def test_slack_lowers_the_bound_of_a_loss_by_standard_errors() -> None:
