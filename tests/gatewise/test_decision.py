@@ -108,7 +108,11 @@ def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(rule_
     assert rule.graph_nodes(n_margins)[1][-1][2] == "score"
 
 
-@given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(2, 9)), elements=FLOATS))
+@given(
+    arrays(
+        np.float32, st.tuples(st.integers(1, 4), st.sampled_from([2, 3, 9, 60])), elements=FLOATS
+    )
+)
 def test_a_score_is_the_gap_between_the_two_largest_margins(margins):
     second_largest, largest = np.sort(margins, axis=1)[:, -2:].T
     np.testing.assert_array_equal(decision.stop_score(margins), largest - second_largest)
@@ -147,12 +151,6 @@ def test_the_nodes_of_a_stop_rule_give_its_scores(rule_name, n_margins):
     rng = np.random.default_rng(1)
     outputs = rng.normal(size=(20, n_margins + rule.n_score_outputs)).astype(np.float32)
     np.testing.assert_array_equal(run_nodes(rule, outputs), rule.scores(outputs))
-
-
-def test_a_score_of_many_classes_is_the_gap_between_the_two_largest():
-    margins = np.random.default_rng(2).normal(size=(100, 60)).astype(np.float32)
-    second_largest, largest = np.sort(margins, axis=1)[:, -2:].T
-    np.testing.assert_array_equal(decision.stop_score(margins), largest - second_largest)
 
 
 def test_sigmoid_and_softmax_have_their_known_values():
