@@ -31,6 +31,7 @@ class QueriesOfFour(training.CEGBRanker):
 
 
 FAST_ADAPT_SETTINGS = {
+    "stop": "gate",
     "p_full": (0.3,),
     "penalties": (0.1,),
     "n_starts": 1,
@@ -42,12 +43,11 @@ HIGH_COST_TREE = DecisionTreeClassifier(max_depth=3, random_state=0)
 SYSTEMS = [
     training.StagedCascade(HIGH_COST_TREE, n_stages=1, families=("linear",), effort="low"),
     training.AdaptLin(HIGH_COST_TREE, **FAST_ADAPT_SETTINGS),
-    # the other stops repeat those of AdaptLin
-    training.AdaptLstsq(HIGH_COST_TREE, stop="gate", **FAST_ADAPT_SETTINGS),
+    training.AdaptLstsq(HIGH_COST_TREE, **FAST_ADAPT_SETTINGS),
     training.AdaptGBRT(
         HIGH_COST_TREE, p_full=(0.3,), penalties=(0.001,), n_rounds=3, warm_up=1, stop="gate"
     ),
-    training.L1Cascade(HIGH_COST_TREE, penalties=(0.01,)),
+    training.L1Cascade(HIGH_COST_TREE, stop="gate", penalties=(0.01,)),
     training.ConfidenceCascade(HIGH_COST_TREE, low_cost_model="linear", n_subsets=2),
     training.GreedyMiser(penalties=(0.001,), n_rounds=3),
     training.BudgetForest(n_estimators=3),

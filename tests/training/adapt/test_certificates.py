@@ -317,18 +317,6 @@ def compute_row_objectives(q, f1_loss, f0_loss, g):
     return (1 - q) * f1_loss + q * f0_loss + divergence
 
 
-def test_opt_is_convex_in_the_free_probabilities():
-    """Check ``OPT(t a + (1 - t) b) <= t OPT(a) + (1 - t) OPT(b)`` row by row."""
-    rng = np.random.default_rng(0)
-    f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
-
-    a, b, t = rng.random(500), rng.random(500), rng.random(500)
-    objectives_between, objectives_of_a, objectives_of_b = (
-        compute_row_objectives(q, f1_loss, f0_loss, g) for q in (t * a + (1 - t) * b, a, b)
-    )
-    assert (objectives_between <= t * objectives_of_a + (1 - t) * objectives_of_b + 1e-12).all()
-
-
 def test_opt_is_an_upper_bound_of_the_log_loss_of_the_system():
     """By Jensen's inequality, ``-log Pr(y | x) <= E_q loss(f_z, y) + KL(q || Pr(z | x; g))``."""
     rng = np.random.default_rng(0)

@@ -78,7 +78,7 @@ def test_confidence_offloads_rows_with_small_margins(is_binary):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
+@pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "l1"])
 def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, monkeypatch):
     X, X_test, y, y_test = load_table()
     gated_models = []

@@ -36,18 +36,19 @@ def draw_rows(sizes, seed):
     return CLUSTER_CENTRES[clusters] + noise, CLUSTER_CLASSES[clusters], clusters
 
 
+VALIDATION_ROWS = draw_rows([250] * 4, 1)[:2]
 TEST_ROWS = draw_rows([500] * 4, 2)
 
 
-def fit_and_measure(method_class, sizes, validation=None, **settings):
+def fit_and_measure(method_class, **settings):
     """Fit a system without loss and measure it on balanced rows.
 
     Return the system, its accuracy, its mean cost and the share offloaded of each cluster.
     """
-    X, y, _ = draw_rows(sizes, 0)
+    X, y, _ = draw_rows([300, 300, 200, 200], 0)
     high_cost_model = SVC(C=10.0).fit(X, y)
     system = method_class(high_cost_model, COSTS, max_loss=0.0, random_state=0, **settings)
-    system.fit(X, y, validation=validation)
+    system.fit(X, y, validation=VALIDATION_ROWS)
     X, y, clusters = TEST_ROWS
     assert high_cost_model.score(X, y) >= 0.999  # f0 of the paper is always right
     is_offloaded = system.offload(X)
@@ -55,20 +56,15 @@ def fit_and_measure(method_class, sizes, validation=None, **settings):
     return system, system.score(X, y), system.cost(X).mean(), offload_shares
 
 
-@pytest.mark.parametrize(
-    ("sizes", "validation"),
-    [([300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]), pytest.param([180, 180, 120, 120], None)],
-    ids=["3 to 2", "3 to 2, cross-fitted"],
-)
-def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):
-    adapt_system, accuracy, cost, offload_shares = fit_and_measure(AdaptLin, sizes, validation)
+def test_adapt_finds_the_shared_feature_and_l1_does_not():
+    adapt_system, accuracy, cost, offload_shares = fit_and_measure(AdaptLin)
     assert accuracy >= 0.9985  # 3 errors of 2,000 test rows
     # thresholds are quantiles of the validation rows in steps of at least 1/40
     assert cost == pytest.approx(1.5, abs=0.04)
     assert adapt_system.stages_[0].features.tolist() == [1]
     np.testing.assert_allclose(offload_shares, [1, 1, 0, 0], atol=0.15)
 
-    l1_system, accuracy, cost, offload_shares = fit_and_measure(L1Cascade, sizes, validation)
+    l1_system, accuracy, cost, offload_shares = fit_and_measure(L1Cascade)
     assert accuracy >= 0.9985
     assert cost >= 1.74  # about the 1.75 of feature 1
     assert l1_system.stages_[0].features.tolist() == [0]
@@ -76,7 +72,6 @@ def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):
 
 
 def test_adapt_without_further_starts_is_as_costly_as_l1():
-    sizes, validation = [300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]
-    _, accuracy, cost, _ = fit_and_measure(AdaptLin, sizes, validation, n_starts=0)
+    _, accuracy, cost, _ = fit_and_measure(AdaptLin, n_starts=0)
     assert accuracy >= 0.9985
     assert cost >= 1.74

@@ -90,7 +90,7 @@ def test_elimination_supports_many_classes_and_missing_values() -> None:
 @pytest.mark.slow
 def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
     rng = np.random.default_rng(2)
-    x = rng.normal(size=(1500, 200))
+    x = rng.normal(size=(800, 200))
     wide_problem = make_problem(x, x.sum(axis=1) > 0)
     sequence, cheap_sequence = backward_sequences(wide_problem, n_stages=6)
     # each feature costs 1, so the cost of a set is its size

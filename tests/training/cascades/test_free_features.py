@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, CloudPrices, ConfidenceCascade, StagedCascade
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]  # many fits
 
+FOREST = RandomForestClassifier(10, random_state=0)
 SYSTEMS = [
-    StagedCascade(n_stages=2, families=("boosting",), effort="low", random_state=0),
-    AdaptGBRT(penalties=(0.001,), n_rounds=10, random_state=0),
-    ConfidenceCascade(low_cost_model="linear", n_subsets=3, random_state=0),
+    StagedCascade(FOREST, n_stages=2, families=("boosting",), effort="low", random_state=0),
+    AdaptGBRT(FOREST, penalties=(0.001,), n_rounds=10, random_state=0),
+    ConfidenceCascade(FOREST, low_cost_model="linear", n_subsets=3, random_state=0),
 ]
 HALF_FREE_PRICES = np.repeat([0.0, 1.0], 5)
 COSTS_BY_FREE_FEATURES = {

@@ -76,12 +76,12 @@ def recorded_splits(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["staged", "adapt-lin", "l1", "confidence"])
+@pytest.mark.parametrize("name", ["staged", "adapt-lin", "confidence"])
 def test_fits_never_split_a_group(name, recorded_splits, monkeypatch):
     X, y, groups = draw_subjects(0, 12, 12)
     monkeypatch.setattr(GroupChecker, "n_checks", 0)
     # Adapt learns its gate from the answers of the model on training rows
-    high_cost_model = LogisticRegression() if name in ("adapt-lin", "l1") else GroupChecker()
+    high_cost_model = LogisticRegression() if name == "adapt-lin" else GroupChecker()
     system = clone(METHODS[name]).set_params(
         high_cost_model=high_cost_model, random_state=0, guarantee=0.9, offload_rate=0.9
     )
@@ -90,7 +90,7 @@ def test_fits_never_split_a_group(name, recorded_splits, monkeypatch):
     assert all(not fit & unseen for fit, unseen in recorded_splits)
     assert system.operating_point_.guarantee["calibration_groups"] in (2, 3)
     # at least once in each of the five folds
-    assert GroupChecker.n_checks >= 5 or name in ("adapt-lin", "l1")
+    assert GroupChecker.n_checks >= 5 or name == "adapt-lin"
 
 
 @pytest.mark.slow
@@ -120,18 +120,18 @@ def test_features_that_identify_a_group_gain_no_accuracy():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::gatewise.errors.GroupsWarning")
 def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups():
-    """Ten fits on 30 subjects each guarantee a loss of at most 0.03 on 200 new subjects.
+    """Six fits on 30 subjects each guarantee a loss of at most 0.03 on 200 new subjects.
 
-    Four fits that ignore the groups each lose more than that.
+    Two fits that ignore the groups each lose more than that.
 
     A few subjects cause most of the loss, so the guarantee fails for some draws of subjects.
     """
     losses: dict[bool, list[float]] = {True: [], False: []}
-    for seed in range(10):
+    for seed in range(6):
         X, y, groups = draw_subjects(seed, 230, 15)
         is_training = groups < 30
         X_new, y_new = X[~is_training], y[~is_training]
-        for knows_groups in (True, False) if seed < 4 else (True,):
+        for knows_groups in (True, False) if seed < 2 else (True,):
             system = StagedCascade(
                 LogisticRegression(), PRICES, n_stages=2, families=("svm",), effort="low",
                 max_loss=0.03, random_state=0,
@@ -147,7 +147,7 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
             if knows_groups and not losses[knows_groups][-1]:  # all rows are offloaded
                 assert "30 groups are too few to promise as small a loss" in system.summary()
     # the guarantee is for most draws of subjects, not for all
-    assert np.sum(np.array(losses[True]) <= 0.03) >= 9
+    assert np.sum(np.array(losses[True]) <= 0.03) >= 5
     assert min(losses[False]) > 0.03
 
 
@@ -225,42 +225,26 @@ def test_grid_searches_of_scikit_learn_split_by_group():
 def test_invalid_groups_are_refused_in_one_line():
     X, y, groups = draw_subjects(0, 6, 10)
     system = StagedCascade(LogisticRegression(), n_stages=1, families=("linear",))
-    one_group_class = np.where(groups == 3, 2, y)
-    early_rows = (X[:30], y[:30])
-    late_rows = (X[30:], y[30:], groups[30:])
+    y_of_one_group = np.where(groups == 3, 2, y)
+    early_rows, early_groups = (X[:30], y[:30]), groups[:30]
+    late_rows, late_groups = (X[30:], y[30:]), groups[30:]
+    late = (*late_rows, late_groups)
     for rows, labels, options, message in [
         (X, y, {"groups": groups[1:]}, "one value for each of the 60 rows"),
-        (X, one_group_class, {"groups": groups}, "all rows of class 2 are in one group"),
-        (
-            X,
-            one_group_class,
-            {"time": groups >= 3},
-            "by groups or times leaves a fold without a class",
-        ),
-        (*early_rows, {"validation": late_rows}, "only: add groups="),
+        (X, y_of_one_group, {"groups": groups}, "all rows of class 2 are in one group"),
+        (X, y_of_one_group, {"time": groups >= 3}, "times leaves a fold without a class"),
+        (*early_rows, {"validation": late}, "only: add groups="),
+        (*early_rows, {"validation": late_rows, "groups": early_groups}, "only: add validation="),
+        (*early_rows, {"validation": late, "groups": late_groups}, "group 3 has training and val"),
         (
             *early_rows,
-            {"validation": late_rows[:2], "groups": groups[:30]},
-            "only: add validation=",
+            {"validation": (*late_rows, 0 * late_groups), "groups": early_groups},
+            "_val",
         ),
-        (
-            *early_rows,
-            {"validation": late_rows, "groups": groups[30:]},
-            "group 3 has training and valid",
-        ),
-        (
-            *early_rows,
-            {"validation": (*late_rows[:2], late_rows[2] * 0), "groups": groups[:30]},
-            "groups_val has",
-        ),
-        (
-            *early_rows,
-            {"validation": late_rows[:2], "time": groups[:30]},
-            "time or validation, not both",
-        ),
+        (*early_rows, {"validation": late_rows, "time": early_groups}, "time or validation, not"),
     ]:
         with pytest.raises(InputError, match=message) as raised:
             system.fit(rows, labels, **options)
         assert "\n" not in str(raised.value)
-    fitted_system = system.fit(*early_rows, validation=late_rows, groups=groups[:30])
+    fitted_system = system.fit(*early_rows, validation=late, groups=early_groups)
     assert fitted_system.operating_point_.validation_groups == 3

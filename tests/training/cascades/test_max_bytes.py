@@ -205,7 +205,8 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
 def test_max_bytes_includes_given_stages() -> None:
     X, _, y, _ = load_table()
     first_stage = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
-    system = make_method("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
+    settings = {"n_stages": 2, "families": ("linear",), "max_bytes": 6000}
+    system = make_method("staged", X, y, first_stages=[first_stage], **settings).fit(X, y)
     assert all(point.bytes <= 6000 for point in system.operating_points_)
     assert f"{system.operating_point_.bytes} bytes" in system.summary()
 

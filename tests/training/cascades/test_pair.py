@@ -37,10 +37,7 @@ def image_models(make_once) -> tuple[bytes, bytes]:
     images, y = load_digit_images()
 
     def fit_models(_):
-        return (
-            fit_conv_graph(images[:200], y[:200]),
-            fit_mlp_graph(images[TRAINING], y[TRAINING]),
-        )
+        return (fit_conv_graph(images[:200], y[:200]), fit_mlp_graph(images[TRAINING], y[TRAINING]))
 
     return make_once("image_models", fit_models)
 

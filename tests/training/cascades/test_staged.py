@@ -17,8 +17,9 @@ def wine_rows():
 
 @pytest.mark.slow
 def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine_rows):
-    staged_cascade = StagedCascade(random_state=0).fit(*wine_rows)
-    confidence_cascade = ConfidenceCascade(random_state=0).fit(*wine_rows)
+    tree = DecisionTreeClassifier(random_state=0)  # training a model takes longer
+    staged_cascade = StagedCascade(tree, random_state=0).fit(*wine_rows)
+    confidence_cascade = ConfidenceCascade(tree, random_state=0).fit(*wine_rows)
     for point in confidence_cascade.frontier_.points:
         best_point = staged_cascade.frontier_.at(budget=point.cost)
         assert best_point.accuracy >= point.accuracy - 1e-12
@@ -27,7 +28,7 @@ def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine_rows
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
 def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine_rows, settings):
-    tree = DecisionTreeClassifier(random_state=0)  # training a model takes longer
+    tree = DecisionTreeClassifier(random_state=0)
     staged_cascade = StagedCascade(tree, random_state=0, n_stages=2, **settings).fit(*wine_rows)
     # three ways to select features give a sequence of at most two sets each, and single models,
     # which have further sets, are not among the candidates

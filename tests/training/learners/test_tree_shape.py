@@ -178,8 +178,9 @@ def test_adapt_uses_num_leaves_or_the_best_number_of_leaves(num_leaves, expected
 def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     x, y = draw_sums()
     settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
-    default_model = CEGBClassifier(**settings).fit(x, y)
-    model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
+    training = {"X": x[:5600], "y": y[:5600], "validation": (x[5600:], y[5600:])}
+    default_model = CEGBClassifier(**settings).fit(**training)
+    model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(**training)
     # features do not interact, so small trees are best
     assert count_leaves_of_largest_tree(default_model.stages_[0].model) <= 4
     assert count_leaves_of_largest_tree(model_with_setting.stages_[0].model) == 31  # the setting
@@ -205,7 +206,7 @@ def test_stages_that_never_offload_are_larger_forests() -> None:
             n_stages=2,
             max_instance_cost=max_instance_cost,
             random_state=0,
-        ).fit(x, y)
+        ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
         tree_counts.append({stage.n_trees for chain in cascade.chains_ for stage in chain})
     # usual trees, and trees of stages that replace the high-cost model
     assert tree_counts == [{50}, {150}]

@@ -99,6 +99,7 @@ def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
         high_cost_file,
         n_stages=2,
         families=("linear",),
+        effort="low",
         first_stages=[(first_stage_file, [0, 1, 2])],
         random_state=0,
     ).fit(x_train, y_train, validation=(x_rest, y_rest))
@@ -119,7 +120,7 @@ def test_columns_with_spaces_match_the_names_of_lightgbm():
     model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1).fit(x, y)
     # the column is "mean radius"; LightGBM replaces spaces, which its files cannot hold
     assert model.feature_names_in_[0] == "mean_radius"
-    settings = {"n_stages": 1, "families": ("linear",), "random_state": 0}
+    settings = {"n_stages": 1, "families": ("linear",), "effort": "low", "random_state": 0}
     assert StagedCascade(model, **settings).fit(x, y, validation=(x, y)).score(x, y) > 0.9
     swapped_table = x[[*x.columns[1::-1], *x.columns[2:]]]  # the first two columns are swapped
     with pytest.raises(InputError, match="fitted with 'mean_radius' as column 0"):
