@@ -47,7 +47,7 @@ def draw_record(seed, n_rows=400, n_stages=3, has_ties=False, has_nan=False, has
 def test_no_row_of_other_data_stops_later_along_a_path(seed, has_ties, has_nan, has_cloud):
     tuning_record = draw_record(seed, has_ties=has_ties, has_nan=has_nan, has_cloud=has_cloud)
     other_record = draw_record(seed + 1, has_nan=has_nan, has_cloud=has_cloud)
-    points = frontier_points(tuning_record, n_lams=10, n_thresholds=5)
+    points = frontier_points(tuning_record, n_prices=10, n_thresholds=5)
     path = SettingsPath.through(tuning_record, points[seed % len(points)])
     previous_exits = None
     for log_power in np.linspace(-5, 5, 30):

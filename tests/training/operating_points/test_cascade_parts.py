@@ -65,10 +65,10 @@ def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
 
 def test_device_needs_the_smallest_stage_if_no_stage_stops_an_instance() -> None:
     sizes = PackedSizes.without_shared_thresholds((1000, 900, 950))
-    assert (sizes.numbers_on_device((0, 2)), sizes.bytes_on_device((0, 2))) == ([0, 2], 1950)
-    assert (sizes.numbers_on_device(()), sizes.bytes_on_device(())) == ([1], 900)
+    assert (sizes.stages_on_device((0, 2)), sizes.bytes_on_device((0, 2))) == ([0, 2], 1950)
+    assert (sizes.stages_on_device(()), sizes.bytes_on_device(())) == ([1], 900)
     no_stages = PackedSizes.without_shared_thresholds(())
-    assert (no_stages.numbers_on_device(()), no_stages.bytes_on_device(())) == ([], 0)
+    assert (no_stages.stages_on_device(()), no_stages.bytes_on_device(())) == ([], 0)
 
 
 #: Cost, accuracy in 50ths and bytes of each point. Small ranges make equal figures likely.

@@ -23,7 +23,7 @@ from gatewise_training.operating_points.class_figures import (
 )
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
-from gatewise_training.operating_points.thresholds import frontier_points, tune
+from gatewise_training.operating_points.thresholds import frontier_points, tune_thresholds
 
 
 def draw_record(seed, n=3000, rare_share=0.04):
@@ -139,7 +139,7 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
             assert point.weighted_accuracy == point.effective_accuracy
             return point.effective_accuracy - lam * point.cost
 
-        (setting,) = tune(record, np.array([lam]))
+        (setting,) = tune_thresholds(record, np.array([lam]))
         assert compute_net_accuracy(setting) == pytest.approx(
             max(compute_net_accuracy((threshold,)) for threshold in thresholds), abs=1e-12
         )
@@ -147,7 +147,7 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
 
 def make_frontier(record, bounds):
     weights_of_classes = [np.array([weight, 1.0]) for weight in (3.0, 24.0)]
-    points = frontier_points(record, n_lams=25, extra_class_weights=weights_of_classes)
+    points = frontier_points(record, n_prices=25, extra_class_weights=weights_of_classes)
     curve = Frontier.from_points(
         points, reference_accuracy=record.reference_effective_accuracy(), classes=(0, 1),
         class_rows=record.exit_answers.class_rows(),
@@ -224,7 +224,7 @@ def compute_losses(record, exits):
 @pytest.mark.parametrize("losses", [{0: 0.1}, {0: 0.05, 1: 0.01}, {0: 0.2, None: 0.02}])
 def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
     record = draw_record(3)
-    tuned_settings = tune(record, np.geomspace(1e-4, 1, 30))
+    tuned_settings = tune_thresholds(record, np.geomspace(1e-4, 1, 30))
     points = [record.measure(thresholds) for thresholds in tuned_settings]
     reference_recall = record.exit_answers.figures(np.full(3000, 2), record.weights)["recall"]
     reference_accuracy = float(record.correctness[-1].mean())
@@ -277,7 +277,7 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     tuning_record = draw_record(6, rare_share=0.1)
     points = [
         tuning_record.measure(thresholds)
-        for thresholds in tune(tuning_record, np.geomspace(1e-4, 1, 30))
+        for thresholds in tune_thresholds(tuning_record, np.geomspace(1e-4, 1, 30))
     ]
     candidates = list_candidates(tuning_record, points, promise, n_rows=4000)
     rng = np.random.default_rng(0)

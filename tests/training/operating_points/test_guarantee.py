@@ -49,7 +49,7 @@ def draw_record(seed, n, has_cloud=True):
 def list_points(tuning_record):
     reference_accuracy = float(tuning_record.correctness[-1].mean())
     return Frontier.from_points(
-        frontier_points(tuning_record, n_lams=60), reference_accuracy=reference_accuracy
+        frontier_points(tuning_record, n_prices=60), reference_accuracy=reference_accuracy
     ).points
 
 

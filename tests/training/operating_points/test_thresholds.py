@@ -21,7 +21,7 @@ from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import (
     frontier_points,
-    tune,
+    tune_thresholds,
     with_smoothed_answers,
 )
 
@@ -75,7 +75,7 @@ def compute_net_accuracy(record, setting, lam):
 def test_one_stage_is_tuned_exactly(seed, has_ties, change_costs):
     record = change_costs(draw_record(seed, n_stages=1, has_ties=has_ties))
     for lam in (0.01, 0.1, 0.5):
-        (setting,) = tune(record, np.array([lam]))
+        (setting,) = tune_thresholds(record, np.array([lam]))
         best_accuracy = max(
             compute_net_accuracy(record, other_setting, lam)
             for other_setting in list_settings(record)
@@ -92,7 +92,7 @@ def test_one_stage_is_tuned_exactly(seed, has_ties, change_costs):
 def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, change_costs):
     record = change_costs(draw_record(seed, n=25))
     lam = 0.05
-    (setting,) = tune(record, np.array([lam]), max_passes=20)
+    (setting,) = tune_thresholds(record, np.array([lam]), max_passes=20)
     tuned_accuracy = compute_net_accuracy(record, setting, lam)
     settings = list(list_settings(record))
     for stage in range(2):
@@ -117,7 +117,7 @@ def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting(
     for seed in range(20):
         record = draw_record(seed, n=10)
         settings = list(list_settings(record))
-        for lam, setting in zip(lams, tune(record, lams), strict=True):
+        for lam, setting in zip(lams, tune_thresholds(record, lams), strict=True):
             best_accuracy = max(
                 compute_net_accuracy(record, other_setting, lam) for other_setting in settings
             )
@@ -138,7 +138,7 @@ def test_frontier_points_include_cloud_only_and_each_stage_alone():
 def test_rows_with_nan_scores_never_stop_and_never_set_a_threshold():
     record = draw_record(7, n_stages=1)
     record.scores[0, :10] = np.nan
-    settings = tune(record, np.geomspace(1e-3, 10, 20))
+    settings = tune_thresholds(record, np.geomspace(1e-3, 10, 20))
     assert any(threshold is not None for (threshold,) in settings)
     for setting in settings:
         assert setting[0] is None or np.isfinite(setting[0])
@@ -159,7 +159,7 @@ def test_equal_costs_per_row_change_no_setting_or_point(seed):
         record, exit_costs=costs_per_row, cost_limits=record.exit_costs
     )
     lams = np.geomspace(1e-3, 1, 12)
-    assert tune(record_of_repeated_costs, lams) == tune(record, lams)
+    assert tune_thresholds(record_of_repeated_costs, lams) == tune_thresholds(record, lams)
     points = frontier_points(record_of_repeated_costs)
     for point, expected_point in zip(points, frontier_points(record), strict=True):
         assert point.thresholds == expected_point.thresholds
@@ -299,9 +299,9 @@ def test_a_stage_never_stops_if_stopping_gains_nothing():
         weights=np.ones(2),
         splitter=RowSplitter(2),
     )
-    assert tune(record, np.array([0.1])) == [(None,)]
+    assert tune_thresholds(record, np.array([0.1])) == [(None,)]
     record_of_costly_offloads = replace(record, exit_costs=np.array([1.0, 1.5]))
-    assert tune(record_of_costly_offloads, np.array([0.1])) == [(ALWAYS_STOP,)]
+    assert tune_thresholds(record_of_costly_offloads, np.array([0.1])) == [(ALWAYS_STOP,)]
 
 
 def test_rows_with_equal_scores_stop_together():
@@ -314,16 +314,18 @@ def test_rows_with_equal_scores_stop_together():
         splitter=RowSplitter(3),
     )
     # no setting is more accurate, and this one is the cheapest
-    assert tune(record, np.array([0.01])) == [(ALWAYS_STOP,)]
+    assert tune_thresholds(record, np.array([0.01])) == [(ALWAYS_STOP,)]
     # now an offload of the last two rows gains more than it costs
-    assert tune(replace(record, correctness=record.correctness * [1, 1, 3]), np.array([0.01])) == [
-        (1.5,)
-    ]
+    assert tune_thresholds(
+        replace(record, correctness=record.correctness * [1, 1, 3]), np.array([0.01])
+    ) == [(1.5,)]
 
 
 def test_tuned_settings_start_at_the_highest_price_for_any_order_of_prices():
     record = draw_record(1, n=60, n_stages=2)
-    assert tune(record, np.array([0.01, 1.0, 0.1])) == tune(record, np.array([1.0, 0.1, 0.01]))
+    assert tune_thresholds(record, np.array([0.01, 1.0, 0.1])) == tune_thresholds(
+        record, np.array([1.0, 0.1, 0.01])
+    )
 
 
 def test_stages_stop_all_rows_if_offloading_is_too_costly():
@@ -352,12 +354,12 @@ def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
 def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
     record = draw_record(6, n=90)
     prices = np.geomspace(3.0, 3e-3, 12) / record.exit_costs.max()
-    settings = tune(with_smoothed_answers(record), prices)
+    settings = tune_thresholds(with_smoothed_answers(record), prices)
     crossfit_indices = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):
         fit_record, unseen_record = record.take(fit_rows), record.take(unseen_rows)
-        fold_settings = tune(with_smoothed_answers(fit_record), prices[crossfit_indices])
+        fold_settings = tune_thresholds(with_smoothed_answers(fit_record), prices[crossfit_indices])
         for number, setting in enumerate(fold_settings):
             fit_point, unseen_point = fit_record.measure(setting), unseen_record.measure(setting)
             gaps[0, number] += (unseen_point.cost - fit_point.cost) / 5
@@ -366,7 +368,7 @@ def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
         np.maximum(np.interp(np.arange(12), crossfit_indices, gaps_of_figure), 0)
         for gaps_of_figure in gaps
     )
-    points = frontier_points(record, n_lams=12, n_thresholds=2, chain=4)
+    points = frontier_points(record, n_prices=12, n_thresholds=2, chain=4)
     assert {point.chain for point in points} == {4}
     first_price_of_setting = {}
     for price_index, setting in enumerate(settings):
@@ -410,9 +412,9 @@ def test_points_tuned_for_class_weights_are_measured_without_the_weights():
     record = draw_record(4, n=200)
     answers = ExitAnswers(np.arange(200) % 2, np.zeros((3, 200), np.int64), 2)
     record = replace(record, exit_answers=answers)
-    points_without_weights = frontier_points(record, n_lams=10, n_thresholds=2)
+    points_without_weights = frontier_points(record, n_prices=10, n_thresholds=2)
     points_with_weights = frontier_points(
-        record, n_lams=10, n_thresholds=2, extra_class_weights=[np.array([0.1, 5.0])]
+        record, n_prices=10, n_thresholds=2, extra_class_weights=[np.array([0.1, 5.0])]
     )
     assert len(points_with_weights) > len(points_without_weights)
     for point in points_with_weights:

@@ -29,17 +29,17 @@ from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.class_guarantee import highest_recalls
+from gatewise_training.operating_points.class_guarantee import highest_recalls_text
 from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify, check_records
-from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
+from gatewise_training.operating_points.thresholds import tune_thresholds, with_smoothed_answers
 
 #: Largest logarithm of a power: a share of 0.99 becomes 0.2.
 MAX_LOG_POWER = 5.0
 #: Number of bases, the frontier points nearest to the bound. Each costs a search along its path.
 N_BASES = 12
-#: Prices of an offload in accuracy, for paths on which features are free.
+#: Prices of an offload, as the accuracy that it must gain, for paths on which features are free.
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 #: Largest logarithm of a power if classes have bounds.
 MAX_CLASS_LOG_POWER = 1.5
@@ -68,8 +68,6 @@ class CalibrationRecords:
     ) -> OperatingPoint:
         """Certify the best point that keeps the bound, the bounds by class and the cap on cost."""
         record = self.certifying_records[0]
-        n_rows = len(record.weights)
-        n_groups = record.splitter.n_groups
         answers = record.exit_answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
@@ -80,20 +78,29 @@ class CalibrationRecords:
         if max_cost is not None:
             candidates = [point for point in candidates if keeps_cost(point, max_cost)]
         point = certify(self.certifying_records, candidates, promise)
-        # explain why no candidate passes
         if point is None:
-            class_terms = recall_text = ""
-            if promise.by_class and answers is not None:
-                class_terms = f" with {promise.by_class.as_text()}"
-                recall_text = highest_recalls(promise.by_class, answers.truth, promise.level)
-            in_groups = "" if n_groups is None else f" in {n_groups} groups"
-            units = "rows" if n_groups is None else "groups"
-            raise InputError(
-                f"{promise.kind}={promise.bound:g}{class_terms} cannot be "
-                f"guaranteed at {self.confidence:g} with {n_rows} calibration rows{in_groups}"
-                f"{recall_text}; give more {units} or a looser bound"
-            )
+            raise _no_certificate(promise, record)
         return point
+
+
+def _no_certificate(promise: Promise, record: CascadeRecord) -> InputError:
+    """Make the error for a promise that no candidate keeps for certain on calibration rows."""
+    class_terms = ""
+    recall_text = ""
+    if promise.by_class and record.exit_answers is not None:
+        class_terms = f" with {promise.by_class.as_text()}"
+        truth = record.exit_answers.truth
+        recall_text = highest_recalls_text(promise.by_class, truth, promise.level)
+    rows_text = f"{len(record.weights)} calibration rows"
+    unit_name = "rows"
+    if record.splitter.n_groups is not None:
+        rows_text += f" in {record.splitter.n_groups} groups"
+        unit_name = "groups"
+    return InputError(
+        f"{promise.kind}={promise.bound:g}{class_terms} cannot be guaranteed at "
+        f"{promise.confidence:g} with {rows_text}{recall_text}; give more {unit_name} or a looser "
+        "bound"
+    )
 
 
 def list_candidates(
@@ -211,7 +218,7 @@ class _RiskRanking:
         return float(costs.std())
 
     def rank_key(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
-        """Get the key by which points are ranked, the best highest.
+        """Get a sort key that is higher for better points.
 
         For an offload rate, a base ranks two standard errors of accuracy lower.
         """
@@ -294,7 +301,7 @@ class _RiskRanking:
             # frontier points also save features, which is unnecessary if only offloads are bounded
             for chain, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
-                settings = tune(
+                settings = tune_thresholds(
                     with_smoothed_answers(replace(record, exit_costs=prices)), OFFLOAD_PRICES
                 )
                 nearest_points += self._select_nearest(

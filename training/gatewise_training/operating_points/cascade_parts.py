@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.operating_points.cascade_record import CascadeRecord
-from gatewise_training.operating_points.thresholds import tune, with_smoothed_answers
+from gatewise_training.operating_points.thresholds import tune_thresholds, with_smoothed_answers
 
 #: Largest cost of an instance at each exit of the cascade of the stages with these numbers.
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
@@ -91,7 +91,7 @@ def _compute_net_accuracy(record: CascadeRecord, stages: list[int], price: float
         exit_costs=exit_costs,
         cost_limits=None if cost_limits is None else cost_limits[exits],
     )
-    (setting,) = tune(part_record, np.array([price]))
+    (setting,) = tune_thresholds(part_record, np.array([price]))
     exits_taken = part_record.exits(setting)
     correctness = part_record.correctness[exits_taken, np.arange(len(exits_taken))]
     return float(

@@ -5,6 +5,7 @@ A setting has one threshold for each stage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,57 +143,56 @@ class CascadeRecord:
         thresholds = tuple(thresholds)
         exits = self.exits(thresholds)
         rows = np.arange(len(exits))
-        weights = self.weights
-        answer_weights = self.answer_weights
-        total_weight = weights.sum()
-
-        def mean(values: NDArray[Any]) -> float:  # np.average takes twice as long
-            return float((values * weights).sum() / total_weight)
-
-        # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
         correctness = self.correctness[exits, rows]
-        gain = correctness - self.correctness[-1]
-        mean_gain = float((gain * answer_weights).sum() / answer_weights.sum())
-        accuracy_error = (
-            mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)
-        ) ** 0.5
-        n_groups = self.splitter.n_groups
-        if n_groups is not None:  # few groups may agree by chance, so use the larger error
-            contributions = weights * self.scaled_class_weights * (gain - mean_gain) / total_weight
-            accuracy_error = max(accuracy_error, self.splitter.clustered_error(contributions))
-        # figures by class, and under class weights
-        class_figures = (
-            {} if self.exit_answers is None else self.exit_answers.figures(exits, weights)
-        )
+        class_figures: dict[str, Any] = {}
+        if self.exit_answers is not None:
+            class_figures = self.exit_answers.figures(exits, self.weights)
         if self.class_weights is not None:
-            class_figures["weighted_accuracy"] = float(
-                (correctness * answer_weights).sum() / answer_weights.sum()
-            )
+            class_figures["weighted_accuracy"] = _mean(correctness, self.answer_weights)
+        agreement = None
+        if self.agrees_with_reference is not None:
+            agreement = _mean(self.agrees_with_reference[exits, rows], self.weights)
         open_stages = [stage for stage, threshold in enumerate(thresholds) if threshold is not None]
         # number of trees that a row evaluates until each exit
         trees_until_exit = np.zeros(self.n_stages + 1)
         for stage in open_stages if self.tree_counts else []:
             trees_until_exit[stage:] += self.tree_counts[stage]
-        weight_by_exit = np.bincount(exits, weights, self.n_stages + 1)
-        has_known_limits = self.cost_limits is not None or self.exit_costs.ndim == 1
-        exits_reached = self.reachable_exits(thresholds)
+        max_cost = None
+        if self.cost_limits is not None or self.exit_costs.ndim == 1:
+            max_cost = float(self.highest_costs()[self.reachable_exits(thresholds)].max())
+        weight_by_exit = np.bincount(exits, self.weights, self.n_stages + 1)
         return OperatingPoint(
             thresholds=thresholds,
-            cost=mean(self.costs(exits)),
-            accuracy=mean(correctness),
-            offload_rate=mean(exits == self.n_stages),
-            accuracy_error=accuracy_error,
-            agreement=None
-            if self.agrees_with_reference is None
-            else mean(self.agrees_with_reference[exits, rows]),
-            trees=mean(trees_until_exit[exits]),
+            cost=_mean(self.costs(exits), self.weights),
+            accuracy=_mean(correctness, self.weights),
+            offload_rate=_mean(exits == self.n_stages, self.weights),
+            accuracy_error=self._estimate_accuracy_error(correctness),
+            agreement=agreement,
+            trees=_mean(trees_until_exit[exits], self.weights),
             nbytes=sum(self.model_bytes[stage] for stage in open_stages if self.model_bytes),
             bytes=0
             if self.packed_sizes is None
             else self.packed_sizes.bytes_on_device(open_stages),
-            max_cost=float(self.highest_costs()[exits_reached].max()) if has_known_limits else None,
+            max_cost=max_cost,
             chain=chain,
             exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),
-            validation_groups=n_groups,
+            validation_groups=self.splitter.n_groups,
             **class_figures,
         )
+
+    def _estimate_accuracy_error(self, correctness: NDArray[np.float64]) -> float:
+        """Estimate the standard error of the gain over the reference, given `correctness`, (n,)."""
+        gain = correctness - self.correctness[-1]
+        deviations = self.scaled_class_weights * (gain - _mean(gain, self.answer_weights))
+        # sqrt(mean((gain - mean gain)^2) / n)
+        accuracy_error = math.sqrt(_mean(deviations**2, self.weights) / len(gain))
+        if self.splitter.n_groups is None:
+            return accuracy_error
+        # few groups may agree by chance, so use the larger error
+        contributions = self.weights * deviations / self.weights.sum()
+        return max(accuracy_error, self.splitter.clustered_error(contributions))
+
+
+def _mean(values: NDArray[Any], weights: NDArray[np.float64]) -> float:
+    """Compute a weighted mean; ``numpy.average`` takes twice as long."""
+    return float((values * weights).sum() / weights.sum())

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 
+#: A share for each class; None if it is undefined or has no bound.
 Shares = tuple[float | None, ...]
 
 #: Smallest probability in a log loss, as in scikit-learn.
@@ -48,19 +49,19 @@ class ExitAnswers:
     ) -> Self:
         """Score the probabilities of each exit, (n, n_classes), or None if it gives labels only."""
         rows = np.arange(len(truth))
-        losses = np.full(labels.shape, np.nan)
+        log_losses = np.full(labels.shape, np.nan)
         brier_scores = np.full(labels.shape, np.nan)
         for exit_number, exit_probabilities in enumerate(probabilities):
             if exit_probabilities is None:
                 continue
             truth_probability = exit_probabilities[rows, truth]
-            losses[exit_number] = -np.log(np.clip(truth_probability, SMALLEST_PROBABILITY, 1.0))
+            log_losses[exit_number] = -np.log(np.clip(truth_probability, SMALLEST_PROBABILITY, 1.0))
             # sum_c (p_c - [c = truth])^2, halved for two classes as in scikit-learn
             scale = 0.5 if n_classes == 2 else 1.0
             brier_scores[exit_number] = scale * (
                 (exit_probabilities**2).sum(axis=1) - 2 * truth_probability + 1
             )
-        return cls(truth, labels, n_classes, losses, brier_scores)
+        return cls(truth, labels, n_classes, log_losses, brier_scores)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Get the same answers on some of the rows."""
@@ -100,11 +101,13 @@ class ExitAnswers:
         return tuple(np.bincount(self.truth, minlength=self.n_classes).tolist())
 
 
-def _compute_ratios(numerators: NDArray[Any], denominators: NDArray[Any]) -> Shares:
-    pairs = zip(numerators.tolist(), denominators.tolist(), strict=True)
+def _compute_ratios(part_weights: NDArray[Any], total_weights: NDArray[Any]) -> Shares:
+    """Divide weights by the totals of their classes; None for a class without weight."""
     return tuple(
-        min(numerator / denominator, 1.0) if denominator > 0 else None
-        for numerator, denominator in pairs
+        min(part_weight / total_weight, 1.0) if total_weight > 0 else None  # 1.0 despite rounding
+        for part_weight, total_weight in zip(
+            part_weights.tolist(), total_weights.tolist(), strict=True
+        )
     )
 
 
@@ -182,6 +185,23 @@ def split_loss(
     return (None if has_other_goal else total_loss), losses
 
 
+class ClassBound(NamedTuple):
+    """A bound on the recall, the precision or the loss of recall of one class."""
+
+    kind: Literal["recall", "precision", "loss"]
+    class_index: int
+    limit: float  # the smallest recall or precision, or the largest loss
+
+    def share_at(self, point: OperatingPoint) -> float | None:
+        """Get the recall or precision that this bounds at a point; None if it is undefined."""
+        shares = point.precision if self.kind == "precision" else point.recall
+        if shares is None:
+            raise InputError(
+                "these operating points have no recall and precision: fit and pack again"
+            )
+        return shares[self.class_index]
+
+
 @dataclass(frozen=True)
 class ClassBounds:
     """Smallest recall, smallest precision and largest loss of recall of each class.
@@ -221,30 +241,30 @@ class ClassBounds:
         return cls(tuple(classes), recall_bounds, precision_bounds, loss_bounds)
 
     def __bool__(self) -> bool:
-        return bool(self.items())
+        return bool(self.as_list())
 
-    def items(self) -> list[tuple[str, int, float]]:
-        """List the bounds as kind ("recall", "precision" or "loss"), class index and limit."""
+    def as_list(self) -> list[ClassBound]:
+        """List the bounds on recall, then those on precision and on losses."""
+        limits_by_kind: dict[Literal["recall", "precision", "loss"], Shares] = {
+            "recall": self.min_recall,
+            "precision": self.min_precision,
+            "loss": self.max_loss,
+        }
         return [
-            (kind, class_index, bound)
-            for kind, class_bounds in (
-                ("recall", self.min_recall),
-                ("precision", self.min_precision),
-                ("loss", self.max_loss),
-            )
-            for class_index, bound in enumerate(class_bounds)
-            if bound is not None
+            ClassBound(kind, class_index, limit)
+            for kind, limits in limits_by_kind.items()
+            for class_index, limit in enumerate(limits)
+            if limit is not None
         ]
 
     def by_name(self) -> dict[str, float]:
-        """Get the bounds by name, such as ``min_recall fault``."""
-        return {
-            self.bound_name(kind, class_index): bound for kind, class_index, bound in self.items()
-        }
+        """Get the limits by the names of their bounds, such as ``min_recall fault``."""
+        return {self.name_of(bound): bound.limit for bound in self.as_list()}
 
-    def bound_name(self, kind: str, class_index: int) -> str:
+    def name_of(self, bound: ClassBound) -> str:
         """Get the name of a bound, such as ``min_recall fault``."""
-        return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[class_index]}"
+        direction = "max" if bound.kind == "loss" else "min"
+        return f"{direction}_{bound.kind} {self.classes[bound.class_index]}"
 
     def as_recalls(self, reference: Shares | None) -> Self:
         """Replace bounds on losses by bounds on recall, given the recalls of the reference."""
@@ -270,21 +290,20 @@ class ClassBounds:
 
     def distance(self, point: OperatingPoint, class_rows: Sequence[int]) -> float:
         """Compute a point's distance to its nearest bound in standard errors; negative outside."""
-        if point.recall is None or point.precision is None:
-            raise InputError(
-                "these operating points have no recall and precision: fit and pack again"
-            )
         smallest_distance = math.inf
-        for kind, class_index, bound in self.items():
-            share = getattr(point, kind)[class_index]
+        for bound in self.as_list():
+            share = bound.share_at(point)
             if share is None:
                 continue  # no such rows or answers, so none is wrong
-            n_rows = float(class_rows[class_index])
-            if kind == "precision":  # answers with the class: rows * recall / precision
-                n_rows *= (point.recall[class_index] or 0.0) / share if share else 1.0
-            error = math.sqrt(bound * (1 - bound) / max(n_rows, 1.0))
-            # 1e-12 keeps a share inside that equals the bound up to rounding
-            smallest_distance = min(smallest_distance, (share - bound + 1e-12) / max(error, 1e-9))
+            n_rows = float(class_rows[bound.class_index])
+            if bound.kind == "precision" and share:
+                # number of answers with the class: rows * recall / precision
+                recall = bound._replace(kind="recall").share_at(point) or 0.0
+                n_rows *= recall / share
+            error = math.sqrt(bound.limit * (1 - bound.limit) / max(n_rows, 1.0))
+            # 1e-12 keeps a share inside that equals the limit up to rounding
+            distance = (share - bound.limit + 1e-12) / max(error, 1e-9)
+            smallest_distance = min(smallest_distance, distance)
         return smallest_distance
 
     def select_inside(
@@ -294,20 +313,14 @@ class ClassBounds:
         return [point for point in points if self.distance(point, class_rows) >= distance]
 
     def best_shares_text(self, points: Sequence[OperatingPoint]) -> str:
-        """Write the highest shares that the points reach, for an error message."""
+        """Write which bounds no point reaches, with the highest shares, for an error message."""
         texts = []
-        for kind, class_index, bound in self.items():
-            highest_share = max(
-                (
-                    share
-                    for point in points
-                    if (share := getattr(point, kind)[class_index]) is not None
-                ),
-                default=0.0,
-            )
-            if highest_share < bound:
-                label = str(self.classes[class_index])
-                texts.append(f"{kind} of {label!r} reaches {highest_share:.3f} at most")
+        for bound in self.as_list():
+            shares = [bound.share_at(point) for point in points]
+            highest_share = max((share for share in shares if share is not None), default=0.0)
+            if highest_share < bound.limit:
+                label = str(self.classes[bound.class_index])
+                texts.append(f"{bound.kind} of {label!r} reaches {highest_share:.3f} at most")
         return "; ".join(texts) or "each bound is reached, but no point reaches all of them"
 
 
@@ -323,32 +336,30 @@ def tuning_class_weights(
 
     Thresholds that are tuned for accuracy alone suit rare and bounded classes badly.
     """
-    # with the weight (1 - share) / share, a class counts as much as all others together; a third
-    # and three times of it give points on both sides
-    balancing_factor = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
+    # with the weight (1 - share) / share, a class counts as much as all others together
+    balancing_weights = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
         balanced_weights = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
         weightings += [np.sqrt(balanced_weights), balanced_weights]
-    for kind, class_index, _ in bounds.items() if bounds else ():
-        # precision rises with the accuracy of the other classes
-        for factor in (
-            (0.3 / balancing_factor[class_index], 0.3) if kind == "precision" else (0.3, 1.0, 3.0)
-        ):
+    for bound in bounds.as_list() if bounds else ():
+        balancing_weight = float(balancing_weights[bound.class_index])
+        # weights above and below the balance give points on both sides of it
+        weights_of_class = [factor * balancing_weight for factor in (0.3, 1.0, 3.0)]
+        if bound.kind == "precision":  # which rises with the accuracy of the other classes
+            weights_of_class = [0.3 / balancing_weight, 0.3]
+        for weight in weights_of_class:
             class_weights = np.ones(len(shares))
-            class_weights[class_index] = factor * (
-                1.0 if kind == "precision" else balancing_factor[class_index]
-            )
+            class_weights[bound.class_index] = weight
             weightings.append(class_weights)
     return weightings
 
 
 def bound_masks(
-    answers: ExitAnswers, exits: NDArray[np.int64], kind: str, class_index: int
+    answers: ExitAnswers, exits: NDArray[np.int64], bound: ClassBound
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Get masks of the rows that a bound on recall or precision counts, and of the wrong ones."""
-    answer_labels = answers.labels[exits, np.arange(len(exits))]
-    is_of_class = answers.truth == class_index
-    is_answered = answer_labels == class_index
-    is_counted = is_of_class if kind == "recall" else is_answered
+    is_of_class = answers.truth == bound.class_index
+    is_answered = answers.labels[exits, np.arange(len(exits))] == bound.class_index
+    is_counted = is_of_class if bound.kind == "recall" else is_answered
     return is_counted, is_counted & ~(is_of_class & is_answered)

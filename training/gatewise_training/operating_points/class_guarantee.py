@@ -28,16 +28,17 @@ def check_class_rows(
 ) -> None:
     """Raise InputError if calibration rows of the classes `truth` are too few for the bounds."""
     problems = []
-    for kind, class_index, bound in bounds.items():
-        max_lost_share = bound if kind == "loss" else 1 - bound  # of the rows of the class
-        if kind == "precision" or max_lost_share >= 1:
+    for bound in bounds.as_list():
+        # share of the rows of the class
+        max_lost_share = bound.limit if bound.kind == "loss" else 1 - bound.limit
+        if bound.kind == "precision" or max_lost_share >= 1:
             continue
-        bound_text = f"{bounds.bound_name(kind, class_index)}={bound:g}"
+        bound_text = f"{bounds.name_of(bound)}={bound.limit:g}"
         if max_lost_share <= 0:
-            side = "above" if kind == "loss" else "below"
+            side = "above" if bound.kind == "loss" else "below"
             problems.append(f"{bound_text} cannot be certified, only a bound {side} it")
             continue
-        class_splitter = splitter.take(truth == class_index)
+        class_splitter = splitter.take(truth == bound.class_index)
         n_needed = min_rows(max_lost_share, level)
         n_units = class_splitter.n_groups or class_splitter.n_rows
         unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
@@ -58,16 +59,17 @@ def min_rows(bound: float, level: float) -> int:
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)  # rounding must not add a row
 
 
-def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
+def highest_recalls_text(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
     """Write the highest recalls that the calibration rows can certify, for an error message."""
     recall_texts = []
-    for kind, class_index, _ in bounds.items():
-        if kind == "recall":
-            n_rows = int((truth == class_index).sum())
+    for bound in bounds.as_list():
+        if bound.kind == "recall":
+            n_rows = int((truth == bound.class_index).sum())
             highest_recall = level ** (1 / n_rows) if n_rows else 0.0
-            label = str(bounds.classes[class_index])
-            rows_and_recall = f"{n_rows} of class {label!r}: {highest_recall:.3f}"
-            recall_texts.append(f"{rows_and_recall} if none is missed")
+            label = str(bounds.classes[bound.class_index])
+            recall_texts.append(
+                f"{n_rows} of class {label!r}: {highest_recall:.3f} if none is missed"
+            )
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
 
 
@@ -80,21 +82,23 @@ def classes_pass(
     level: float,
 ) -> bool:
     """Test all bounds on classes; `exits` and the losses of :func:`.row_losses` are (n,)."""
-    for kind, class_index, bound in bounds.items():
-        if kind == "loss":
-            is_counted = answers.truth == class_index
+    for bound in bounds.as_list():
+        if bound.kind == "loss":
+            is_counted = answers.truth == bound.class_index
             row_values = losses[is_counted]
+            lowest = -1.0
+            highest_mean = bound.limit
         else:
-            is_counted, is_missed = bound_masks(answers, exits, kind, class_index)
-            row_values = is_missed[is_counted].astype(float)
-            bound = 1 - bound  # on the share of missed rows
-        lowest = -1.0 if kind == "loss" else 0.0
-        if not _test_mean(row_values, splitter.take(is_counted), bound, lowest, level):
+            is_counted, is_wrong = bound_masks(answers, exits, bound)
+            row_values = is_wrong[is_counted].astype(float)
+            lowest = 0.0
+            highest_mean = 1 - bound.limit
+        if not _mean_passes(row_values, splitter.take(is_counted), highest_mean, lowest, level):
             return False
     return True
 
 
-def _test_mean(
+def _mean_passes(
     row_values: NDArray[np.float64],
     splitter: RowSplitter,
     bound: float,
@@ -119,8 +123,8 @@ def _test_mean(
 def class_test_names(bounds: ClassBounds) -> str:
     """Name the tests of bounds on classes."""
     test_names = {
-        "exact paired difference" if kind == "loss" else "exact binomial"
-        for kind, *_ in bounds.items()
+        "exact paired difference" if bound.kind == "loss" else "exact binomial"
+        for bound in bounds.as_list()
     }
     return ", ".join(sorted(test_names))
 
@@ -129,10 +133,10 @@ def unused_losses(
     bounds: ClassBounds, truth: NDArray[np.int64], losses: NDArray[np.float64]
 ) -> dict[str, float]:
     """Compute the unused part of each promised loss: 1 - loss on these rows / promised loss."""
-    return {
-        f"unused {bounds.bound_name(kind, class_index)}": round(
-            1 - float(losses[truth == class_index].mean()) / bound, 4
-        )
-        for kind, class_index, bound in bounds.items()
-        if kind == "loss" and bound > 0 and (truth == class_index).any()
-    }
+    unused_parts = {}
+    for bound in bounds.as_list():
+        is_of_class = truth == bound.class_index
+        if bound.kind == "loss" and bound.limit > 0 and is_of_class.any():
+            loss = float(losses[is_of_class].mean())
+            unused_parts[f"unused {bounds.name_of(bound)}"] = round(1 - loss / bound.limit, 4)
+    return unused_parts

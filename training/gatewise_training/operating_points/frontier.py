@@ -18,7 +18,7 @@ import msgspec
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
-from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
+from gatewise_training.operating_points.class_figures import ClassBound, ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
 
 #: Standard errors of accuracy that a point keeps between its loss and `max_loss`, because the best
@@ -139,20 +139,21 @@ class Frontier:
         self, points: Iterable[OperatingPoint], bounds: ClassBounds | None
     ) -> Frontier:
         """Add the `points` off the curve that are better for some class or for the `bounds`."""
-        bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         points_with_recall = [point for point in points if point.recall is not None]
-        # curves of balanced accuracy, of each bounded share, and of points inside the bounds
-        curves = [
-            _select_undominated(points_with_recall, lambda point: point.balanced_accuracy or 0.0)
-        ]
-        for figure_name, class_index, _ in bounds.items() if bounds else ():
-            class_share = partial(_get_class_share, figure_name, class_index)
-            curves.append(_select_undominated(points_with_recall, class_share))
-        for slack in (0.0, DEFAULT_SLACK) if bounds else ():
-            assert bounds is not None
-            inside_points = bounds.select_inside(points_with_recall, self.class_rows, slack)
-            curves.append(_select_undominated(inside_points))
-        return self._with_off_curve_points(point for curve in curves for point in curve)
+        new_points = _select_undominated(
+            points_with_recall, lambda point: point.balanced_accuracy or 0.0
+        )
+        if bounds:
+            bounds = bounds.as_recalls(self.reference_recall)
+            for bound in bounds.as_list():
+                new_points += _select_undominated(
+                    points_with_recall, partial(_get_bounded_share, bound)
+                )
+            for slack in (0.0, DEFAULT_SLACK):
+                new_points += _select_undominated(
+                    bounds.select_inside(points_with_recall, self.class_rows, slack)
+                )
+        return self._with_off_curve_points(new_points)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add the best `points` up to each of several sizes, which grow by half."""
@@ -287,39 +288,38 @@ class Frontier:
         """
         if max_bytes is not None:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
-        check_goal(goal)
+        kind, limit = read_goal(goal)
         if not bounds:
-            return self._choose_by_goal(slack=slack, **goal)
+            return self._choose_by_goal(kind, limit, slack)
         bounded_frontier = self._with_points(self.points_within(bounds, slack))
         try:
-            point, reason = bounded_frontier._choose_by_goal(slack=slack, **goal)
+            point, reason = bounded_frontier._choose_by_goal(kind, limit, slack)
         except LossError:
             raise
         except InputError as error:
             raise InputError(f"{error} (of those that keep {bounds.as_text()})") from None
         return Choice(point, f"{reason}, of those that keep {bounds.as_text()}")
 
-    def _choose_by_goal(
-        self,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = None,
-        offload_rate: float | None = None,
-        slack: float = 0.0,
-    ) -> Choice:
-        if max_loss is not None:
-            return self._within_loss(max_loss, slack)
-        if budget is not None:  # small terms allow for rounding
-            affordable_points = [point for point in self.points if point.cost <= budget + 1e-9]
-            if not affordable_points:
-                raise InputError(
-                    f"no operating point costs at most {budget:g}; "
-                    f"the cheapest costs {self.points[0].cost:g}"
-                )
-            return Choice(
-                affordable_points[-1], f"the most accurate point that costs at most {budget:g}"
+    def _choose_by_goal(self, kind: str, limit: float, slack: float) -> Choice:
+        if kind == "max_loss":
+            return self._choose_within_loss(limit, slack)
+        if kind == "budget":
+            return self._choose_within_budget(limit)
+        return self._choose_within_offload_rate(limit)
+
+    def _choose_within_budget(self, budget: float) -> Choice:
+        # 1e-9 and 1e-12 here and below allow for rounding
+        affordable_points = [point for point in self.points if point.cost <= budget + 1e-9]
+        if not affordable_points:
+            raise InputError(
+                f"no operating point costs at most {budget:g}; "
+                f"the cheapest costs {self.points[0].cost:g}"
             )
-        assert offload_rate is not None
+        return Choice(
+            affordable_points[-1], f"the most accurate point that costs at most {budget:g}"
+        )
+
+    def _choose_within_offload_rate(self, offload_rate: float) -> Choice:
         points_within_rate = [
             point for point in self.all_points if point.offload_rate <= offload_rate + 1e-12
         ]
@@ -332,35 +332,16 @@ class Frontier:
         point = max(points_within_rate, key=lambda point: (point.effective_accuracy, -point.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
 
-    def _within_loss(self, max_loss: float, slack: float) -> Choice:
-        """Choose the cheapest hull point within a loss, or the next one if it costs little more."""
-        lowest_accuracy = self.reference_effective_accuracy - max_loss - 1e-12  # for rounding
+    def _choose_within_loss(self, max_loss: float, slack: float) -> Choice:
+        """Choose the cheapest point within a loss, preferably from the hull."""
+        lowest_accuracy = self.reference_effective_accuracy - max_loss - 1e-12
 
         def is_within(point: OperatingPoint) -> bool:
             return point.effective_accuracy - slack * point.accuracy_error >= lowest_accuracy
 
         hull_points = list(filter(is_within, self.hull().points))
         if hull_points:
-            cheapest = hull_points[0]
-            reason = "the cheapest point of the hull"
-            if max_loss < 1.0:  # otherwise only losses of classes are bounded
-                reason += f" within a loss of {max_loss:g}"
-            if len(hull_points) == 1:
-                return Choice(cheapest, reason)
-            next_point = hull_points[1]
-            cost_rise = next_point.cost - cheapest.cost
-            accuracy_gain = next_point.effective_accuracy - cheapest.effective_accuracy
-            if (
-                cost_rise > SMALL_COST_RISE * cheapest.cost
-                or accuracy_gain < next_point.accuracy_error
-            ):
-                return Choice(cheapest, reason)
-            cost_rise_share = cost_rise / cheapest.cost if cheapest.cost else 0.0
-            reason = (
-                f"the point after {reason}: it costs {cost_rise_share:.1%} more and gains "
-                f"{accuracy_gain:.4f}"
-            )
-            return Choice(next_point, reason)
+            return _choose_on_hull(hull_points, max_loss)
         # if no point of the hull is within the loss, use a point off the hull
         safe_points = list(filter(is_within, self.points))
         # if rows have groups, a safer point may be off the curve, such as one that never loses
@@ -417,22 +398,43 @@ class Frontier:
         return pd.DataFrame(rows)
 
 
-def check_goal(goal: Mapping[str, float | None]) -> tuple[str, float]:
-    """Get name and limit of the only goal that is set; raise InputError for any other goal."""
-    set_goals = {name: bound for name, bound in goal.items() if bound is not None}
+def read_goal(goal: Mapping[str, float | None]) -> tuple[str, float]:
+    """Get the kind and the limit of the only goal that is not None, or raise InputError."""
+    set_goals = {kind: limit for kind, limit in goal.items() if limit is not None}
     if len(set_goals) != 1:
         raise InputError("give exactly one of budget, max_loss and offload_rate")
-    ((name, bound),) = set_goals.items()
-    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
-        raise InputError(f"{name} must be a number of at least 0, not {bound!r}")
-    if name != "budget" and bound > 1:
-        raise InputError(f"{name} is a share, from 0 to 1, not {bound:g}: 5 % is 0.05")
-    return name, float(bound)
+    ((kind, limit),) = set_goals.items()
+    if not isinstance(limit, Real) or not 0 <= limit < math.inf:
+        raise InputError(f"{kind} must be a number of at least 0, not {limit!r}")
+    if kind != "budget" and limit > 1:
+        raise InputError(f"{kind} is a share, from 0 to 1, not {limit:g}: 5 % is 0.05")
+    return kind, float(limit)
 
 
-def _get_class_share(figure_name: str, class_index: int, point: OperatingPoint) -> float:
-    """Get the recall or precision of one class; 0 if it is undefined."""
-    return float(getattr(point, figure_name)[class_index] or 0.0)
+def _get_bounded_share(bound: ClassBound, point: OperatingPoint) -> float:
+    """Get the recall or precision that a bound limits; 0 if it is undefined."""
+    return bound.share_at(point) or 0.0
+
+
+def _choose_on_hull(hull_points: Sequence[OperatingPoint], max_loss: float) -> Choice:
+    """Choose the first hull point within the loss, or the second if it costs little more."""
+    cheapest = hull_points[0]
+    reason = "the cheapest point of the hull"
+    if max_loss < 1.0:  # otherwise only losses of classes are bounded
+        reason += f" within a loss of {max_loss:g}"
+    if len(hull_points) == 1:
+        return Choice(cheapest, reason)
+    next_point = hull_points[1]
+    cost_rise = next_point.cost - cheapest.cost
+    accuracy_gain = next_point.effective_accuracy - cheapest.effective_accuracy
+    if cost_rise > SMALL_COST_RISE * cheapest.cost or accuracy_gain < next_point.accuracy_error:
+        return Choice(cheapest, reason)
+    cost_rise_share = cost_rise / cheapest.cost if cheapest.cost else 0.0
+    return Choice(
+        next_point,
+        f"the point after {reason}: it costs {cost_rise_share:.1%} more and gains "
+        f"{accuracy_gain:.4f}",
+    )
 
 
 def _select_undominated(

@@ -43,7 +43,7 @@ from gatewise_training.operating_points.class_guarantee import (
     classes_pass,
     unused_losses,
 )
-from gatewise_training.operating_points.frontier import check_goal
+from gatewise_training.operating_points.frontier import read_goal
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 
 #: Number of candidates that are tested at once.
@@ -70,7 +70,7 @@ class Promise:
         """Make a promise of exactly one of the bounds `budget`, `max_loss` and `offload_rate`."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
-        kind, bound = check_goal(bounds)
+        kind, bound = read_goal(bounds)
         return cls(kind, bound, float(confidence), by_class or None)
 
     @property
@@ -182,23 +182,26 @@ def _test_candidates(
         is_passed_by_candidate, method = _test_bound(batch, records, promise)
         for candidate, is_passed in zip(batch, is_passed_by_candidate.tolist(), strict=True):
             point, record, exits = candidate
-            is_certain = promise.is_certain(records, point)
-            passed_test = "certain" if is_certain else method if is_passed else None
+            passed_test = method if is_passed else None
+            if promise.is_certain(records, point):
+                passed_test = "certain"
             # bounds on classes: each is tested at the full level, and all must pass
             if passed_test is not None and promise.by_class:
-                losses = row_losses(record, reference_record, exits)
                 assert record.exit_answers is not None
-                all_pass = classes_pass(
+                keeps_class_bounds = classes_pass(
                     promise.by_class,
                     record.exit_answers,
                     record.splitter,
                     exits,
-                    losses,
-                    promise.level,
+                    losses=row_losses(record, reference_record, exits),
+                    level=promise.level,
                 )
-                test_names = class_test_names(promise.by_class)
-                class_tests = "betting on groups" if has_groups else test_names
-                passed_test = f"{passed_test}; by class {class_tests}" if all_pass else None
+                class_tests = (
+                    "betting on groups" if has_groups else class_test_names(promise.by_class)
+                )
+                passed_test = (
+                    f"{passed_test}; by class {class_tests}" if keeps_class_bounds else None
+                )
             yield point, passed_test
 
 
@@ -223,9 +226,9 @@ def _test_bound(
         n_better = (losses < 0).sum(axis=1)
         limits = loss_limits(losses.shape[1], promise.bound, promise.level)
         return n_worse - n_better <= limits[n_worse + n_better], "exact paired difference"
-    values, lowest, highest, bound = _compute_risks(batch, reference_record, promise)
-    units = reference_record.splitter.group_means(values) if has_groups else values
-    pvalues = mean_pvalue(units, bound, lowest, highest, promise.level)
+    risks = _compute_risks(batch, reference_record, promise)
+    unit_risks = reference_record.splitter.group_means(risks.by_row) if has_groups else risks.by_row
+    pvalues = mean_pvalue(unit_risks, risks.bound, risks.lowest, risks.highest, promise.level)
     return pvalues <= promise.level, "betting on groups" if has_groups else "betting"
 
 
@@ -239,33 +242,39 @@ def row_losses(
     return losses
 
 
+class _Risks(NamedTuple):
+    """The figure of each row whose mean a promise bounds, for each candidate."""
+
+    by_row: NDArray[np.float64]  # (n_candidates, n)
+    lowest: NDArray[np.float64]  # (n_candidates,): lowest possible figure of a row
+    highest: NDArray[np.float64]  # (n_candidates,)
+    bound: float  # on the mean over the rows
+
+
 def _compute_risks(
     batch: Sequence[_Candidate], reference_record: CascadeRecord, promise: Promise
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-    """Get the values of the rows, their lowest and highest possible values, and their bound.
-
-    The values have shape (n_candidates, n), and their limits (n_candidates,).
-    """
+) -> _Risks:
     if promise.kind == "offload_rate":
         zeros = np.zeros(len(batch))
-        return _mark_offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound
+        return _Risks(_mark_offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound)
     if promise.kind == "budget":
         costs = np.stack([record.costs(exits) for _, record, exits in batch])
-        lowest = []
-        highest = []
+        lowest_costs = []
+        highest_costs = []
         for point, record, _ in batch:
             reachable_exits = record.reachable_exits(point.thresholds)
-            lowest.append(record.lowest_costs()[reachable_exits].min())
-            highest.append(record.highest_costs()[reachable_exits].max())
-        return costs, np.array(lowest), np.array(highest), promise.bound
+            lowest_costs.append(record.lowest_costs()[reachable_exits].min())
+            highest_costs.append(record.highest_costs()[reachable_exits].max())
+        return _Risks(costs, np.array(lowest_costs), np.array(highest_costs), promise.bound)
+    # weighted losses: mean(weight * loss) <= bound where mean(weight * (loss - bound)) <= 0
     losses = _compute_losses(batch, reference_record)
     weights = reference_record.scaled_class_weights
     largest_weight = float(weights.max())
-    return (
+    return _Risks(
         weights * (losses - promise.bound),
-        np.full(len(losses), -largest_weight * (1 + promise.bound)),
-        np.full(len(losses), largest_weight * (1 - promise.bound)),
-        0.0,
+        lowest=np.full(len(losses), -largest_weight * (1 + promise.bound)),
+        highest=np.full(len(losses), largest_weight * (1 - promise.bound)),
+        bound=0.0,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,34 +27,34 @@ from gatewise.operating_point import OperatingPoint
 #: ranks among n thresholds, and NaN takes one more.
 MAX_THRESHOLDS_BY_RANK_BYTES = {1: (1 << 8) - 2, 2: (1 << 16) - 2}
 
-#: Bytes of a float32 in a table, such as a threshold, or of an unsigned integer that is as long.
+#: Bytes of a float32 in a table, such as a threshold.
 FLOAT_BYTES = 4
 
-#: The bytes of each stage in one form of the tables, (n_stages,), and a mask of the shared
-#: thresholds that it needs, (n_stages, n_thresholds).
-_TableForm = tuple[NDArray[np.int64], NDArray[np.bool_]]
+
+class TableForm(NamedTuple):
+    """Sizes of the stages in one form of the tables, with thresholds as floats or as ranks."""
+
+    stage_bytes: NDArray[np.int64]  # (n_stages,)
+    # (n_stages, n_thresholds): thresholds that each stage needs. Stages share them, and each takes
+    # 4 bytes in addition to `stage_bytes`
+    needs_threshold: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class PackedSizes:
-    """Bytes of a cascade's stages on a device.
+    """Bytes of a cascade's stages on a device, in the smallest of several forms."""
 
-    `forms` are the possible forms of the tables; the smallest is packed. A form states the bytes of
-    each stage, (n_stages,), and marks the thresholds that it needs, (n_stages, n_thresholds).
-    Stages share these thresholds, which take 4 bytes each in addition to the bytes of the stages.
-    """
-
-    forms: tuple[_TableForm, ...]
+    forms: tuple[TableForm, ...]
 
     @classmethod
     def without_shared_thresholds(cls, sizes: Sequence[int]) -> PackedSizes:
         """Make the sizes of stages that share no thresholds."""
-        return cls(((np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
+        return cls((TableForm(np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
 
     @property
     def by_stage(self) -> tuple[int, ...]:
         """Bytes of each stage without the others."""
-        n_stages = len(self.forms[0][0])
+        n_stages = len(self.forms[0].stage_bytes)
         return tuple(self.total([stage_number]) for stage_number in range(n_stages))
 
     def total(self, stage_numbers: Sequence[int], *, free_thresholds: int = 0) -> int:
@@ -69,14 +70,14 @@ class PackedSizes:
             form_bytes.append(int(stage_bytes[indices].sum()) + threshold_bytes)
         return min(form_bytes)
 
-    def numbers_on_device(self, open_stages: Sequence[int]) -> list[int]:
+    def stages_on_device(self, open_stages: Sequence[int]) -> list[int]:
         """List the numbers of the stages that a device needs.
 
         These are the stages that may stop an instance, `open_stages`. Without such a stage, the
         device needs the smallest stage, which answers while the cloud cannot be reached.
 
         >>> sizes = PackedSizes.without_shared_thresholds((30, 20))
-        >>> sizes.numbers_on_device((0, 1)), sizes.numbers_on_device(())
+        >>> sizes.stages_on_device((0, 1)), sizes.stages_on_device(())
         ([0, 1], [1])
         """
         stage_bytes = self.by_stage
@@ -85,8 +86,8 @@ class PackedSizes:
         return [stage_bytes.index(min(stage_bytes))]
 
     def bytes_on_device(self, open_stages: Sequence[int]) -> int:
-        """Get the bytes of the stages that a device needs (see :meth:`numbers_on_device`)."""
-        return self.total(self.numbers_on_device(open_stages))
+        """Get the bytes of the stages that a device needs (see :meth:`stages_on_device`)."""
+        return self.total(self.stages_on_device(open_stages))
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
@@ -99,7 +100,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
     return packed_sizes(stages).total(range(len(stages)))
 
 
-def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
+def _list_table_forms(stages: Sequence[Stage]) -> Iterator[TableForm]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     read_columns = {int(column) for stage in stages for column in stage.features}
     node_widths = _compute_node_widths(stages, len(read_columns))
@@ -117,7 +118,7 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
         # and with ranks the start of its thresholds in `edge_start`
         feature_bytes = 2 * column_width + 1 + (4 if has_ranks else 0)
         stage_bytes = [
-            _count_table_bytes(stage, threshold_bytes, *node_widths)
+            _count_table_bytes(stage, threshold_bytes, node_widths)
             + n_leaf_bytes
             + feature_bytes * max(len(stage.features), 1)  # C has no empty arrays
             + 6  # 2 bytes in `margins`, and 4 for the end of all thresholds in `edge_start`
@@ -128,24 +129,28 @@ def _list_table_forms(stages: Sequence[Stage]) -> Iterator[_TableForm]:
         is_test_of_stage = [np.isin(shared_tests, tests) for tests in tests_of_stages]
         # reshape, because the list is empty if there are no stages
         needs_threshold = np.reshape(is_test_of_stage, (len(stage_bytes), len(shared_tests)))
-        yield np.array(stage_bytes, np.int64), needs_threshold
+        yield TableForm(np.array(stage_bytes, np.int64), needs_threshold)
 
 
-def _compute_node_widths(stages: Sequence[Stage], n_columns: int) -> tuple[int, int, int]:
-    """Compute the bytes of three numbers that have equal widths in all stages in C.
+class _NodeWidths(NamedTuple):
+    """Bytes of three numbers in C, which have equal widths in all stages."""
 
-    They are the test of a node (`slot`), the offset of a right child (`skip`), and the number of
-    the first node of a tree (`start`). The stages read `n_columns` columns.
-    """
+    slot: int  # the test of a node
+    skip: int  # the offset of a right child
+    start: int  # the number of the first node of a tree
+
+
+def _compute_node_widths(stages: Sequence[Stage], n_columns: int) -> _NodeWidths:
+    """Compute the widths for stages that read `n_columns` columns."""
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
     largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
     largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
     has_nan = any(bool(trees.nan_left.any()) for trees in tree_models)
-    return (
-        slot_width(n_columns, has_nan=has_nan),
-        unsigned_bytes(largest_tree),
-        unsigned_bytes(largest_forest),
+    return _NodeWidths(
+        slot=slot_width(n_columns, has_nan=has_nan),
+        skip=unsigned_bytes(largest_tree),
+        start=unsigned_bytes(largest_forest),
     )
 
 
@@ -221,20 +226,18 @@ def _sort_distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return distinct_values
 
 
-def _count_table_bytes(
-    stage: Stage, threshold_bytes: int, slot_bytes: int, skip_bytes: int, start_bytes: int
-) -> int:
-    """Compute the bytes of a stage's model without its leaves."""
+def _count_table_bytes(stage: Stage, threshold_bytes: int, node_widths: _NodeWidths) -> int:
+    """Count the bytes of a stage's model without its leaves."""
     model = stage.model
     if isinstance(model, GraphModel):  # has no form in C, so its file counts
         return model.nbytes
     if isinstance(model, TreeEnsemble):
         n_inner = max(int((model.feature >= 0).sum()), 1)  # C has no empty arrays
-        tree_starts = (model.n_trees + 1) * start_bytes
-        nodes = n_inner * (threshold_bytes + slot_bytes + skip_bytes)
-        tree_outputs = model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0
-        base_margins = FLOAT_BYTES * model.n_outputs
-        return tree_starts + nodes + tree_outputs + base_margins
+        start_bytes = (model.n_trees + 1) * node_widths.start
+        node_bytes = n_inner * (threshold_bytes + node_widths.slot + node_widths.skip)
+        output_bytes = model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0
+        base_margin_bytes = FLOAT_BYTES * model.n_outputs
+        return start_bytes + node_bytes + output_bytes + base_margin_bytes
     return _count_float_bytes(model)
 
 
@@ -253,4 +256,4 @@ def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int
         for stage_number, threshold in enumerate(point.thresholds)
         if threshold is not None
     ]
-    return open_stages or packed_sizes(stages).numbers_on_device(())
+    return open_stages or packed_sizes(stages).stages_on_device(())

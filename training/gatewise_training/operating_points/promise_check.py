@@ -231,7 +231,7 @@ class PromiseCheck:
         article = "an " if promise_text[0] in "aeiou" else "a "
         accuracy_text = self.accuracy.text(self.n_rows)
         drop_text = accuracy_drop_text(self.expected_accuracy, self.accuracy)
-        verdict_text, advice = self._write_verdict()
+        verdict_text, advice = self._write_verdict_and_advice()
         return [
             f"promised: {article}{promise_text}{confidence}",
             f"reached on {plural(self.n_rows, 'row')} held out: {'; '.join(figures)}",
@@ -245,8 +245,8 @@ class PromiseCheck:
             f"what to do: {advice}",
         ]
 
-    def _write_verdict(self) -> tuple[str, str]:
-        """Get the verdict as text, and the advice."""
+    def _write_verdict_and_advice(self) -> tuple[str, str]:
+        """Write the verdict, and what the user can do about it."""
         broken_bounds = [bound for bound in self.bounds if bound.verdict != "kept"]
         expected_misses = [bound for bound in broken_bounds if not bound.is_kept_on_validation_rows]
         if expected_misses:
@@ -259,9 +259,11 @@ class PromiseCheck:
             )
         breaches = _breaches_text(broken_bounds)
         # --slack applies to losses and to bounds on classes
-        only_means = {bound.name for bound in broken_bounds} <= {"mean cost", "share offloaded"}
-        margin = "give a smaller bound" if only_means else "keep a larger margin (--slack 2)"
-        advice = f"train on more rows, or {margin}"
+        broken_names = {bound.name for bound in broken_bounds}
+        remedy = "keep a larger margin (--slack 2)"
+        if broken_names <= {"mean cost", "share offloaded"}:
+            remedy = "give a smaller bound"
+        advice = f"train on more rows, or {remedy}"
         if self.confidence is None:
             advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
         if not self.has_groups:
@@ -269,20 +271,23 @@ class PromiseCheck:
         if self.verdict == "broken":
             return f"not kept: {breaches}, by more than chance explains", advice
         if broken_bounds:
-            chance = f"chance explains as much on {plural(self.n_rows, 'row')}"
-            return f"not kept on these rows: {breaches}, but {chance}", advice
+            rows = plural(self.n_rows, "row")
+            return (
+                f"not kept on these rows: {breaches}, but chance explains as much on {rows}",
+                advice,
+            )
         if self.similarity_reasons:
             return "kept on these rows", "hold out rows that are new, as above"
         if all(bound.is_certain for bound in self.bounds):
-            return "kept, with the whole interval", self._advise_beside_bounds()
+            return "kept, with the whole interval", self._advise_on_unbounded_figures()
         remedy = "a looser bound" if self.confidence is not None else "--guarantee 0.95"
         return (
             "kept on these rows, which do not rule out that new rows break it",
             f"for certainty, more rows or {remedy}",
         )
 
-    def _advise_beside_bounds(self) -> str:
-        """Get the advice about figures that no bound limits."""
+    def _advise_on_unbounded_figures(self) -> str:
+        """Write the advice about figures that no bound limits."""
         if self.undetected_classes:
             return (
                 f"train on more rows of {listed(self.undetected_classes)}, never found on these "
@@ -347,11 +352,11 @@ def _measure_goal(
     unit_weights = np.ones(len(rows.truth))
     if kind == "budget":
         measured = MeasuredFigure.mean(rows.costs, unit_weights, rows.splitter).clipped(0.0, np.inf)
-        checked_bound = CheckedBound("mean cost", bound, True, measured)
+        checked_bound = CheckedBound("mean cost", bound, is_upper=True, measured=measured)
         return f"{checked_bound.promise} ({point.cost:.4g} on validation rows)", checked_bound
     if kind == "offload_rate":
         measured = MeasuredFigure.share(rows.is_offloaded, unit_weights, rows.splitter)
-        checked_bound = CheckedBound("share offloaded", bound, True, measured)
+        checked_bound = CheckedBound("share offloaded", bound, is_upper=True, measured=measured)
         return (
             f"{checked_bound.promise} ({point.offload_rate:.4g} on validation rows)",
             checked_bound,
@@ -361,13 +366,16 @@ def _measure_goal(
         # without a high-cost model, the reference was measured on validation rows only
         lowest_accuracy = point.effective_accuracy + expected_loss - bound
         measured = MeasuredFigure.share(rows.answers == rows.truth, rows.weights, rows.splitter)
-        checked_bound = CheckedBound(accuracy_name, round(lowest_accuracy, 4), False, measured)
+        checked_bound = CheckedBound(
+            accuracy_name, round(lowest_accuracy, 4), is_upper=False, measured=measured
+        )
         goal_text = (
             f"{checked_bound.promise}, {bound:g} below the costliest model's on validation rows"
         )
         return goal_text, checked_bound
+    all_rows = np.ones(len(unit_weights), bool)
     checked_bound = CheckedBound(
-        f"loss of {accuracy_name}", bound, True, rows.loss_on(np.ones(len(unit_weights), bool))
+        f"loss of {accuracy_name}", bound, is_upper=True, measured=rows.loss_on(all_rows)
     )
     expected = max(expected_loss, 0.0)
     goal_text = f"{checked_bound.promise} against the high-cost model"
@@ -376,29 +384,44 @@ def _measure_goal(
 
 
 def _measure_class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
+    """Measure the figures that the bounds on classes limit; leave out classes without rows."""
     checked_bounds = []
     point = system.operating_point_
     reference_recalls = system._reference_frontier().reference_recall
-    for kind, class_index, bound in system.class_bounds_.items():
+    for kind, class_index, limit in system.class_bounds_.as_list():
         label = system.classes_[class_index]
         is_of_class = rows.truth == class_index
         is_answered = rows.answers == class_index
         if kind == "loss":
             if rows.reference is not None and is_of_class.any():
-                bound_name = f"loss of recall of {label}"
-                measured = rows.loss_on(is_of_class)
-                recalls = reference_recalls[class_index], point.recall[class_index]
-                expected = None if None in recalls else max(recalls[0] - recalls[1], 0.0)
-                checked_bounds.append(CheckedBound(bound_name, bound, True, measured, expected))
+                reference_recall = reference_recalls[class_index]
+                recall = point.recall[class_index]
+                expected_loss = None
+                if reference_recall is not None and recall is not None:
+                    expected_loss = max(reference_recall - recall, 0.0)
+                checked_bounds.append(
+                    CheckedBound(
+                        f"loss of recall of {label}",
+                        limit,
+                        is_upper=True,
+                        measured=rows.loss_on(is_of_class),
+                        expected=expected_loss,
+                    )
+                )
             continue
         is_counted = is_of_class if kind == "recall" else is_answered
         if is_counted.any():
-            is_hit = (is_of_class & is_answered)[is_counted]
+            is_right = (is_of_class & is_answered)[is_counted]
             splitter = rows.splitter.take(is_counted)
-            measured = MeasuredFigure.share(is_hit, np.ones(len(is_hit)), splitter)
-            expected = (point.recall if kind == "recall" else point.precision)[class_index]
-            bound_name = f"{kind} of {label}"
-            checked_bounds.append(CheckedBound(bound_name, bound, False, measured, expected))
+            checked_bounds.append(
+                CheckedBound(
+                    f"{kind} of {label}",
+                    limit,
+                    is_upper=False,
+                    measured=MeasuredFigure.share(is_right, np.ones(len(is_right)), splitter),
+                    expected=(point.recall if kind == "recall" else point.precision)[class_index],
+                )
+            )
     return checked_bounds
 
 

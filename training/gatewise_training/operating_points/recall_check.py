@@ -76,9 +76,7 @@ def _list_falls(
     if frontier.reference_recall is None or point.recall is None:
         return
     # a bound on the loss of a class is also a bound on its recall
-    bounded_classes = {
-        class_index for kind, class_index, _ in bounds.items() if kind != "precision"
-    }
+    bounded_classes = {bound.class_index for bound in bounds.as_list() if bound.kind != "precision"}
     n_rows_of_class = np.array(frontier.class_rows)
     rare_classes = np.flatnonzero(is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1)))
     for class_index in rare_classes.tolist():

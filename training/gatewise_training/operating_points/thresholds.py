@@ -1,8 +1,8 @@
 """Thresholds of a cascade's stages, by exact-cost coordinate descent along the frontier.
 
-For a price ``lam`` of one unit of cost, the thresholds maximise on validation rows
+For a price ``price`` of one unit of cost, the thresholds maximise on validation rows
 
-    accuracy - lam * mean cost.
+    accuracy - price * mean cost.
 
 While all other thresholds are fixed, the best value of one threshold is found exactly. The rows
 that reach its stage are sorted by score, and the gain of stopping at or above each cut is a running
@@ -42,10 +42,10 @@ CROSS_FIT_STEP = 5
 MIN_ROWS_PER_THRESHOLD = 20
 
 
-def tune(
-    record: CascadeRecord, lams: NDArray[np.float64], *, max_passes: int = 6
+def tune_thresholds(
+    record: CascadeRecord, prices: NDArray[np.float64], *, max_passes: int = 6
 ) -> list[tuple[float | None, ...]]:
-    """Find thresholds of high gain for each price in `lams`, from the highest to the lowest.
+    """Find thresholds of high gain for each price in `prices`, from the highest to the lowest.
 
     The descent ends in a local optimum that depends on its start. It therefore runs through the
     prices twice, once from the highest and once from the lowest. Each price starts from the
@@ -62,10 +62,10 @@ def tune(
     if record.class_weights is not None:  # class weights apply only to right answers
         correctness = correctness * record.scaled_class_weights
     ranked_rows = _RankedRows(scores, order, correctness, costs, record.weights)
-    falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
-    falling_counts, falling_gains = _descend(ranked_rows, falling_lams, last_stage, max_passes)
+    falling_prices = np.sort(np.asarray(prices, np.float64))[::-1].copy()
+    falling_counts, falling_gains = _descend(ranked_rows, falling_prices, last_stage, max_passes)
     rising_counts, rising_gains = _descend(
-        ranked_rows, falling_lams[::-1].copy(), last_stage, max_passes
+        ranked_rows, falling_prices[::-1].copy(), last_stage, max_passes
     )
     is_rising_better = rising_gains[::-1] > falling_gains + 1e-9  # beyond rounding
     stop_counts = np.where(is_rising_better[:, None], rising_counts[::-1], falling_counts)
@@ -82,14 +82,14 @@ def frontier_points(
     record: CascadeRecord,
     *,
     chain: int = 0,
-    n_lams: int = 150,
+    n_prices: int = 150,
     n_thresholds: int = 40,
     seed: int = 0,
     extra_class_weights: Sequence[NDArray[np.float64]] = (),
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, unsorted.
 
-    Settings are tuned for `n_lams` prices of cost, from nearly free to prohibitive, and have
+    Settings are tuned for `n_prices` prices of cost, from nearly free to prohibitive, and have
     cross-fitted figures. Simple settings with at most one threshold need no cross-fitting. They are
     each stage alone, each stage before the cloud with thresholds at `n_thresholds` quantiles of its
     score, and the cloud for all rows. With them the cascade is at least as good as its parts.
@@ -98,7 +98,7 @@ def frontier_points(
     (n_classes,) each, for additional tuning. The points are measured without these weights.
     """
     # settings that are tuned jointly
-    points = _tune_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
+    points = _tune_points(record, record, chain, n_prices, seed) if record.n_stages > 1 else []
     for weights in (
         extra_class_weights if record.n_stages > 1 and record.exit_answers is not None else ()
     ):
@@ -107,7 +107,7 @@ def frontier_points(
         reweighted = replace(
             record, class_weights=class_weights * weights[record.exit_answers.truth]
         )
-        points += _tune_points(record, reweighted, chain, n_lams, seed)
+        points += _tune_points(record, reweighted, chain, n_prices, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for stage in range(record.n_stages):
@@ -126,19 +126,21 @@ def frontier_points(
 
 
 def _tune_points(
-    record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
+    record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_prices: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
     # prices of the largest cost: at 3 it outweighs any accuracy, and at 3e-3 hardly any
-    lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
-    crossfit_indices = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
+    prices = np.geomspace(3.0, 3e-3, n_prices) / max(float(record.exit_costs.max()), 1e-12)
+    crossfit_indices = np.unique(np.append(np.arange(0, n_prices, CROSS_FIT_STEP), n_prices - 1))
     optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy
     # cross-fitted optimism, the difference between the figures on the fit rows and the unseen fifth
     folds = record.splitter.folds(None, N_FOLDS, seed)
     for fit_rows, unseen_rows in folds:
         fit_record = record.take(fit_rows)
         unseen_record = record.take(unseen_rows)
-        settings = tune(with_smoothed_answers(tuning_record.take(fit_rows)), lams[crossfit_indices])
+        settings = tune_thresholds(
+            with_smoothed_answers(tuning_record.take(fit_rows)), prices[crossfit_indices]
+        )
         gaps_of_setting = {}
         for setting in set(settings):  # neighbouring prices often have the same setting
             fit_point = fit_record.measure(setting)
@@ -152,11 +154,11 @@ def _tune_points(
     if not folds:
         return []
     cost_optimism, accuracy_optimism, weighted_optimism = (
-        np.maximum(np.interp(np.arange(n_lams), crossfit_indices, gaps), 0.0) for gaps in optimism
+        np.maximum(np.interp(np.arange(n_prices), crossfit_indices, gaps), 0.0) for gaps in optimism
     )
     # figures at all prices minus the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for index, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
+    for index, setting in enumerate(tune_thresholds(with_smoothed_answers(tuning_record), prices)):
         if setting in points:
             continue
         point = record.measure(setting, chain)
@@ -230,18 +232,18 @@ class _RankedRows(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def _descend(
-    rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, max_passes: int
+    rows: _RankedRows, prices: NDArray[np.float64], last_stage: int, max_passes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Find how many of the top-ranked rows stop at each stage, for each price in `lams`.
+    """Find how many of the top-ranked rows stop at each stage, for each price in `prices`.
 
     All rows that reach `last_stage` stop there. It is -1 if the remaining rows are offloaded.
-    Returns the numbers, (n_lams, n_stages), and the sum over the rows of
-    weight * (correctness - lam * cost) at these numbers, (n_lams,).
+    Returns the numbers, (n_prices, n_stages), and the sum over the rows of
+    weight * (correctness - price * cost) at these numbers, (n_prices,).
     """
     scores, order, correctness, exit_costs, weights = rows
     n_stages, n = scores.shape
-    stop_counts = np.zeros((len(lams), n_stages), np.int64)  # numbers of stopping rows
-    gains = np.zeros(len(lams))
+    stop_counts = np.zeros((len(prices), n_stages), np.int64)  # numbers of stopping rows
+    gains = np.zeros(len(prices))
     rank = np.empty((n_stages, n), np.int64)
     for stage in range(n_stages):
         for position in range(n):
@@ -252,12 +254,12 @@ def _descend(
     exit_gain = np.empty((n_stages + 1, n))
     continue_gain = np.empty(n)
     # each price starts from the thresholds of the price before
-    for price_number in range(len(lams)):
+    for price_index in range(len(prices)):
         for exit_number in range(n_stages + 1):
             for row in range(n):
                 exit_gain[exit_number, row] = weights[row] * (
                     correctness[exit_number, row]
-                    - lams[price_number] * exit_costs[exit_number, row]
+                    - prices[price_index] * exit_costs[exit_number, row]
                 )
         for _ in range(max_passes):
             has_changed = False
@@ -281,8 +283,8 @@ def _descend(
             if not has_changed:
                 break
         for stage in range(n_stages):
-            stop_counts[price_number, stage] = n_stopping[stage]
-        gains[price_number] = continue_gain.sum()
+            stop_counts[price_index, stage] = n_stopping[stage]
+        gains[price_index] = continue_gain.sum()
     return stop_counts, gains
 
 
