@@ -24,7 +24,7 @@ from benchmarks.trees.curves import (
 )
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.row_splitter import strata
+from gatewise_training.data.row_splitter import stratified_parts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, SplitRule, grow
 from gatewise_training.prune import build_problem
@@ -222,7 +222,7 @@ def _with_validation(fold: Fold) -> Fold:
     """Use a fifth of the training rows as validation rows if the fold has none."""
     if fold.validation is not None:
         return fold
-    (rows, classes), is_validation = fold.train, strata(fold.train[1], 5, 0) == 0
+    (rows, classes), is_validation = fold.train, stratified_parts(fold.train[1], 5, 0) == 0
     return Fold(
         (rows[~is_validation], classes[~is_validation]),
         (rows[is_validation], classes[is_validation]),

@@ -88,7 +88,7 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
         system = make_method(method, X, y, stop=stop)
         monkeypatch.setattr(
             system,
-            "_keep_candidates",
+            "_store_candidates",
             lambda candidates: candidates_by_stop.update({stop: candidates}),
         )
         return system.fit(X, y, validation=(X_test, y_test))

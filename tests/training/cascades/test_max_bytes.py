@@ -26,7 +26,7 @@ from gatewise_training.learners.stage_bounds import (
     TreeShape,
     models_to_try,
 )
-from gatewise_training.learners.threshold_grid import ThresholdGrid, grid_size
+from gatewise_training.learners.threshold_grid import ThresholdGrid, choose_grid_size
 from gatewise_training.operating_points.packed_size import packed_sizes
 from tests.support.budgeted_methods import load_table, make_method
 from tests.support.fit_problems import make_problem
@@ -65,14 +65,16 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
 
 def test_a_too_coarse_grid_is_not_used() -> None:
     fine_table = np.random.default_rng(0).random((400, 16)).astype(np.float32)
-    assert grid_size(fine_table, 8 * 1024) is None  # 16 thresholds for each feature are too few
+    assert (
+        choose_grid_size(fine_table, 8 * 1024) is None
+    )  # 16 thresholds for each feature are too few
     # the grid may take an eighth of the bytes: 2048 thresholds of 4 bytes for 16 features
-    n_thresholds, grid_bytes = grid_size(fine_table, 64 * 1024)
+    n_thresholds, grid_bytes = choose_grid_size(fine_table, 64 * 1024)
     assert n_thresholds == 128
     assert grid_bytes == 8 * 1024
     coarse_table = np.floor(fine_table * 16)
     # 16 values of each feature have 15 boundaries between them
-    assert grid_size(coarse_table, 8 * 1024) == (16, 4 * 15 * 16)
+    assert choose_grid_size(coarse_table, 8 * 1024) == (16, 4 * 15 * 16)
 
 
 def test_stages_with_equal_thresholds_share_their_table() -> None:

@@ -37,8 +37,8 @@ def test_no_group_is_on_both_sides_of_any_split(group_sizes, seed, has_times):
         assert not set(splitter.groups[fit_rows]) & set(splitter.groups[unseen_rows])
         if has_times:
             assert splitter.time[fit_rows].max() < splitter.time[unseen_rows].min()
-    blocks = splitter.blocks(seed)
-    assert all(np.ptp(blocks[splitter.groups == group]) == 0 for group in set(groups.tolist()))
+    fold_of_row = splitter.inner_folds(seed)
+    assert all(np.ptp(fold_of_row[splitter.groups == group]) == 0 for group in set(groups.tolist()))
     if not has_times:  # every row is unseen once
         unseen_rows = np.concatenate(
             [unseen_rows_of_fold for _, unseen_rows_of_fold in splitter.folds(y, 5, seed)]

@@ -252,15 +252,15 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         has_goal = any(bound is not None for bound in goal.values())
         bound_settings = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
         has_bound = any(setting is not None for setting in bound_settings)
-        estimator._activate(
-            estimator._choose(**goal)
-            if has_goal or not has_bound
-            else estimator._choose_by_settings()
-        )
+        if has_bound and not has_goal:
+            point = estimator._choose_by_settings()
+        else:  # without a goal and a bound, `_choose` raises InputError
+            point = estimator._choose(**goal)
+        estimator._activate(point)
         return estimator
 
     def _cap_cost(self, max_cost: float) -> None:
-        """Drop the operating points at which an instance can cost more than `max_cost`."""
+        """Remove the operating points at which an instance can cost more than `max_cost`."""
         self.frontier_ = self.frontier_.within_cost(max_cost)
         self.max_instance_cost_ = float(max_cost)
 

@@ -145,8 +145,8 @@ class BudgetedModel(BaseEstimator, ABC):
         self.training_ranges_ = TrainingRanges.of_rows(rows, windows)
 
     @property
-    def _reads_windows(self) -> bool:
-        """Whether the high-cost model reads raw windows, in columns after the stages' columns."""
+    def _cloud_reads_windows(self) -> bool:
+        """Whether the high-cost model reads raw windows, which follow the features in a row."""
         return hasattr(self, "signal_input_") and self.signal_input_.has_window_values
 
     def _check_costs(self) -> None:

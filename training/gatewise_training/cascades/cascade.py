@@ -83,7 +83,8 @@ class CascadeClassifier(BudgetedClassifier):
         Source of the random choices; an int makes a fit repeatable.
     """
 
-    _may_have_seen = False  # whether a fitted high-cost model may have seen the training rows
+    #: Whether a fitted high-cost model may have seen the training rows.
+    _may_have_seen_rows = False
 
     high_cost_model: Any = field(default=None, kw_only=False)
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
@@ -182,12 +183,13 @@ class CascadeClassifier(BudgetedClassifier):
         model = self._high_cost_model
         # a fixed model is used as it is; any other model is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))
-        self._may_have_seen = is_fixed and table.validation is None
-        if problem.calibration is not None and self._may_have_seen:
-            self._check_certified_terms(**self._goal())
-        high_cost = (given_answers if is_fixed else trained_answers)(self, problem, table)
+        self._may_have_seen_rows = is_fixed and table.validation is None
+        if problem.calibration is not None:
+            self._check_can_certify(**self._goal())
+        answers_of = given_answers if is_fixed else trained_answers
+        high_cost = answers_of(self, problem, table)
         # the best shape of trees on raw windows need not be the best on features
-        tree_shape = None if self._reads_windows else high_cost.tree_shape
+        tree_shape = None if self._cloud_reads_windows else high_cost.tree_shape
         return replace(problem, high_cost=high_cost, tree_shape=tree_shape)
 
     # -- the fitted system -------------------------------------------------------------------
@@ -206,13 +208,14 @@ class CascadeClassifier(BudgetedClassifier):
         return np.equal(self.exit_stage(X), len(self.stages_))
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
-        if self.calibration_ is not None and self._may_have_seen:
-            self._check_certified_terms(**goal)
+        if self.calibration_ is not None:
+            self._check_can_certify(**goal)
         return super()._choose(**goal)
 
-    def _check_certified_terms(self, **goal: float | None) -> None:
-        """Refuse bounds on figures of answers if the high-cost model may have seen the rows."""
-        if goal.get("max_loss") is not None or self.class_bounds_:
+    def _check_can_certify(self, **goal: float | None) -> None:
+        """Refuse bounds on the answers if the high-cost model may have seen the rows."""
+        bounds_answers = goal.get("max_loss") is not None or bool(self.class_bounds_)
+        if self._may_have_seen_rows and bounds_answers:
             raise InputError(
                 "guarantee: a fitted high_cost_model may have seen the rows that would certify "
                 "max_loss, min_recall or min_precision; give validation=(X_val, y_val) with rows "

@@ -27,7 +27,12 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import MAX_MEDIUM_ROWS, MAX_SMALL_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.model_families import cross_fitted_stage
-from gatewise_training.learners.stage_bounds import Bounds, TreeShape, models_to_try
+from gatewise_training.learners.stage_bounds import (
+    Bounds,
+    ModelVariant,
+    TreeShape,
+    models_to_try,
+)
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 #: Ratio to the smallest regret above which a family is dropped on few rows, where regrets are
@@ -109,7 +114,7 @@ class FamilySelection:
         near_families = [
             family
             for family in model_variants
-            if any(self._is_near(features, family) for features in first_sets)
+            if any(self._is_near_best(features, family) for features in first_sets)
         ]
         later_sets = [sets_by_cost[probe] for probe in probes if probe not in first_probes]
         fit_jobs([(features, family) for features in later_sets for family in near_families])
@@ -152,15 +157,15 @@ class FamilySelection:
         return split.with_max_fit_rows(TRIAL_ROWS, self.problem.seed)
 
     @cached_property
-    def _model_variants(self) -> dict[str, tuple[str, Bounds]]:
-        """Families to try, by name; a family may have several variants with different shapes."""
+    def _model_variants(self) -> dict[str, ModelVariant]:
+        """Variants of the families to try, by name."""
         problem = self.problem
         n_rows = len(problem.split.fit_rows)
         n_columns = problem.costs.n_features
         return models_to_try(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
-    def _is_near(self, features: FeatureSet, family: str) -> bool:
-        """Whether the regret of a family is near the smallest on a set."""
+    def _is_near_best(self, features: FeatureSet, family: str) -> bool:
+        """Whether the regret of a family on a set is near the smallest."""
         # within a bound on bytes, the best family on the probes may be too large on other sets
         has_precise_regrets = (
             len(self.problem.split.fit_rows) > MAX_SMALL_ROWS and self.bounds.max_bytes is None
@@ -183,13 +188,13 @@ class FamilySelection:
         is_trial = split is self._trial_split
         fits = (
             joblib.delayed(cross_fitted_stage)(
-                self._model_variants[family][0],
+                self._model_variants[name].family,
                 np.array(features, np.intp),
                 problem.n_classes,
                 problem.seed,
-                self._model_variants[family][1],
+                self._model_variants[name].bounds,
             )
-            for features, family in jobs
+            for features, name in jobs
         )
         fitted_stages = parallel_results(fits, shared_data=split)
         for n_done, ((features, family), (stage, outputs)) in enumerate(
@@ -199,7 +204,7 @@ class FamilySelection:
             if not self.bounds.allows(stage):
                 self.rejected_sizes.append(packed_bytes((stage,)))
                 continue
-            regret = self._regret(stage, outputs)
+            regret = self._compute_regret(stage, outputs)
             self.regrets[features, family] = regret
             if (
                 not is_trial
@@ -208,12 +213,13 @@ class FamilySelection:
             ):
                 self.best_stages[features] = SelectedStage(family, stage, outputs, regret)
 
-    def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
+    def _compute_regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
+        """Compute the area under the risk-coverage curve on the validation rows."""
         split = self.problem.split
         margins, score = split_outputs(outputs, stage.score)
         rows = split.validation_rows
         errors = (labels(margins) != split.y[rows]) * split.weight[rows]
-        # area under the risk-coverage curve: mean over k of the error of the k most certain rows
+        # mean over k of the error of the k most certain rows
         errors_by_confidence = errors[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(errors_by_confidence) / np.arange(1, len(errors) + 1)))
 
@@ -221,10 +227,11 @@ class FamilySelection:
 def best_shape(
     problem: FitProblem, families: Sequence[str], *, has_size_bound: bool = False
 ) -> TreeShape | None:
-    """Find the best shape of boosted trees on the rows, or None where no search is needed.
+    """Find the best shape of boosted trees on the rows.
 
-    With a bound on bytes (`has_size_bound`) and many rows, bins are standard and the number of
-    leaves is searched later.
+    The result is None if boosting is not tried, or if there is a bound on bytes (`has_size_bound`)
+    and many rows. Each stage then has a standard number of bins, and its own search for the number
+    of leaves.
     """
     searches_leaves_later = has_size_bound and len(problem.split.fit_rows) > MAX_SMALL_ROWS
     if problem.tree_shape is not None or "boosting" not in families or searches_leaves_later:

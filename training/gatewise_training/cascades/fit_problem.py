@@ -70,7 +70,8 @@ class FittedStages:
     # features that the models of `outputs` acquired on the validation rows, or None if all rows
     # acquire the features of the stages
     acquired_features: tuple[AcquiredMask, ...] | None = None
-    evaluation_costs: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation
+    # (n_validation,): price of the evaluation of the model, in addition to the features
+    evaluation_costs: NDArray[np.float64] | None = None
 
     def select_stages(self, stage_numbers: Sequence[int]) -> FittedStages:
         """Get the candidate with only some of its stages."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import msgspec
@@ -77,11 +78,11 @@ class ClassifierFit(RecordingModel):
         raise NotImplementedError
 
     def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
-        """Get the problem with a high-cost model and its answers, if the method has one."""
+        """Add a high-cost model and its answers to the problem, if the method has one."""
         return problem
 
-    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
-        """Store the data of candidates that a method needs in addition to their stages."""
+    def _store_candidates(self, candidates: Sequence[FittedStages]) -> None:
+        """Store data of the candidates that the method needs in addition to their stages."""
 
     def _activate(self, point: OperatingPoint) -> None:
         """Make a point the active one."""
@@ -94,11 +95,11 @@ class ClassifierFit(RecordingModel):
         self._check_settings()
         table = self._check_and_store_table(arguments)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        table, calibration = self._set_calibration_rows_aside(table, seed)
+        table, calibration = self._split_off_calibration_rows(table, seed)
         # one thread per fit, because more threads would wait for each other; joblib runs fits in
         # parallel
         with threadpool_limits(1), progress(f"fit {type(self).__name__}") as report_progress:
-            problem = self._pose_problem(table, calibration, seed, report_progress)
+            problem = self._make_problem(table, calibration, seed, report_progress)
             problem = self._with_high_cost_model(problem, table)
             self._set_high_cost_model(problem)
             candidates = self._fit_candidates(problem)
@@ -106,7 +107,7 @@ class ClassifierFit(RecordingModel):
             candidates = self._split_by_bytes(problem, candidates)
             report_progress(1, 1, "thresholds")
             self._find_frontier(problem, candidates)
-            self._keep_candidates(candidates)
+            self._store_candidates(candidates)
             self._activate(self._choose_by_settings())
         warn_of_recall(self)
         return self
@@ -118,7 +119,7 @@ class ClassifierFit(RecordingModel):
         self._read_blocks(arguments.X)
         table = check_training(self, arguments)
         if table.validation is None and table.splitter.is_random:
-            stage_columns, _ = self._read_columns()
+            stage_columns, _ = self._stage_and_cloud_columns()
             # the warning names the line that calls `fit`, which calls `_fit_rows`
             warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
         self.classes_ = table.classes
@@ -127,15 +128,15 @@ class ClassifierFit(RecordingModel):
         self._set_bounds()
         self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)
         cloud_prices = self.cloud_prices or CloudPrices()
-        if self._reads_windows:
+        if self._cloud_reads_windows:
             item_size = np.dtype(self.signal_input_.dtype).itemsize
             cloud_prices = msgspec.structs.replace(cloud_prices, item_size=item_size)
         self.cloud_prices_ = cloud_prices
         return table
 
-    def _read_columns(self) -> tuple[slice, slice]:
-        """Get the columns of the stages and the columns of the high-cost model."""
-        if not self._reads_windows:
+    def _stage_and_cloud_columns(self) -> tuple[slice, slice]:
+        """Get the columns that stages read, and the columns that the high-cost model reads."""
+        if not self._cloud_reads_windows:
             return slice(None), slice(None)
         n_features = len(self.signal_input_.graph.feature_names)
         return slice(n_features), slice(n_features, None)
@@ -148,10 +149,10 @@ class ClassifierFit(RecordingModel):
             self.classes_.tolist(), self.min_recall, self.min_precision, self._split_max_loss()[1]
         )
 
-    def _set_calibration_rows_aside(
+    def _split_off_calibration_rows(
         self, table: TrainingTable, seed: int
     ) -> tuple[TrainingTable, TrainingTable | None]:
-        """Set calibration rows aside if there is a guarantee."""
+        """Split calibration rows off the table if there is a guarantee."""
         if self.guarantee is None:
             return table, None
         table, calibration = split_calibration_rows(table, self.guarantee, seed)
@@ -165,7 +166,7 @@ class ClassifierFit(RecordingModel):
             promise = Promise.from_bounds(self.guarantee, by_class=bounds, **self._goal())
             promise.check_rows(truth, splitter)
 
-    def _pose_problem(
+    def _make_problem(
         self,
         table: TrainingTable,
         calibration: TrainingTable | None,
@@ -183,12 +184,14 @@ class ClassifierFit(RecordingModel):
         )
         if self.class_weights_ is not None:
             split = split.with_class_weights(self.class_weights_)
-        stage_columns, cloud_columns = self._read_columns()
+        stage_columns, cloud_columns = self._stage_and_cloud_columns()
         cloud_calibration = None
         if calibration is not None:
             cloud_calibration = calibration.x[:, cloud_columns]
             calibration = replace(calibration, x=calibration.x[:, stage_columns])
-        costs = self.signal_input_.graph.costs() if self._reads_windows else self.feature_costs_
+        costs = (
+            self.signal_input_.graph.costs() if self._cloud_reads_windows else self.feature_costs_
+        )
         return FitProblem(
             split=split.with_columns(stage_columns),
             cloud_split=split.with_columns(cloud_columns),
@@ -204,7 +207,7 @@ class ClassifierFit(RecordingModel):
         """Set the high-cost model, with its features numbered among all columns."""
         self.high_cost_model_ = None
         if problem.high_cost is not None:
-            first_column = self._read_columns()[1].start or 0
+            first_column = self._stage_and_cloud_columns()[1].start or 0
             self.high_cost_model_ = problem.high_cost.model.shifted(first_column)
 
     # -- bounds on candidates ------------------------------------------------------------------
@@ -218,12 +221,7 @@ class ClassifierFit(RecordingModel):
         lowest_cap = math.inf
         for candidate in candidates:
             n_stages = len(candidate.stages)
-
-            def exit_limits(
-                stage_numbers: Sequence[int], stages: Sequence[Stage] = candidate.stages
-            ) -> NDArray[np.float64]:
-                return self._exit_limits([stages[stage_number] for stage_number in stage_numbers])
-
+            exit_limits = partial(self._exit_limits_of_part, candidate.stages)
             lowest_cap = min(
                 lowest_cap,
                 *(float(exit_limits([stage_number])[0]) for stage_number in range(n_stages)),
@@ -234,6 +232,12 @@ class ClassifierFit(RecordingModel):
         if not affordable_candidates:
             raise cost_too_low(max_cost, lowest_cap)
         return list({candidate.stages: candidate for candidate in affordable_candidates}.values())
+
+    def _exit_limits_of_part(
+        self, stages: Sequence[Stage], stage_numbers: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """Get the largest cost at each exit of a cascade of some of the stages."""
+        return self._exit_limits([stages[stage_number] for stage_number in stage_numbers])
 
     def _split_by_bytes(
         self, problem: FitProblem, candidates: Sequence[FittedStages]

@@ -27,7 +27,7 @@ MAX_TRIALS = 12
 
 
 def units_of_acquisition(costs: FeatureCosts) -> list[NDArray[np.intp]]:
-    """List what can be acquired: single features, and groups of otherwise free members.
+    """List the smallest acquisitions: single features, and groups of features without own prices.
 
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
     >>> [unit.tolist() for unit in units_of_acquisition(costs)]
@@ -46,7 +46,7 @@ def units_of_acquisition(costs: FeatureCosts) -> list[NDArray[np.intp]]:
 
 
 def has_mostly_groups(costs: FeatureCosts) -> bool:
-    """Whether most features are free together with others, as features of one signal are.
+    """Whether most features are free once another feature of their group is paid.
 
     Examples
     --------
@@ -71,10 +71,11 @@ def forward_sets(
     x = split.x[rows]
     y = split.y[rows]
     weights = split.weight[rows]
-    blocks = split.splitter.take(rows).blocks(problem.seed)
+    fold_of_row = split.splitter.take(rows).inner_folds(problem.seed)
     is_acquired = np.zeros(costs.n_features, bool)
-    error = left_out_error(x[:, is_acquired], y, n_classes, weights, blocks=blocks)
-    # reduction of the error per cost at the last trial, which bounds the current one (lazy greedy)
+    error = left_out_error(x[:, is_acquired], y, n_classes, weights, fold_of_row=fold_of_row)
+    # reduction of the error per cost at the last trial, which bounds the current reduction, so that
+    # few acquisitions need another trial (lazy greedy)
     gains_per_cost = np.full(len(units), np.inf)
     nested_masks: list[NDArray[np.bool_]] = []
     max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
@@ -85,7 +86,7 @@ def forward_sets(
         while (best_unit := int(np.argmax(gains_per_cost))) not in errors:
             unit_mask = costs.mask(units[best_unit])
             errors[best_unit] = left_out_error(
-                x[:, is_acquired | unit_mask], y, n_classes, weights, blocks=blocks
+                x[:, is_acquired | unit_mask], y, n_classes, weights, fold_of_row=fold_of_row
             )
             unit_price = max(costs.price(unit_mask, acquired=is_acquired), 1e-9)  # it may be free
             gains_per_cost[best_unit] = (error - errors[best_unit]) / unit_price

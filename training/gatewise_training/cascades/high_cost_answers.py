@@ -20,7 +20,7 @@ from gatewise_training.data.input_checks import TrainingTable
 from gatewise_training.learners.given_models.given_classifiers import check_conversion
 from gatewise_training.learners.given_models.given_model_check import (
     can_be_cloned,
-    suspicious_accuracies,
+    find_suspicious_accuracy,
     unseen_answers,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -70,7 +70,7 @@ def given_answers(
         system.classes_,
         split.x.shape[1],
         getattr(system, "feature_names_in_", None),
-        system.signal_input_.shape if system._reads_windows else None,
+        system.signal_input_.shape if system._cloud_reads_windows else None,
     )
     if model.estimator is not None:
         check_conversion(model, split.x, allow_missing=system.allow_missing)
@@ -84,8 +84,8 @@ def given_answers(
     try:
         return _predict_by_clones(system, model, problem)
     except Exception as error:  # a fit of the user's classifier may raise anything
-        refusal_reason = f"clones of it cannot be fitted ({one_line(error)})"
-    return _use_own_answers(system, model, problem, refusal_reason)
+        why_not_cloned = f"clones of it cannot be fitted ({one_line(error)})"
+    return _use_own_answers(system, model, problem, why_not_cloned)
 
 
 def _use_predictions(
@@ -133,7 +133,7 @@ def _predict_by_clones(
 
 
 def _use_own_answers(
-    system: ClassifierFit, model: HighCostModel, problem: FitProblem, reason: str
+    system: ClassifierFit, model: HighCostModel, problem: FitProblem, why_not_cloned: str
 ) -> UnseenAnswers:
     """Use the model's own answers; warn if only memory of the rows explains their accuracy."""
     split = problem.cloud_split
@@ -141,15 +141,15 @@ def _use_own_answers(
     all_labels, class_probabilities = model.answers(split.x)
     labels = all_labels[rows]
     problem.report_progress(0, 1, "reference for high_cost_model")
-    accuracies = suspicious_accuracies(
+    accuracy = find_suspicious_accuracy(
         split, labels, allow_missing=system.allow_missing, seed=problem.seed
     )
-    if accuracies is not None:
+    if accuracy is not None:
         warnings.warn(
-            f"high_cost_model is right on {accuracies[0]:.1%} of these rows, and the best of "
-            f"Gatewise's models on {accuracies[1]:.1%} of rows that it has not seen: it may "
-            f"remember them, and {reason}. If it does, all accuracies are too high, and too few "
-            "instances are answered on the device. Give rows that it has not seen, "
+            f"high_cost_model is right on {accuracy.of_model:.1%} of these rows, and the best of "
+            f"Gatewise's models on {accuracy.of_reference:.1%} of rows that it has not seen: it "
+            f"may remember them, and {why_not_cloned}. If it does, all accuracies are too high, "
+            "and too few instances are answered on the device. Give rows that it has not seen, "
             "validation=(X_val, y_val), or its out-of-fold probabilities, high_cost_predictions=",
             UserWarning,
             stacklevel=WARNING_LEVEL,

@@ -163,7 +163,7 @@ class PairCascade(CascadeClassifier):
         if self._high_cost_model is None or not is_given(self._high_cost_model):
             check_fitted(self._high_cost_model, "high_cost_model")
         check_labels_known(y)
-        x = self._read_first_rows(X)
+        x = self._read_fit_rows(X)
         self.classes_, stage, high_cost_model = self._read_models(x, y)
         self.high_cost_model_ = high_cost_model
         self.class_weights_ = None
@@ -222,6 +222,7 @@ class PairCascade(CascadeClassifier):
         self._activate(self._choose_by_settings())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
+        """Measure thresholds as an operating point, with the interval of its accuracy."""
         point = record.measure(thresholds)
         n_rows = len(record.weights)
         # the exact interval of independent rows, widened if groups differ more
@@ -273,7 +274,7 @@ class PairCascade(CascadeClassifier):
         given_model: Any = self._high_cost_model
         if is_graph(given_model):
             given_model = FormedGraph(given_model, shape, "high_cost_model", x)
-        classes = self._list_all_classes(low_cost_model, given_model, y)
+        classes = self._find_classes(low_cost_model, given_model, y)
         if isinstance(given_model, FormedGraph):
             given_model.form = given_model.named_form(classes.tolist())
         low_cost_classes = low_cost_model.classes
@@ -287,10 +288,10 @@ class PairCascade(CascadeClassifier):
             check_conversion(high_cost_model, x, allow_missing=allow_missing)
         return classes, stage, high_cost_model
 
-    def _list_all_classes(
+    def _find_classes(
         self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
     ) -> NDArray[Any]:
-        """Get the class labels from the setting, a model or y, or else 0, 1, ..."""
+        """Find the class labels: from the setting, a model or y, or else 0, 1, ..."""
         # labels and number of classes of both models
         if isinstance(high_cost_model, FormedGraph):
             high_cost_labels = high_cost_model.form.names
@@ -330,7 +331,7 @@ class PairCascade(CascadeClassifier):
 
     # -- rows ------------------------------------------------------------------------------
 
-    def _read_first_rows(self, X: Any) -> NDArray[np.float32]:
+    def _read_fit_rows(self, X: Any) -> NDArray[np.float32]:
         """Read the rows of the fit, and set the shape and type of instances from them."""
         self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < MIN_ROWS:

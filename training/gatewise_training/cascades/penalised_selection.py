@@ -1,8 +1,9 @@
 """Penalised selection: nested feature sets of boosted models under a first-use penalty.
 
-A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3); the
-features of the set before are free for it. Bisection finds the penalty that reaches a target cost,
-and the targets grow geometrically. Sets are nested, so later stages use all paid features.
+A boosted model chooses each set under a first-use penalty (CEGB, NIPS 2017, section 3), from which
+the features of the previous set are exempt. Bisection finds the penalty that reaches a target cost,
+and the targets grow geometrically. Because the sets are nested, a stage can use every feature that
+earlier stages have acquired.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ class _PenaltySearch:
             strength = (lowest_strength * highest_strength) ** 0.5
             is_used = self._select_under_penalty(is_paid, strength)
             cost = self._costs.price(is_used)
-            if self._measure_gap(is_used, target) < smallest_gap and cost <= self._max_set_cost:
+            gap = abs(math.log(max(cost, 1e-12) / target))
+            if gap < smallest_gap and cost <= self._max_set_cost:
                 best_mask = is_used
-                smallest_gap = self._measure_gap(is_used, target)
+                smallest_gap = gap
             if abs(cost - target) <= max(0.03 * target, self._cost_tolerance):
                 break
             lowest_strength, highest_strength = (
@@ -95,12 +97,10 @@ class _PenaltySearch:
             )
         return best_mask
 
-    def _measure_gap(self, is_used: NDArray[np.bool_], target: float) -> float:
-        return abs(math.log(max(self._costs.price(is_used), 1e-12) / target))
-
     def _select_under_penalty(
         self, is_paid: NDArray[np.bool_], strength: float
     ) -> NDArray[np.bool_]:
+        """Add the features that a model uses under a penalty on unpaid features."""
         mean_price = self._costs.total / self._costs.n_features
         penalty = strength / max(mean_price, 1e-12) * self._costs.additional_prices(is_paid)
         params = self._params | {

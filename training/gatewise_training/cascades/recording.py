@@ -98,7 +98,6 @@ class RecordingModel(BudgetedModel):
         y = split.y[rows]
         weights = self._get_row_weights(split)
         splitter = split.splitter.take(rows)
-        # the reference is the high-cost model, or the last stage of the last candidate
         if problem.high_cost is not None:
             reference_labels = problem.high_cost.labels
             reference_probabilities = problem.high_cost.probabilities
@@ -110,7 +109,6 @@ class RecordingModel(BudgetedModel):
         labelled_rows = LabelledRows(
             y, weights, reference_labels, splitter, reference_probabilities
         )
-        # record each candidate, with the costs of its evaluation if they are known
         x = split.x[rows]
         n_features = self.n_features_in_
         offload_features = self._features_of_offload(x)
@@ -139,7 +137,7 @@ class RecordingModel(BudgetedModel):
         weights = split.weight[rows]
         if self.class_weights_ is None:
             return weights
-        # ClassifierFit._pose_problem multiplied them by ValidationSplit.with_class_weights
+        # ClassifierFit._make_problem multiplied them by ValidationSplit.with_class_weights
         unweighted: NDArray[np.float64] = weights / self.class_weights_[split.y[rows]]
         return unweighted
 

@@ -38,7 +38,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
 )
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
 from gatewise_training.learners.stage_bounds import Bounds
-from gatewise_training.learners.threshold_grid import grid_size
+from gatewise_training.learners.threshold_grid import choose_grid_size
 
 #: Largest number of features and groups for which forward selection is always tried.
 MAX_FEW_ACQUISITIONS = 32
@@ -180,7 +180,8 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         candidates: list[FittedStages] = []
         best_stages: Mapping[FeatureSet, SelectedStage] = {}
         rejected_sizes: list[int] = []
-        # within each bound of size, the best stages on every sequence of sets
+        all_sets = [features for sets in set_sequences for features in sets]
+        # within each bound of size, a candidate of the best stages on each sequence of sets
         for bounds in all_bounds:
             selection = FamilySelection(
                 problem,
@@ -192,20 +193,18 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 PROBE_STEPS[self.effort],
                 # a best stage that is small enough remains the best within smaller bounds
                 {
-                    features: stage_before
-                    for features, stage_before in best_stages.items()
-                    if bounds.allows(stage_before.stage)
+                    features: selected
+                    for features, selected in best_stages.items()
+                    if bounds.allows(selected.stage)
                 },
             )
-            all_sets = [features for sets in set_sequences for features in sets]
             best_stages = selection.select(all_sets)
             rejected_sizes += selection.rejected_sizes
             for sets in set_sequences:
-                features_of_sets = [tuple(columns.tolist()) for columns in sets]
                 selected_stages = [
                     best_stages[features]
-                    for features in features_of_sets
-                    if features in best_stages
+                    for columns in sets
+                    if (features := tuple(columns.tolist())) in best_stages
                 ]
                 if selected_stages:
                     stages = tuple(selected.stage for selected in selected_stages)
@@ -229,10 +228,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         if self.max_bytes is None:
             return [bounds.with_shape(tree_shape)]
         bytes_left = self.max_bytes
-        threshold_grid = grid_size(problem.split.x[problem.split.fit_rows], bytes_left)
-        if threshold_grid is not None:
-            bounds = replace(bounds, n_thresholds=threshold_grid[0], grid_bytes=threshold_grid[1])
-            bytes_left -= threshold_grid[1]
+        grid = choose_grid_size(problem.split.x[problem.split.fit_rows], bytes_left)
+        if grid is not None:
+            bounds = replace(bounds, n_thresholds=grid.n_thresholds, grid_bytes=grid.n_bytes)
+            bytes_left -= grid.n_bytes
         return [
             replace(bounds, max_bytes=bytes_left // stage_count).with_shape(tree_shape)
             for stage_count in STAGE_COUNTS

@@ -99,7 +99,7 @@ class RawTable:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether the columns are features without encoding, because all are numbers to keep."""
+        """Whether the columns are features without encoding, because all used ones are numbers."""
         has_numbers = all(dtype.kind in "iuf" for dtype in self.used_columns.dtypes)
         return (
             has_numbers
@@ -108,7 +108,7 @@ class RawTable:
         )
 
     def as_numbers(self) -> Dataset:
-        """Get the columns as features at a price of 1 each; raise InputError for other types."""
+        """Get the columns as features at a price of 1 each; raise InputError for texts."""
         used_columns = self.used_columns
         columns = list(used_columns.columns)
         for name, dtype in zip(columns, used_columns.dtypes, strict=True):

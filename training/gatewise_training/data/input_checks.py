@@ -138,17 +138,24 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
             )
         raise InputError(message) from error
     x = validated[0] if other_arrays else validated
-    # name the first column with values that cannot be used
-    has_infinity = np.isinf(x).any(axis=0), "infinity or a value too large for float32"
-    has_nan = np.isnan(x).any(axis=0) & (not estimator.allow_missing), "NaN"
-    for (is_bad_column, bad_content), advice in (
-        (has_infinity, "drop or clip it"),
-        (has_nan, "fill it in, or fit with allow_missing=True"),
-    ):
-        if is_bad_column.any():
-            name = feature_names(estimator)[int(is_bad_column.argmax())]
-            raise InputError(f"column {name!r} contains {bad_content}; {advice}")
+    _check_finite(estimator, x)
     return validated
+
+
+def _check_finite(estimator: Any, x: NDArray[np.float32]) -> None:
+    """Raise InputError for infinite values, and for NaN unless it is allowed."""
+    has_infinity = np.isinf(x).any(axis=0)
+    if has_infinity.any():
+        name = feature_names(estimator)[int(has_infinity.argmax())]
+        raise InputError(
+            f"column {name!r} contains infinity or a value too large for float32; drop or clip it"
+        )
+    has_nan = np.isnan(x).any(axis=0)
+    if has_nan.any() and not estimator.allow_missing:
+        name = feature_names(estimator)[int(has_nan.argmax())]
+        raise InputError(
+            f"column {name!r} contains NaN; fill it in, or fit with allow_missing=True"
+        )
 
 
 def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
@@ -157,9 +164,8 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
     Their values are far from 0 and close together. `table` is an array or data frame, and `rows`
     are its values as float32, both of shape (n, n_features).
     """
-    minimum, maximum = (
-        ufunc.reduce(rows, axis=0).astype(np.float64) for ufunc in (np.fmin, np.fmax)
-    )
+    minimum = np.fmin.reduce(rows, axis=0).astype(np.float64)
+    maximum = np.fmax.reduce(rows, axis=0).astype(np.float64)
     float32_step = np.finfo(np.float32).eps * np.maximum(-minimum, maximum)
     relative_losses: dict[str, float] = {}
     for k in np.flatnonzero((maximum - minimum) * MAX_RELATIVE_ROUNDING <= float32_step).tolist():
@@ -378,14 +384,13 @@ def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> Feature
             "Series by name, or a list, not "
             f"{type(prices).__name__}"
         )
-    by_name = not isinstance(prices, FeatureCosts)
     costs = prices if isinstance(prices, FeatureCosts) else FeatureCosts(prices)
     if costs.names is not None and (has_names or costs.names == names):
         try:
             return costs.in_order(names)
         except InputError as error:
             raise InputError(f"feature_costs: {error}") from None
-    if by_name and costs.names is not None:
+    if costs.names is not None and not isinstance(prices, FeatureCosts):
         raise InputError("feature_costs are given by name, but the data has no names: give a table")
     if costs.n_features != len(names):
         raise InputError(f"{costs.n_features} feature costs for {len(names)} features")

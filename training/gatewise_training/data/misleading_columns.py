@@ -7,7 +7,7 @@ import shlex
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,34 +69,41 @@ _DROP_REASONS: Final = {
 
 Trouble = Literal["identifier", "constant", "copy", "entities", "time", "dates", "order"]
 
-#: Reason and option of each trouble.
-REASONS: Final[dict[Trouble, tuple[str, str]]] = {
-    "identifier": (
+
+class Advice(NamedTuple):
+    """Why a column misleads training, and the option of ``gatewise train`` that avoids it."""
+
+    reason: str
+    option: str
+
+
+_ADVICE: Final[dict[Trouble, Advice]] = {
+    "identifier": Advice(
         "differs in every row, as an identifier does, and cannot help on new rows",
         "--drop",
     ),
-    "constant": ("has one value alone, which costs its price and says nothing", "--drop"),
-    "copy": (
+    "constant": Advice("has one value alone, which costs its price and says nothing", "--drop"),
+    "copy": Advice(
         f"alone tells the label of {MIN_COPY_ACCURACY:.1%} of the rows or more: drop it if it is a "
         "copy of the label, or known only after it",
         "--drop",
     ),
-    "entities": (
+    "entities": Advice(
         "identifies entities with several rows each: figures are too good for new entities, unless "
         "whole entities are held out",
         "--groups",
     ),
-    "time": (
+    "time": Advice(
         "is the time of the rows, which are sorted by it: figures on rows held out at random are "
         "too good for later rows",
         "--time-split",
     ),
-    "dates": (
+    "dates": Advice(
         "holds dates: if they are the times of the rows, figures on rows held out at random are "
         "too good for later ones",
         "--time-split",
     ),
-    "order": (
+    "order": Advice(
         "rises or falls from the first row to the last: if the rows came in this order, figures on "
         "rows held out at random are too good for later ones",
         "--time-split",
@@ -117,7 +124,7 @@ class TableRemark:
     @property
     def option(self) -> str:
         """Option of ``gatewise train`` that avoids the trouble."""
-        return REASONS[self.trouble][1]
+        return _ADVICE[self.trouble].option
 
     @property
     def text(self) -> str:
@@ -125,7 +132,7 @@ class TableRemark:
         names = ", ".join(map(repr, self.columns[:MAX_NAMED_COLUMNS]))
         n_more = len(self.columns) - MAX_NAMED_COLUMNS
         names += f" and {n_more} more" if n_more > 0 else ""
-        return f"{names}: {REASONS[self.trouble][0]} ({shlex.join(self.arguments)})"
+        return f"{names}: {_ADVICE[self.trouble].reason} ({shlex.join(self.arguments)})"
 
     @property
     def arguments(self) -> list[str]:
@@ -144,7 +151,7 @@ def table_remarks(
     `facts` describe the columns, and `y`, (n,), are the labels. Columns in `dropped` are only
     reported as entities or times.
     """
-    # code the columns, and take out each column that explains itself by a first trouble
+    # encode the columns, and examine a column with one trouble for no other trouble
     labels = np.unique(y[:MAX_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
         name: _encode_column(frame[name].iloc[:MAX_ROWS], column)
@@ -160,25 +167,26 @@ def table_remarks(
     codes = _drop_columns(codes, identifiers)
     entities = _list_entities(codes, facts, labels)
     codes = _drop_columns(codes, entities)
-    # list the columns of each trouble
-    columns: dict[Trouble, list[str]] = {
+    columns_by_trouble: dict[Trouble, list[str]] = {
         "identifier": identifiers,
         "constant": constant_columns,
         "copy": [name for name, column in codes.items() if _determines_label(column, labels)],
         "entities": entities,
     }
     for name, column in codes.items():
-        if (order_trouble := _order_trouble(name, column, facts[name])) is not None:
-            columns.setdefault(order_trouble, []).append(name)
+        if (order_trouble := _find_order_trouble(name, column, facts[name])) is not None:
+            columns_by_trouble.setdefault(order_trouble, []).append(name)
     for trouble in _FEATURE_TROUBLES:
-        columns[trouble] = [name for name in columns[trouble] if name not in dropped]
+        columns_by_trouble[trouble] = [
+            name for name in columns_by_trouble[trouble] if name not in dropped
+        ]
     return [
         TableRemark(
             trouble,
             tuple(names),
             facts[names[0]].date_formats[0] if trouble in ("time", "dates") else ISO,
         )
-        for trouble, names in columns.items()
+        for trouble, names in columns_by_trouble.items()
         if names
     ]
 
@@ -357,7 +365,7 @@ def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -
     return float((agreeing_at_equal.mean() - agreeing_at_neighbours.mean()) / max(error, 1e-12))
 
 
-def _order_trouble(
+def _find_order_trouble(
     name: str, codes: _ColumnCodes, facts: ColumnFacts
 ) -> Literal["time", "dates", "order"] | None:
     """Get the trouble of a column that has dates or that the rows are sorted by, or None."""

@@ -22,18 +22,16 @@ from gatewise.errors import InputError, one_line
 
 Rows = NDArray[np.intp]
 
-#: Largest number of groups that are stratified by class.
-#:
-#: Stratification loops over the groups in Python, and random parts of more groups are nearly equal.
+#: Largest number of groups that are stratified by class. Stratification loops over the groups in
+#: Python, and random parts of more groups are nearly equal.
 MAX_STRATIFIED_GROUPS = 2000
 
-#: Largest number of random assignments of groups to parts.
-#:
-#: The first one is used in which every class of several groups is in several parts.
+#: Largest number of random assignments of groups to parts. The first assignment that puts every
+#: class of several groups into several parts is used.
 MAX_TRIES = 20
 
-#: Number of parts in the cross-validation inside a model's fit; even, so that they form halves.
-N_BLOCKS = 6
+#: Number of folds in the cross-validation inside a model's fit; even, so that they form halves.
+N_INNER_FOLDS = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +78,18 @@ class RowSplitter:
     @property
     def n_groups(self) -> int | None:
         """Number of groups, or None if rows have no groups."""
-        return None if self.groups is None else self._units[1]
+        return None if self.groups is None else self._n_units
 
     @cached_property
-    def _units(self) -> tuple[NDArray[np.int64], int]:
-        """Index of the group or time of each row, and the number of groups or times."""
+    def _unit_of_row(self) -> NDArray[np.int64]:
+        """Index of the group of each row or, without groups, of its time."""
         row_units = self.time if self.groups is None else self.groups
         assert row_units is not None
-        distinct_units, unit_of_row = np.unique(row_units, return_inverse=True)
-        return unit_of_row.astype(np.int64), len(distinct_units)
+        return np.unique(row_units, return_inverse=True)[1].astype(np.int64)
+
+    @cached_property
+    def _n_units(self) -> int:
+        return int(self._unit_of_row.max(initial=-1)) + 1
 
     def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
         """Return the splitter of some of the rows, in this order."""
@@ -99,29 +100,30 @@ class RowSplitter:
     # -- splits ----------------------------------------------------------------------------
 
     def folds(
-        self, y: NDArray[np.int64] | None, k: int, seed: int
+        self, y: NDArray[np.int64] | None, n_folds: int, seed: int
     ) -> tuple[tuple[Rows, Rows], ...]:
-        """Make up to `k` folds of fit rows and unseen rows; no fold is empty.
+        """Make up to `n_folds` folds of fit rows and unseen rows; no fold is empty.
 
         With class indices `y`, (n,), classes are spread evenly over the folds. With times, the
         later half of the rows is cut into periods, and each period is unseen by the fit rows before
         it.
         """
-        if self.time is not None and self._units[1] > 1:
-            return self._make_time_folds(k)
-        part_of_row = self._assign_parts(y, k, seed)
-        folds = (
-            (np.flatnonzero(part_of_row != part), np.flatnonzero(part_of_row == part))
-            for part in range(k)
-        )
-        return tuple(pair for pair in folds if len(pair[0]) and len(pair[1]))
+        if self.time is not None and self._n_units > 1:
+            return self._make_time_folds(n_folds)
+        part_of_row = self._assign_parts(y, n_folds, seed)
+        folds = []
+        for part in range(n_folds):
+            is_unseen = part_of_row == part
+            if is_unseen.any() and not is_unseen.all():
+                folds.append((np.flatnonzero(~is_unseen), np.flatnonzero(is_unseen)))
+        return tuple(folds)
 
-    def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
-        """Hold out one of `k` parts of the rows; with times, the latest part."""
+    def hold_out(self, y: NDArray[np.int64] | None, n_parts: int, seed: int) -> tuple[Rows, Rows]:
+        """Hold out one of `n_parts` parts of the rows; with times, the latest part."""
         if self.time is not None:
-            early_rows, late_rows = self.cut(self.order(None), k - 1, k)
+            early_rows, late_rows = self.cut(self.order(None), n_parts - 1, n_parts)
             return np.sort(early_rows), np.sort(late_rows)
-        part_of_row = self._assign_parts(y, k, seed)
+        part_of_row = self._assign_parts(y, n_parts, seed)
         return np.flatnonzero(part_of_row != 0), np.flatnonzero(part_of_row == 0)
 
     def order(self, rng: np.random.RandomState | None) -> Rows:
@@ -129,15 +131,14 @@ class RowSplitter:
         if self.groups is None and self.time is None:
             assert rng is not None
             return np.asarray(rng.permutation(self.n_rows), np.intp)
-        unit_of_row, n_units = self._units
         if self.time is None:
             assert rng is not None
-            unit_rank = np.asarray(rng.permutation(n_units), np.int64)
+            unit_rank = np.asarray(rng.permutation(self._n_units), np.int64)
         else:
-            last_time_of_unit = np.zeros(n_units, np.int64)
-            np.maximum.at(last_time_of_unit, unit_of_row, self.time)
+            last_time_of_unit = np.zeros(self._n_units, np.int64)
+            np.maximum.at(last_time_of_unit, self._unit_of_row, self.time)
             unit_rank = np.argsort(np.argsort(last_time_of_unit, kind="stable"), kind="stable")
-        return np.argsort(unit_rank[unit_of_row], kind="stable")
+        return np.argsort(unit_rank[self._unit_of_row], kind="stable")
 
     def cut(self, rows: Rows, numerator: int, denominator: int) -> tuple[Rows, Rows]:
         """Cut rows, in the order of :meth:`order`, after the share `numerator / denominator`.
@@ -147,7 +148,7 @@ class RowSplitter:
         position = numerator * len(rows) // denominator
         if self.is_random:
             return rows[:position], rows[position:]
-        unit_of_row = self._units[0][rows]
+        unit_of_row = self._unit_of_row[rows]
         boundaries = 1 + np.flatnonzero(unit_of_row[1:] != unit_of_row[:-1])
         if self.time is not None:
             latest_before = np.maximum.accumulate(self.time[rows])
@@ -165,50 +166,57 @@ class RowSplitter:
         position = int(boundaries[np.abs(boundaries - position).argmin()])
         return rows[:position], rows[position:]
 
-    def blocks(self, seed: int) -> NDArray[np.intp] | None:
-        """Assign each row to a part of the cross-validation inside a model's fit, (n,).
+    def inner_folds(self, seed: int) -> NDArray[np.intp] | None:
+        """Get the fold of each row in the cross-validation inside a model's fit, (n,).
 
-        The result is None if splits are random. With times, the parts are periods, in which
+        The result is None if splits are random. With times, each fold is a period, so that
         neighbouring rows stay together.
         """
         if self.is_random:
             return None
-        unit_of_row, n_units = self._units
         if self.time is None:
-            return self._assign_groups(None, min(N_BLOCKS, n_units), seed)
+            return self._assign_groups(None, min(N_INNER_FOLDS, self._n_units), seed)
         row_order = self.order(None)
-        block_of_row = np.empty(self.n_rows, np.intp)
-        block_of_row[row_order] = np.arange(self.n_rows) * N_BLOCKS // self.n_rows
-        first_block_of_unit = np.full(n_units, N_BLOCKS, np.intp)
-        np.minimum.at(first_block_of_unit, unit_of_row, block_of_row)
-        return first_block_of_unit[unit_of_row]
+        fold_of_row = np.empty(self.n_rows, np.intp)
+        fold_of_row[row_order] = np.arange(self.n_rows) * N_INNER_FOLDS // self.n_rows
+        first_fold_of_unit = np.full(self._n_units, N_INNER_FOLDS, np.intp)
+        np.minimum.at(first_fold_of_unit, self._unit_of_row, fold_of_row)
+        return first_fold_of_unit[self._unit_of_row]
 
-    def _make_time_folds(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
-        order = self.order(None)
+    def _make_time_folds(self, n_folds: int) -> tuple[tuple[Rows, Rows], ...]:
+        rows_by_time = self.order(None)
+        # the rows before each period of the later half, and finally all rows
+        early_rows = [
+            self.cut(rows_by_time, n_folds + period, 2 * n_folds)[0] for period in range(n_folds)
+        ]
         folds = []
-        early_rows = [self.cut(order, k + period, 2 * k)[0] for period in range(k)] + [order]
-        for fit_rows, fit_and_unseen_rows in pairwise(early_rows):
+        for fit_rows, fit_and_unseen_rows in pairwise([*early_rows, rows_by_time]):
             if len(fit_and_unseen_rows) > len(fit_rows):
                 folds.append((np.sort(fit_rows), np.sort(fit_and_unseen_rows[len(fit_rows) :])))
         return tuple(folds)
 
-    def _assign_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
-        """Assign rows or whole groups to `k` parts, shape (n,)."""
+    def _assign_parts(
+        self, y: NDArray[np.int64] | None, n_parts: int, seed: int
+    ) -> NDArray[np.intp]:
+        """Assign rows or whole groups to parts, shape (n,)."""
         if self.groups is not None:
-            return self._assign_groups(y, k, seed)
+            return self._assign_groups(y, n_parts, seed)
         if y is not None:
-            return strata(y, k, seed)
-        return np.random.default_rng(seed).permutation(self.n_rows) % k
+            return stratified_parts(y, n_parts, seed)
+        return np.random.default_rng(seed).permutation(self.n_rows) % n_parts
 
-    def _assign_groups(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+    def _assign_groups(
+        self, y: NDArray[np.int64] | None, n_parts: int, seed: int
+    ) -> NDArray[np.intp]:
         """Assign whole groups to parts so that a class of several groups is in several parts."""
-        unit_of_row, n_units = self._units
-        k = min(k, n_units)
-        if k < 2:
-            raise InputError(f"{n_units} group(s) are too few to fit and validate a model")
+        group_of_row = self._unit_of_row
+        n_groups = self._n_units
+        n_parts = min(n_parts, n_groups)
+        if n_parts < 2:
+            raise InputError(f"{n_groups} group(s) are too few to fit and validate a model")
         classes = np.zeros(self.n_rows, np.int64) if y is None else y
-        class_of_pair = np.unique(np.stack([classes, unit_of_row]), axis=1)[0]
-        shared_classes = [
+        class_of_pair = np.unique(np.stack([classes, group_of_row]), axis=1)[0]
+        classes_of_several_groups = [
             class_index
             for class_index in np.unique(classes).tolist()
             if np.sum(class_of_pair == class_index) > 1
@@ -216,19 +224,21 @@ class RowSplitter:
         part_of_row = np.empty(self.n_rows, np.intp)
         for attempt in range(MAX_TRIES):
             # StratifiedGroupKFold refuses more parts than the most frequent class has rows
-            if n_units > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
-                part_of_row = (np.random.default_rng(seed + attempt).permutation(n_units) % k)[
-                    unit_of_row
-                ]
+            if n_groups > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < n_parts:
+                group_ranks = np.random.default_rng(seed + attempt).permutation(n_groups)
+                part_of_row = (group_ranks % n_parts)[group_of_row]
             else:
-                splitter = StratifiedGroupKFold(
-                    k, shuffle=True, random_state=(seed + attempt) % 2**32
+                folds = StratifiedGroupKFold(
+                    n_parts, shuffle=True, random_state=(seed + attempt) % 2**32
                 )
                 with warnings.catch_warnings():  # of a class with fewer rows than parts
                     warnings.simplefilter("ignore", UserWarning)
-                    for part, (_, rows) in enumerate(splitter.split(classes, classes, unit_of_row)):
+                    for part, (_, rows) in enumerate(folds.split(classes, classes, group_of_row)):
                         part_of_row[rows] = part
-            if all(np.ptp(part_of_row[classes == class_index]) for class_index in shared_classes):
+            if all(
+                np.ptp(part_of_row[classes == class_index])
+                for class_index in classes_of_several_groups
+            ):
                 break
         return part_of_row
 
@@ -237,14 +247,16 @@ class RowSplitter:
     def group_sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add values over the rows of each group; shapes (..., n), (..., n_groups)."""
         assert self.groups is not None
-        order = np.argsort(self._units[0], kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self._units[0]))[:-1]])
-        sums: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1)
+        rows_by_group = np.argsort(self._unit_of_row, kind="stable")
+        group_starts = np.concatenate([[0], np.cumsum(np.bincount(self._unit_of_row))[:-1]])
+        sums: NDArray[np.float64] = np.add.reduceat(
+            values[..., rows_by_group], group_starts, axis=-1
+        )
         return sums
 
     def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average values over the rows of each group; shapes (..., n), (..., n_groups)."""
-        return self.group_sums(values) / np.bincount(self._units[0])
+        return self.group_sums(values) / np.bincount(self._unit_of_row)
 
     def clustered_error(self, contributions: NDArray[np.float64]) -> float:
         """Compute the standard error of a mean over groups.
@@ -253,12 +265,12 @@ class RowSplitter:
         groups an interval of one error would cover too little, so Student's t widens it to the
         coverage of one standard error of a normal distribution.
         """
-        if self.groups is None or self._units[1] < 2:
+        if self.groups is None or self._n_units < 2:
             return 0.0
-        group_of_row, n_groups = self._units
-        sums = np.bincount(group_of_row, contributions)
-        # sqrt(G / (G - 1) * sum over groups of (sum of a group's parts)^2)
-        error = float(np.sqrt(n_groups / (n_groups - 1) * (sums**2).sum()))
+        n_groups = self._n_units
+        group_contributions = np.bincount(self._unit_of_row, contributions)
+        # sqrt(G / (G - 1) * sum over groups of contribution^2)
+        error = float(np.sqrt(n_groups / (n_groups - 1) * (group_contributions**2).sum()))
         return error * float(special.stdtrit(n_groups - 1, special.ndtr(1.0)))
 
 
@@ -283,14 +295,14 @@ def check_row_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:
     return row_values.astype(str) if has_mixed_types else row_values
 
 
-def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
-    """Assign the rows of each class to k parts of nearly equal size, shape (n,)."""
+def stratified_parts(y: NDArray[np.int64], n_parts: int, seed: int) -> NDArray[np.intp]:
+    """Assign the rows of each class to parts of nearly equal size, shape (n,)."""
     rng = np.random.default_rng(seed)
     part_of_row = np.empty(len(y), np.intp)
     next_part = 0  # each class continues where the previous class ended
     for class_index in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == class_index))
-        part_of_row[rows] = (next_part + np.arange(len(rows))) % k
+        part_of_row[rows] = (next_part + np.arange(len(rows))) % n_parts
         next_part += len(rows)
     return part_of_row
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _MAX_NAME_BYTES: Final = 200
 #: Largest number of different cells that do not match a column's kind; each becomes an option.
 _MAX_ODD_CELLS: Final = 10
-#: Few different numbers are codes if a larger share of the rows has other texts: with 3 in one
-#: half of the rows and v4.1 in the other, no sensor has failed.
-_MAX_ODD_SHARE_OF_CODES: Final = 0.1
-#: Largest number of different numbers that codes have.
+#: Largest number of different numbers in a column of codes, such as versions 3 and v4.1.
 _MAX_NUMBER_CODES: Final = 12
+#: Largest share of texts in a column of so few numbers. A column with more texts has codes, and the
+#: texts do not stand for failures of a sensor.
+_MAX_ODD_SHARE_OF_CODES: Final = 0.1
 #: Largest number of columns that a message names.
 _MAX_SHOWN_NAMES: Final = 20
 #: Words that only booleans have; y, n, 0 and 1 may also be categories or numbers.
@@ -47,11 +47,12 @@ _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
 #: Numbers with separators of thousands; 1,200 may also have a decimal comma.
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
+#: How a message writes options: as flags of ``gatewise train`` or as arguments of TableEncoder.
 Style = Literal["flags", "python"]
+#: An option, with underscores, and its value, or None for a switch.
 Option = tuple[str, str | None]
-#: Options of ``gatewise train``, with their values, that together solve a problem.
+#: Options that together solve a problem.
 Remedy = tuple[Option, ...]
-ReasonAndRemedies = tuple[str, tuple[Remedy, ...]]
 CommaRole = Literal["decimal", "thousands", "either"]
 
 
@@ -274,7 +275,7 @@ def column_problems(
     for name in used_columns:
         problem = _find_column_problem(name, frame[name], facts[name], kinds.get(name), options)
         if problem is not None:
-            problems.append(ColumnProblem(name, *problem))
+            problems.append(problem)
     return problems
 
 
@@ -284,13 +285,15 @@ def _find_column_problem(
     facts: ColumnFacts,
     declared_kind: tuple[str, str] | None,
     options: ColumnOptions,
-) -> ReasonAndRemedies | None:
+) -> ColumnProblem | None:
     """Find the problem of a column; `declared_kind` is its kind and format, if it has one."""
     drop_remedy = (_make_kind_option(name, DROP),)
     if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MAX_NAME_BYTES):
-        return "has a name that is empty, long or not printable", (drop_remedy,)
+        return ColumnProblem(
+            name, "has a name that is empty, long or not printable", (drop_remedy,)
+        )
     if facts.kind == "empty":
-        return "is empty", (drop_remedy,)
+        return ColumnProblem(name, "is empty", (drop_remedy,))
     accepts_missing = options.impute or options.allow_missing
     if declared_kind is None:
         problem = _check_undeclared(name, facts, advise_impute=not accepts_missing)
@@ -301,16 +304,18 @@ def _find_column_problem(
         return problem
     kind = KINDS[facts.kind if declared_kind is None else declared_kind[0]]
     if kind is NumberColumn and max(-facts.min_number, facts.max_number) > np.finfo(np.float32).max:
-        return "has infinite values, or values too large for float32", (drop_remedy,)
+        return ColumnProblem(
+            name, "has infinite values, or values too large for float32", (drop_remedy,)
+        )
     if facts.n_missing and not accepts_missing and not kind.takes_missing:
         reason = f"is empty (NaN) in {facts.n_missing:,} of {facts.n_rows:,} rows"
-        return reason, ((("impute", None),), (("allow_missing", None),))
+        return ColumnProblem(name, reason, ((("impute", None),), (("allow_missing", None),)))
     return None
 
 
 def _check_undeclared(
     name: str, facts: ColumnFacts, *, advise_impute: bool
-) -> ReasonAndRemedies | None:
+) -> ColumnProblem | None:
     """Find the problem of a column without a declared kind; numbers and booleans need none."""
     drop_remedy = (_make_kind_option(name, DROP),)
     category_remedy = (_make_kind_option(name, "category"),)
@@ -319,12 +324,12 @@ def _check_undeclared(
         missing_remedy += (("impute", None),)
     examples = ", ".join(map(repr, facts.odd_cells[:3]))
     if facts.comma_role is not None:
-        return f"has {facts.comma_advice}", ()
+        return ColumnProblem(name, f"has {facts.comma_advice}")
     if facts.kind == "number" and facts.odd_cells:
         reason = f"is not numbers in {plural(facts.n_odd_rows, 'row')} (as {examples})"
-        return reason, (missing_remedy, drop_remedy)
+        return ColumnProblem(name, reason, (missing_remedy, drop_remedy))
     if facts.kind == "number" and facts.n_distinct == facts.n_rows and name.startswith("Unnamed: "):
-        return "has no name and numbers the rows", (drop_remedy,)
+        return ColumnProblem(name, "has no name and numbers the rows", (drop_remedy,))
     if facts.kind in ("number", "boolean"):
         return None
     if facts.kind == "time":
@@ -335,24 +340,24 @@ def _check_undeclared(
             "time" if date_format == ISO else f"time:{date_format}"
             for date_format in facts.date_formats
         ]
-        return reason, (
-            *((_make_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
-            drop_remedy,
-        )
+        time_remedies = [
+            (_make_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds
+        ]
+        return ColumnProblem(name, reason, (*time_remedies, drop_remedy))
     if facts.n_distinct == 1 and not facts.n_missing:
-        return f"has the text {facts.example!r} in all rows", (drop_remedy, category_remedy)
+        reason = f"has the text {facts.example!r} in all rows"
+        return ColumnProblem(name, reason, (drop_remedy, category_remedy))
     reason = f"is not numbers: {facts.n_distinct:,} different texts (as {facts.example!r})"
     if facts.n_distinct > MAX_LEARNED_CATEGORIES:
-        return reason, (drop_remedy,)
-    return reason, (category_remedy, drop_remedy) if facts.kind == "category" else (
-        drop_remedy,
-        category_remedy,
-    )
+        return ColumnProblem(name, reason, (drop_remedy,))
+    if facts.kind == "category":
+        return ColumnProblem(name, reason, (category_remedy, drop_remedy))
+    return ColumnProblem(name, reason, (drop_remedy, category_remedy))
 
 
 def _check_declared(
     name: str, counts: Counter[Any], kind_name: str, kind_format: str
-) -> ReasonAndRemedies | None:
+) -> ColumnProblem | None:
     """Find the problem of a column, with `counts` of its cells, that has a declared kind."""
     kind = KINDS[kind_name]
     drop_remedy = (_make_kind_option(name, DROP),)
@@ -363,13 +368,16 @@ def _check_declared(
         required_form = f"{kind.requirement} as {kind_format}" if kind_format else kind.requirement
         reason = f"is not {required_form} in {plural(n_odd_rows, 'row')} (as {examples})"
         if kind is BooleanColumn and len(odd_cells) == len(counts) <= MAX_LEARNED_CATEGORIES:
-            return f"{reason}; make it a category", ((_make_kind_option(name, "category"),),)
-        missing_remedy = tuple(("na", str(cell).strip()) for cell in odd_cells)
-        return reason, (missing_remedy, drop_remedy) if len(odd_cells) <= _MAX_ODD_CELLS else (
-            drop_remedy,
-        )
+            category_remedy = (_make_kind_option(name, "category"),)
+            return ColumnProblem(name, f"{reason}; make it a category", (category_remedy,))
+        remedies: tuple[Remedy, ...] = (drop_remedy,)
+        if len(odd_cells) <= _MAX_ODD_CELLS:
+            missing_remedy = tuple(("na", str(cell).strip()) for cell in odd_cells)
+            remedies = (missing_remedy, drop_remedy)
+        return ColumnProblem(name, reason, remedies)
     if kind.max_distinct is not None and len(counts) > kind.max_distinct:
-        return f"has {len(counts):,} categories, more than {kind.max_distinct:,}", (drop_remedy,)
+        reason = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"
+        return ColumnProblem(name, reason, (drop_remedy,))
     return None
 
 

@@ -236,20 +236,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             If a column has no price.
         """
         check_is_fitted(self, "encoder_")
-        names = self.encoder_.names
-        if prices is None:
-            column_costs = FeatureCosts(
-                [1.0 if default is None else default] * len(names), names=names
-            )
-        elif isinstance(prices, PriceList):
-            column_costs = FeatureCosts.from_prices(prices, names=names, default=default)
-        else:
-            if isinstance(prices, Mapping) or hasattr(prices, "items"):  # a dict or Series
-                dropped = set(self.feature_names_in_) - set(names)
-                prices = {name: price for name, price in prices.items() if name not in dropped}
-                if default is not None:
-                    prices = dict.fromkeys(names, default) | prices
-            column_costs = check_costs(prices, names, has_names=True)
+        column_costs = self._column_costs(prices, default)
         # each column's price becomes the shared price of its features
         own_prices = []
         groups = []
@@ -280,6 +267,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             requires=requires,
             names=self.encoder_.feature_names,
         )
+
+    def _column_costs(
+        self, prices: CostsLike | PriceList | None, default: float | None
+    ) -> FeatureCosts:
+        """Get the prices of the columns that are not dropped."""
+        names = self.encoder_.names
+        if prices is None:
+            return FeatureCosts([1.0 if default is None else default] * len(names), names=names)
+        if isinstance(prices, PriceList):
+            return FeatureCosts.from_prices(prices, names=names, default=default)
+        if isinstance(prices, Mapping) or hasattr(prices, "items"):  # a dict or Series
+            dropped = set(self.feature_names_in_) - set(names)
+            prices = {name: price for name, price in prices.items() if name not in dropped}
+            if default is not None:
+                prices = dict.fromkeys(names, default) | prices
+        return check_costs(prices, names, has_names=True)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "encoder_")

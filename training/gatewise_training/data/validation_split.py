@@ -31,11 +31,14 @@ MIN_HELD_OUT_GROUPS = 30
 
 
 class _ModelWithRounds(Protocol):
+    """A model that knows its number of boosting rounds, which is 0 for other kinds of models."""
+
     @property
     def rounds(self) -> int: ...
 
 
 Model = TypeVar("Model", bound=_ModelWithRounds)
+#: Function from fit rows, rows for early stopping and a fixed number of rounds to a model.
 Fit = Callable[[Rows, Rows | None, int | None], Model]
 
 
@@ -137,7 +140,7 @@ def cross_fit(
     number of rounds of a fold depends on its few groups.
     """
     models = [fit(fit_rows, validation_rows, None) for fit_rows, validation_rows in split.folds]
-    # the final model has the mean number of rounds; models without rounds have 0
+    # the final model has the mean number of rounds
     rounds = round(float(np.mean([model.rounds for model in models]))) or None
     if len(models) > 1 and rounds and split.has_groups:
         models = [fit(fit_rows, None, rounds) for fit_rows, _ in split.folds]

@@ -28,7 +28,7 @@ class FittedTrees(FittedStages):
 class ForestModel(SingleModel):
     """Base class of both budgeted forests; `grown_` holds the source of each candidate's trees."""
 
-    def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
+    def _store_candidates(self, candidates: Sequence[FittedStages]) -> None:
         sources = {
             id(candidate.stages): candidate.source
             for candidate in candidates

@@ -2,7 +2,7 @@
 
 The fit is a ridge regression on the features of the kernel. The width of the kernel, the scaling
 and the ridge are chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, 2007),
-or by errors on left-out blocks of rows.
+or by errors on left-out folds of rows.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ def fit_kernel(
     weight: NDArray[np.float64] | None = None,
     n_landmarks: int = 512,
     seed: int = 0,
-    blocks: NDArray[np.intp] | None = None,
+    fold_of_row: NDArray[np.intp] | None = None,
 ) -> tuple[KernelModel, NDArray[np.float32]]:
     """Fit a least-squares SVM on landmarks that are drawn from the rows.
 
     Returns the machine, and the margins of rows that are left out of the fit, (n, n_outputs). With
-    `blocks`, (n,), the rows of a block are left out together instead of single rows.
+    `fold_of_row`, (n,), the rows of a fold are left out together instead of single rows.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
     shuffled = np.random.default_rng(seed).permutation(len(x))
     mean, scale, gamma, ridge = _choose_settings(
-        x, target, weight, shuffled[:N_TUNING_ROWS], blocks
+        x, target, weight, shuffled[:N_TUNING_ROWS], fold_of_row
     )
     scaled_x = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(scaled_x[shuffled[:n_landmarks]], gamma)
@@ -61,7 +61,7 @@ def fit_kernel(
         2.0 * target - 1.0,
         weight,
         ridges=(ridge * len(x),),
-        blocks=blocks,
+        fold_of_row=fold_of_row,
     )
     # a factor turns the left-out margins into log odds
     factor = _find_calibration_factor(regression.left_out_predictions, target, weight)
@@ -84,20 +84,20 @@ def left_out_error(
     n_classes: int,
     weight: NDArray[np.float64],
     *,
-    blocks: NDArray[np.intp] | None = None,
+    fold_of_row: NDArray[np.intp] | None = None,
 ) -> float:
     """Compute the mean squared error of a small kernel machine on left-out rows.
 
-    Single rows are left out in turn or, with `blocks`, (n,), whole blocks.
+    Single rows are left out in turn or, with `fold_of_row`, (n,), whole folds.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
-        return _RidgeRegression(np.ones((len(x), 1)), target, weight, blocks=blocks).error
+        return _RidgeRegression(np.ones((len(x), 1)), target, weight, fold_of_row=fold_of_row).error
     mean, scale = standard_scaling(x)
     scaled_x = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _sum_variances(scaled_x))
-    return _RidgeRegression(basis.features(scaled_x), target, weight, blocks=blocks).error
+    return _RidgeRegression(basis.features(scaled_x), target, weight, fold_of_row=fold_of_row).error
 
 
 def _choose_settings(
@@ -105,21 +105,21 @@ def _choose_settings(
     target: NDArray[np.float64],
     weight: NDArray[np.float64],
     rows: NDArray[np.intp],
-    blocks: NDArray[np.intp] | None,
+    fold_of_row: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
     """Choose mean, scale, gamma and ridge per row by the left-out error on some of the rows.
 
     The scaling is the best one at the middle gamma. Then smaller and larger gammas are tried as
     long as the error falls.
     """
-    row_blocks = None if blocks is None else blocks[rows]
+    fold_of_tuning_row = None if fold_of_row is None else fold_of_row[rows]
 
     def tune_gamma(scaling: Scaling, index: int) -> tuple[float, float, float]:
         scaled_x = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
         gamma = GAMMA_FACTORS_TO_TRY[index] / _sum_variances(scaled_x)
         features = _Basis(scaled_x[:N_TUNING_LANDMARKS], gamma).features(scaled_x)
         regression = _RidgeRegression(
-            features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks
+            features, 2.0 * target[rows] - 1.0, weight[rows], fold_of_row=fold_of_tuning_row
         )
         return regression.error, gamma, regression.ridge / len(rows)
 
@@ -177,22 +177,22 @@ class _RidgeRegression:
         target: NDArray[np.float64],
         weight: NDArray[np.float64],
         ridges: tuple[float, ...] = RIDGES_TO_TRY,
-        blocks: NDArray[np.intp] | None = None,
+        fold_of_row: NDArray[np.intp] | None = None,
     ) -> None:
         weighted_features = features * weight[:, None]
-        block_fits = _sum_without_blocks(features, weighted_features, target, blocks)
+        fold_fits = _list_fold_fits(features, weighted_features, target, fold_of_row)
         eigenvalues, eigenvectors = eigh(features.T @ weighted_features)
         rotated_features = features @ eigenvectors
         moments = eigenvectors.T @ (weighted_features.T @ target)
         self.error = np.inf
         for ridge in ridges:
             # residuals of left-out rows: (y - fit) / (1 - leverage) for single rows (Rifkin &
-            # Lippert), or by a regression on the other rows for each block
+            # Lippert), or by a regression on the other rows for each fold
             inverse_eigenvalues = 1.0 / (np.maximum(eigenvalues, 0.0) + ridge)
             predictions = rotated_features @ (inverse_eigenvalues[:, None] * moments)
-            if block_fits:
+            if fold_fits:
                 residual = target.copy()
-                for is_left_out, gram_without, moments_without in block_fits:
+                for is_left_out, gram_without, moments_without in fold_fits:
                     damped_gram = gram_without + ridge * np.eye(len(gram_without))
                     residual[is_left_out] -= features[is_left_out] @ solve(
                         damped_gram, moments_without, assume_a="pos"
@@ -209,31 +209,31 @@ class _RidgeRegression:
                 self.left_out_predictions = target - residual
 
 
-_BlockFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
+_FoldFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _sum_without_blocks(
+def _list_fold_fits(
     features: NDArray[np.float64],
     weighted_features: NDArray[np.float64],
     target: NDArray[np.float64],
-    blocks: NDArray[np.intp] | None,
-) -> list[_BlockFit]:
-    """List, for each block, the mask of its rows, and Gram matrix and moments of the other rows."""
-    if blocks is None or np.ptp(blocks) == 0:
+    fold_of_row: NDArray[np.intp] | None,
+) -> list[_FoldFit]:
+    """List, for each fold, the mask of its rows, and Gram matrix and moments of the other rows."""
+    if fold_of_row is None or np.ptp(fold_of_row) == 0:
         return []
     gram = features.T @ weighted_features
     moments = weighted_features.T @ target
-    block_fits = []
-    for block in np.unique(blocks):
-        is_left_out = blocks == block
-        block_fits.append(
+    fold_fits = []
+    for fold in np.unique(fold_of_row):
+        is_left_out = fold_of_row == fold
+        fold_fits.append(
             (
                 is_left_out,
                 gram - features[is_left_out].T @ weighted_features[is_left_out],
                 moments - weighted_features[is_left_out].T @ target[is_left_out],
             )
         )
-    return block_fits
+    return fold_fits
 
 
 def _list_scalings(x: NDArray[np.float32]) -> list[Scaling]:

@@ -215,7 +215,7 @@ def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.fl
         weight=task.weight,
         n_landmarks=max(1, n_landmarks),
         seed=task.seed,
-        blocks=task.split.splitter.take(task.rows).blocks(task.seed),
+        fold_of_row=task.split.splitter.take(task.rows).inner_folds(task.seed),
     )
     return (model, link_of(task.n_classes), 0), left_out_margins
 

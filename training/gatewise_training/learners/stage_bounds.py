@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
@@ -242,25 +242,34 @@ class Bounds:
         return max(1, n_trees if n_fitting is None else min(n_trees, n_fitting)), n_leaves
 
 
+class ModelVariant(NamedTuple):
+    """A model family, and bounds that may have one of several shapes of its trees."""
+
+    family: str
+    bounds: Bounds
+
+
 def models_to_try(
     families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
-) -> dict[str, tuple[str, Bounds]]:
-    """List the models to try: map a name to a family and to bounds with a shape.
+) -> dict[str, ModelVariant]:
+    """List the variants of the families to try, by name.
 
     With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. If the
     stages answer all instances, extra-trees are tried with several sizes of leaves.
     """
-    models = {family: (family, bounds) for family in families}
+    variants = {family: ModelVariant(family, bounds) for family in families}
     if bounds.max_bytes is None:
-        if bounds.without_offloads and n_rows > MAX_SMALL_ROWS and "extra-trees" in models:
-            del models["extra-trees"]
+        if bounds.without_offloads and n_rows > MAX_SMALL_ROWS and "extra-trees" in variants:
+            del variants["extra-trees"]
             for min_leaf_rows in MIN_LEAF_ROWS_TO_TRY:
-                forest = ForestShape(N_FOREST_TREES, min_leaf_rows)
+                forest_shape = ForestShape(N_FOREST_TREES, min_leaf_rows)
                 name = f"extra-trees, leaves of {min_leaf_rows} rows"
-                models[name] = "extra-trees", replace(bounds, forest_shape=forest)
-        return models
-    if models.pop("boosting", None) is None:
-        return models
+                variants[name] = ModelVariant(
+                    "extra-trees", replace(bounds, forest_shape=forest_shape)
+                )
+        return variants
+    if variants.pop("boosting", None) is None:
+        return variants
     # Shapes of boosted trees. Few trees may need more leaves than an unbounded fit, up to four
     # times as many.
     n_outputs = 1 if n_classes == 2 else n_classes
@@ -272,7 +281,7 @@ def models_to_try(
             break
         # the lower learning rate is lower still if there are enough rounds for it
         for learning_rate in (HIGH_LEARNING_RATE, 0.2 if max_rounds < 100 else 0.1):
-            shape_bounds = replace(bounds, shape=TreeShape(n_leaves, learning_rate))
+            shape = TreeShape(n_leaves, learning_rate)
             name = f"boosting, {n_leaves} leaves, rate {learning_rate:g}"
-            models[name] = "boosting", shape_bounds
-    return models
+            variants[name] = ModelVariant("boosting", replace(bounds, shape=shape))
+    return variants

@@ -9,6 +9,7 @@ moved to the grid (:meth:`ThresholdGrid.move_thresholds`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +32,21 @@ GRID_BYTES_DIVISOR = 8
 N_GRID_FEATURES = 16
 
 
-def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
-    """Choose the number of thresholds per feature in the grid, and the bytes of the whole grid.
+class GridSize(NamedTuple):
+    """Largest number of thresholds per feature in a grid, and the bytes of the whole grid."""
+
+    n_thresholds: int
+    n_bytes: int
+
+
+def choose_grid_size(x: NDArray[np.float32], max_bytes: int) -> GridSize | None:
+    """Choose the size of the grid for stages of at most `max_bytes` bytes together.
 
     Return None if the bytes do not suffice for a useful number of thresholds. Shapes: `x`
     (n, n_features). Ten features with values 0 and 1 need one threshold each:
 
-    >>> grid_size(np.tile(np.float32([[0], [1]]), 10), 8192)
-    (25, 40)
+    >>> choose_grid_size(np.tile(np.float32([[0], [1]]), 10), 8192)
+    GridSize(n_thresholds=25, n_bytes=40)
     """
     n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)
     n_columns = min(x.shape[1], N_GRID_FEATURES)
@@ -47,7 +55,8 @@ def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
     if n_per_feature < min(max(boundary_counts), MIN_THRESHOLDS):
         return None
     n_grid_thresholds = sum(min(n_per_feature, count) for count in boundary_counts)
-    return n_per_feature, 4 * min(n_thresholds, n_grid_thresholds)  # 4 bytes per float32 threshold
+    # 4 bytes per float32 threshold
+    return GridSize(n_per_feature, 4 * min(n_thresholds, n_grid_thresholds))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.given_model_check import (
-    suspicious_accuracies,
+    find_suspicious_accuracy,
     unseen_answers,
 )
 
@@ -46,9 +46,9 @@ def test_unseen_answers_are_those_of_models_fitted_without_the_rows(split):
 @pytest.mark.slow
 def test_only_a_model_that_has_seen_the_rows_exceeds_the_references(split):
     y = split.y[split.validation_rows]
-    accuracy, reference_accuracy = suspicious_accuracies(split, y, allow_missing=False, seed=0)
+    accuracy, reference_accuracy = find_suspicious_accuracy(split, y, allow_missing=False, seed=0)
     assert accuracy == 1.0
     assert reference_accuracy < 0.65  # the labels are random, of two classes
     model = KNeighborsClassifier(1)
     labels, _, _ = unseen_answers(split, model.fit(split.x, CLASSES[split.y]), CLASSES, None)
-    assert suspicious_accuracies(split, labels, allow_missing=False, seed=0) is None
+    assert find_suspicious_accuracy(split, labels, allow_missing=False, seed=0) is None

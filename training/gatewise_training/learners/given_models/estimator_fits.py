@@ -67,7 +67,7 @@ class EstimatorFit:
 
             x = pd.DataFrame(x, columns=list(self.names))
         template = self.template
-        if self.kind == "svm" and (halves := _split_blocks(self.split, rows)) is not None:
+        if self.kind == "svm" and (halves := _split_into_halves(self.split, rows)) is not None:
             template = clone(template).set_params(cv=halves)
         weights = fit_weights(self.split, template, rows)
         estimator = fit_clone(template, x, self.split.y[rows], **weights)
@@ -131,17 +131,16 @@ def calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(svm, ensemble=False, cv=2)
 
 
-def _split_blocks(split: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
-    """Make two folds of some rows by their blocks, for a model that calibrates itself in its fit.
+def _split_into_halves(split: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+    """Make two folds of some rows, by which a model calibrates itself in its fit.
 
-    None if the rows have no blocks, because any two folds may then be used.
+    The result is None if the rows are independent, because any two folds may then be used.
     """
-    block_of_row = split.splitter.take(rows).blocks(0)
-    if block_of_row is None:
+    fold_of_row = split.splitter.take(rows).inner_folds(0)
+    if fold_of_row is None:
         return None
-    half_of_row = block_of_row % 2
-    even_rows = np.flatnonzero(half_of_row == 0)
-    odd_rows = np.flatnonzero(half_of_row == 1)
+    even_rows = np.flatnonzero(fold_of_row % 2 == 0)
+    odd_rows = np.flatnonzero(fold_of_row % 2 == 1)
     return (even_rows, odd_rows), (odd_rows, even_rows)
 
 
@@ -149,7 +148,7 @@ def has_halves(split: ValidationSplit) -> bool:
     """Whether both halves of the rows of every fit have all classes."""
     for rows in (split.fit_rows, *(rows for rows, _ in split.folds)):
         y = split.y[rows]
-        for half_rows, _ in _split_blocks(split, rows) or ():
+        for half_rows, _ in _split_into_halves(split, rows) or ():
             if len(np.unique(y[half_rows])) < len(np.unique(y)):
                 return False
     return True

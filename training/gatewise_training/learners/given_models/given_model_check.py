@@ -8,7 +8,7 @@ cloned, reference models show the accuracy that can be expected.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
@@ -82,16 +82,23 @@ def _fit_clone_on(
     return HighCostModel.from_model(fitted_clone, classes, split.x.shape[1])
 
 
-def suspicious_accuracies(
+class SuspiciousAccuracy(NamedTuple):
+    """Accuracy of a model that has probably seen the rows, and of the best reference model."""
+
+    of_model: float
+    of_reference: float
+
+
+def find_suspicious_accuracy(
     split: ValidationSplit, predicted_labels: NDArray[np.int64], *, allow_missing: bool, seed: int
-) -> tuple[float, float] | None:
+) -> SuspiciousAccuracy | None:
     """Compare a model that may have seen the rows with reference models that have not.
 
     The references are extra-trees and, on few rows, RBF-SVMs. If the accuracy of the model on the
-    validation rows is significantly higher than the accuracy of the best reference, both accuracies
-    are returned, otherwise None. The test is a one-sided sign test on rows for which only one of
-    the two is right. If rows have groups, the mean difference is tested with a standard error
-    that is clustered by group.
+    validation rows is not significantly higher than the accuracy of the best reference, the result
+    is None. The test is a one-sided sign test on the rows for which only one of the two is right.
+    If rows have groups, the mean difference is tested with a standard error that is clustered by
+    group.
 
     Shapes: `predicted_labels` (n_validation,), class indices.
     """
@@ -116,7 +123,7 @@ def suspicious_accuracies(
     model_is_correct = predicted_labels == y
     if _compute_pvalue(model_is_correct, reference_is_correct, splitter) > MAX_PVALUE:
         return None
-    return float(model_is_correct.mean()), float(reference_is_correct.mean())
+    return SuspiciousAccuracy(float(model_is_correct.mean()), float(reference_is_correct.mean()))
 
 
 def _compute_pvalue(
@@ -124,7 +131,7 @@ def _compute_pvalue(
     reference_is_correct: NDArray[np.bool_],
     splitter: RowSplitter,
 ) -> float:
-    """P-value of the hypothesis that the model is not better than the reference."""
+    """Compute the p-value of the hypothesis that the model is not better than the reference."""
     from scipy.stats import binomtest, norm
 
     n_better = int((model_is_correct & ~reference_is_correct).sum())
