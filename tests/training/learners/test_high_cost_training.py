@@ -9,7 +9,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import (
     TrainedModel,
-    best_model,
+    index_of_best,
     train_high_cost_model,
 )
 
@@ -34,7 +34,7 @@ def test_accuracy_decides_between_models_of_equal_probabilities() -> None:
     rows = np.arange(400)
     few_errors = make_model(split, rows < 10, 0.95)
     many_errors = make_model(split, rows < 60, 0.95)
-    assert best_model([many_errors, few_errors], split) == 1  # the position in the list
+    assert index_of_best([many_errors, few_errors], split) == 1  # the position in the list
 
 
 def test_calibration_makes_cautious_and_overconfident_models_comparable() -> None:
@@ -43,8 +43,8 @@ def test_calibration_makes_cautious_and_overconfident_models_comparable() -> Non
     calibrated_model = make_model(split, rows < 20, 0.95)
     cautious_model = make_model(split, rows < 19, 0.6)  # one error fewer
     overconfident_model = make_model(split, rows < 19, 0.999)
-    assert best_model([calibrated_model, cautious_model], split) == 1
-    assert best_model([calibrated_model, overconfident_model], split) == 1
+    assert index_of_best([calibrated_model, cautious_model], split) == 1
+    assert index_of_best([calibrated_model, overconfident_model], split) == 1
 
 
 def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
@@ -53,7 +53,7 @@ def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
     always_certain = make_model(split, is_wrong, 0.9)
     uncertain_if_wrong = make_model(split, is_wrong, 0.9)
     uncertain_if_wrong.probabilities[is_wrong[split.validation_rows]] = 0.5
-    assert best_model([always_certain, uncertain_if_wrong], split) == 1
+    assert index_of_best([always_certain, uncertain_if_wrong], split) == 1
 
 
 @pytest.mark.slow  # fits all kinds

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 import gatewise as gw
 from gatewise.errors import InputError
 from gatewise_export.packing.verification import verify
-from gatewise_training.learners.given_models.given_graph import FormedGraph, graph_answer
+from gatewise_training.learners.given_models.given_graph import GivenGraph, graph_answer
 from tests.support.processes import run_python
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch onnxscript")
@@ -45,7 +45,7 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     pictures = np.random.default_rng(0).normal(size=(50, 8, 8, 3)).astype(np.float32)
     module = make_picture_network(n_channels=3)
     assert module.training
-    graph = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
+    graph = GivenGraph(gw.OnnxModel(module), (8, 8, 3), "model")
     assert module.training  # the export must not leave it in evaluation mode
     assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)  # a column for each digit
     labels, _ = graph_answer(graph.content, graph.form, pictures.reshape(50, -1))
@@ -59,7 +59,7 @@ def test_exported_program_with_a_fixed_batch_predicts_all_rows():
     program = torch.export.export(module, (torch.zeros(1, 12),))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # rows may run one by one
-        graph = FormedGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
+        graph = GivenGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
     assert (graph.form.scores, graph.form.names) == ("probabilities", ("a", "b", "c"))
     labels, _ = graph_answer(graph.content, graph.form, rows)
     np.testing.assert_array_equal(labels, predict_labels(module, rows))
@@ -69,7 +69,7 @@ def test_module_that_cannot_run_the_rows_is_refused():
     with pytest.raises(
         InputError, match=r"does not accept instances of the rows' shape.*Unflatten"
     ):
-        FormedGraph(gw.OnnxModel(make_picture_network()), (64,), "high_cost_model")
+        GivenGraph(gw.OnnxModel(make_picture_network()), (64,), "high_cost_model")
 
 
 def train_module(module: torch.nn.Module, pictures: np.ndarray, y: np.ndarray) -> None:

@@ -37,7 +37,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
     check_conversion,
     check_fitted,
 )
-from gatewise_training.learners.given_models.given_graph import FormedGraph
+from gatewise_training.learners.given_models.given_graph import GivenGraph
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
@@ -273,9 +273,9 @@ class PairCascade(CascadeClassifier):
         )
         given_model: Any = self._high_cost_model
         if is_graph(given_model):
-            given_model = FormedGraph(given_model, shape, "high_cost_model", x)
+            given_model = GivenGraph(given_model, shape, "high_cost_model", x)
         classes = self._find_classes(low_cost_model, given_model, y)
-        if isinstance(given_model, FormedGraph):
+        if isinstance(given_model, GivenGraph):
             given_model.form = given_model.named_form(classes.tolist())
         low_cost_classes = low_cost_model.classes
         if low_cost_classes is not None and set(low_cost_classes) == set(classes.tolist()):
@@ -293,7 +293,7 @@ class PairCascade(CascadeClassifier):
     ) -> NDArray[Any]:
         """Find the class labels: from the setting, a model or y, or else 0, 1, ..."""
         # labels and number of classes of both models
-        if isinstance(high_cost_model, FormedGraph):
+        if isinstance(high_cost_model, GivenGraph):
             high_cost_labels = high_cost_model.form.names
             n_high_cost_classes = high_cost_model.form.n_classes
         else:

@@ -3,13 +3,13 @@
 LightGBM's ``cegb_penalty_feature_coupled`` charges a feature the first time any tree uses it (CEGB,
 NIPS 2017, section 3). This is also the first-use penalty of GreedyMiser and Adapt-GBRT. LightGBM
 has no groups, so the penalty of a feature includes the shared price of its group until a tree uses
-a feature of the group. Each fit uses one thread, because a second one does not pay on small data.
+a feature of the group. Each fit uses one thread, because a second one gains no time on small data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightgbm as lgb
 import numpy as np
@@ -37,10 +37,20 @@ MAX_STOPPING_ROWS = 20_000
 #: Finer thresholds overfit to the known rows and groups, and take up to three times as long.
 COARSE_BINS = 63
 
-#: Number of rounds and smallest decrease for early stopping, on small tables and on larger ones. A
-#: fit ends if the mean log loss of validation rows has not fallen by this decrease for this number
-#: of rounds. If the entropy of the classes is below one bit, the decrease is multiplied by it.
-PATIENCE = (12, 0.003), (20, 0.0)
+
+class Patience(NamedTuple):
+    """Early stopping: a fit ends if the loss has not fallen by a decrease for some rounds.
+
+    The loss is the mean log loss of the validation rows. If the entropy of the classes is below one
+    bit, the decrease is multiplied by it.
+    """
+
+    n_rounds: int
+    min_decrease: float
+
+
+PATIENCE_ON_SMALL_TABLES = Patience(12, 0.003)
+PATIENCE_ON_LARGER_TABLES = Patience(20, 0.0)
 
 #: Largest absolute value of a leaf in a model of several classes, before the learning rate. Newton
 #: steps of a rare class are unbounded. On Forest they reach 691, the loss diverges at learning
@@ -133,9 +143,11 @@ def fit_boosting(
         every_nth = slice(None, None, -(-len(validation[1]) // MAX_STOPPING_ROWS))
         stopping_x, stopping_y, stopping_weight = (array[every_nth] for array in validation)
         valid_sets = [dataset.create_valid(stopping_x, stopping_y, weight=stopping_weight)]
-        n_patience_rounds, min_decrease = PATIENCE[len(x) > MAX_SMALL_ROWS]
-        min_decrease *= min(1.0, _compute_class_entropy(y, weight))
-        callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]
+        patience = (
+            PATIENCE_ON_SMALL_TABLES if len(x) <= MAX_SMALL_ROWS else PATIENCE_ON_LARGER_TABLES
+        )
+        min_decrease = patience.min_decrease * min(1.0, _compute_class_entropy(y, weight))
+        callbacks = [lgb.early_stopping(patience.n_rounds, verbose=False, min_delta=min_decrease)]
     booster = lgb.train(
         settings,
         dataset,

@@ -22,7 +22,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import index_labels, named_rows
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.given_models.given_graph import (
-    FormedGraph,
+    GivenGraph,
     GraphForm,
     OnnxModel,
     graph_answer,
@@ -181,11 +181,11 @@ class HighCostModel:
         model : object
             One of the following. A fitted classifier of scikit-learn, LightGBM, XGBoost or
             CatBoost. A path, bytes or :class:`.OnnxModel` of an ONNX graph that takes one row per
-            instance and returns labels, probabilities or logits, or a :class:`.FormedGraph`. An
+            instance and returns labels, probabilities or logits, or a :class:`.GivenGraph`. An
             opaque model, which is a function from rows to probabilities, an object or a class with
             ``predict_proba``, or the import path ``python:module:attribute`` of one of these.
         classes : ndarray, shape (n_classes,)
-            Class labels of the data. If a FormedGraph has no names, its outputs are in this order.
+            Class labels of the data. If a GivenGraph has no names, its outputs are in this order.
         n_features : int
         names : sequence of str, optional
             Column names of the data. They must equal the model's column names, if it has any.
@@ -212,9 +212,9 @@ class HighCostModel:
             return cls(all_columns, len(classes), "python", python_model=python_model)
         # an ONNX graph
         if is_graph(model):
-            model = FormedGraph(model, shape or (n_features,), "high_cost_model")
+            model = GivenGraph(model, shape or (n_features,), "high_cost_model")
             _check_output_names(model.form, classes)
-        if isinstance(model, FormedGraph):
+        if isinstance(model, GivenGraph):
             form = model.named_form(classes.tolist())
             class_indices = _find_class_indices(list(form.names or ()), classes)
             return cls(

@@ -36,13 +36,15 @@ from gatewise_training.learners.screening import most_different_columns
 from gatewise_training.learners.stage_bounds import TreeShape
 
 #: Number of extra-trees on up to 5,000 rows, on up to 50,000 rows, and on more.
-N_EXTRA_TREES = (300, 150, 100)
+N_TREES_ON_SMALL_TABLES = 300
+N_TREES_ON_MEDIUM_TABLES = 150
+N_TREES_ON_LARGE_TABLES = 100
 
 #: Number of extra-trees of a trial, which comes first on more than 5,000 rows. On more than 50,000
 #: rows the trial uses a sample of the rows.
 N_TRIAL_TREES = 30
 
-#: A kind is fitted on all rows if the accuracy of its trial is that close to the best one.
+#: A kind is fitted on all rows if the accuracy of its trial is at most this much below the best.
 MAX_TRIAL_LOSS = 0.01
 
 #: Numbers of leaves to try on more than 5,000 rows, from that of `capacity_params` down.
@@ -95,7 +97,7 @@ def train_high_cost_model(
 
     The kinds are boosted trees in several shapes and, on up to 5,000 rows, boosted trees with
     random thresholds. Unless values may be missing, there are also extra-trees and, on up to 16,000
-    rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`best_model` chooses. On more than
+    rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`index_of_best` chooses. On more than
     50,000 rows, all kinds are first tried on a sample of the rows.
 
     With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead. If it
@@ -130,10 +132,10 @@ def train_high_cost_model(
     other_svms = _list_svms(split)[1:] if recipes(shape)[-1].kind.startswith("svm") else []
     if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
         cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
-    return models[best_model(models, split)]._replace(shape=shape)
+    return models[index_of_best(models, split)]._replace(shape=shape)
 
 
-def best_model(models: Sequence[TrainedModel], split: ValidationSplit) -> int:
+def index_of_best(models: Sequence[TrainedModel], split: ValidationSplit) -> int:
     """Get the index of the model with the smallest sum of error rate and calibrated Brier score.
 
     On few rows, error rates differ by chance. Brier scores vary less, but without calibration they
@@ -175,7 +177,9 @@ def _calibrate_probabilities(
 
 def tree_shape(split: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
     """Find the shape of boosted trees with the smallest loss on validation rows."""
-    return _find_best_shape(n_classes, seed, split)[0]
+    shape = _train_best_shape(n_classes, seed, split).shape
+    assert shape is not None
+    return shape
 
 
 _CrossFit = Callable[[ValidationSplit], TrainedModel]
@@ -209,9 +213,8 @@ def _train_boosting(
 ) -> TrainedModel:
     """Cross-fit boosted trees of a shape; without a shape, the best one on a trial's rows."""
     if shape is None:
-        shape, model = _find_best_shape(n_classes, seed, split)
-    else:
-        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), split)
+        return _train_best_shape(n_classes, seed, split)
+    model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), split)
     return model._replace(shape=shape)
 
 
@@ -240,10 +243,8 @@ def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
     return {"num_leaves": shape.n_leaves, "learning_rate": shape.learning_rate} | bin_params
 
 
-def _find_best_shape(
-    n_classes: int, seed: int, split: ValidationSplit
-) -> tuple[TreeShape, TrainedModel]:
-    """Try one shape after the other as long as the log loss of validation rows falls.
+def _train_best_shape(n_classes: int, seed: int, split: ValidationSplit) -> TrainedModel:
+    """Train boosted trees in one shape after the other, as long as the log loss falls.
 
     On more than 5,000 rows, the shapes have fewer and fewer leaves. The best number is 255 on
     Forest and 4 on the 349 features of HAPT, where 63 leaves lose 4 points of accuracy. On fewer
@@ -259,17 +260,20 @@ def _find_best_shape(
     candidates = [(n_leaves, default_bins) for n_leaves in LEAVES_TO_TRY if n_leaves <= max_leaves]
     if len(split.fit_rows) <= MAX_SMALL_ROWS:
         candidates = [(max_leaves, default_bins), (max_leaves, FINE_BINS)]
-    trials: list[tuple[float, TreeShape, TrainedModel]] = []
+    best_model: TrainedModel | None = None
+    smallest_loss = np.inf
     for n_leaves, n_bins in candidates:
         shape = TreeShape(n_leaves, learning_rate, n_bins)
         model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), split)
         label_probability = model.probabilities[np.arange(len(rows)), split.y[rows]]
         log_probability = np.log(np.maximum(label_probability, MIN_PROBABILITY))
-        loss = np.average(-log_probability, weights=split.weight[rows])
-        if trials and loss >= trials[-1][0]:
+        loss = float(np.average(-log_probability, weights=split.weight[rows]))
+        if best_model is not None and loss >= smallest_loss:
             break
-        trials.append((float(loss), shape, model))
-    return trials[-1][1:]
+        best_model = model._replace(shape=shape)
+        smallest_loss = loss
+    assert best_model is not None
+    return best_model
 
 
 def _train_boosted_trees(
@@ -342,7 +346,9 @@ def _list_recipes(
         random_boosting = partial(_train_boosted_trees, n_classes, seed, RANDOM_THRESHOLDS)
         recipes.append(_ModelRecipe("random boosting", random_boosting))
     if not allow_missing:
-        n_trees = N_EXTRA_TREES[is_large + is_very_large]
+        n_trees = N_TREES_ON_MEDIUM_TABLES if is_large else N_TREES_ON_SMALL_TABLES
+        if is_very_large:
+            n_trees = N_TREES_ON_LARGE_TABLES
         forest = partial(_train_forest, n_classes, seed, n_trees)
         trial = partial(_train_forest_trial, n_classes, seed) if is_large else None
         recipes.append(_ModelRecipe("extra-trees", forest, trial))

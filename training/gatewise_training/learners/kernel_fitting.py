@@ -7,6 +7,8 @@ or by errors on left-out folds of rows.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh, solve
@@ -51,16 +53,15 @@ def fit_kernel(
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
     shuffled = np.random.default_rng(seed).permutation(len(x))
-    mean, scale, gamma, ridge = _choose_settings(
-        x, target, weight, shuffled[:N_TUNING_ROWS], fold_of_row
-    )
+    settings = _choose_settings(x, target, weight, shuffled[:N_TUNING_ROWS], fold_of_row)
+    mean, scale = settings.scaling
     scaled_x = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(scaled_x[shuffled[:n_landmarks]], gamma)
+    basis = _Basis(scaled_x[shuffled[:n_landmarks]], settings.gamma)
     regression = _RidgeRegression(
         basis.features(scaled_x),
         2.0 * target - 1.0,
         weight,
-        ridges=(ridge * len(x),),
+        ridges=(settings.ridge_per_row * len(x),),
         fold_of_row=fold_of_row,
     )
     # a factor turns the left-out margins into log odds
@@ -100,41 +101,53 @@ def left_out_error(
     return _RidgeRegression(basis.features(scaled_x), target, weight, fold_of_row=fold_of_row).error
 
 
+class _KernelSettings(NamedTuple):
+    """Settings of a kernel machine, and its error on left-out rows."""
+
+    error: float
+    scaling: Scaling
+    gamma: float
+    ridge_per_row: float
+
+
 def _choose_settings(
     x: NDArray[np.float32],
     target: NDArray[np.float64],
     weight: NDArray[np.float64],
     rows: NDArray[np.intp],
     fold_of_row: NDArray[np.intp] | None,
-) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
-    """Choose mean, scale, gamma and ridge per row by the left-out error on some of the rows.
+) -> _KernelSettings:
+    """Choose the settings with the smallest left-out error on some of the rows.
 
     The scaling is the best one at the middle gamma. Then smaller and larger gammas are tried as
     long as the error falls.
     """
     fold_of_tuning_row = None if fold_of_row is None else fold_of_row[rows]
 
-    def tune_gamma(scaling: Scaling, index: int) -> tuple[float, float, float]:
-        scaled_x = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMA_FACTORS_TO_TRY[index] / _sum_variances(scaled_x)
+    def choose_ridge(scaling: Scaling, gamma_index: int) -> _KernelSettings:
+        mean, scale = scaling
+        scaled_x = ((x[rows] - mean) * scale).astype(np.float64)
+        gamma = GAMMA_FACTORS_TO_TRY[gamma_index] / _sum_variances(scaled_x)
         features = _Basis(scaled_x[:N_TUNING_LANDMARKS], gamma).features(scaled_x)
         regression = _RidgeRegression(
             features, 2.0 * target[rows] - 1.0, weight[rows], fold_of_row=fold_of_tuning_row
         )
-        return regression.error, gamma, regression.ridge / len(rows)
+        return _KernelSettings(regression.error, scaling, gamma, regression.ridge / len(rows))
 
     middle = len(GAMMA_FACTORS_TO_TRY) // 2
-    error_and_scaling = [(tune_gamma(scaling, middle), scaling) for scaling in _list_scalings(x)]
-    best_tuning, scaling = min(error_and_scaling, key=lambda choice: choice[0][0])
+    best = min(
+        (choose_ridge(scaling, middle) for scaling in _list_scalings(x)),
+        key=lambda settings: settings.error,
+    )
     for step in (-1, 1):
-        index = middle + step
-        while 0 <= index < len(GAMMA_FACTORS_TO_TRY):
-            tuning = tune_gamma(scaling, index)
-            if tuning[0] >= best_tuning[0]:
+        gamma_index = middle + step
+        while 0 <= gamma_index < len(GAMMA_FACTORS_TO_TRY):
+            settings = choose_ridge(best.scaling, gamma_index)
+            if settings.error >= best.error:
                 break
-            best_tuning = tuning
-            index += step
-    return *scaling, *best_tuning[1:]
+            best = settings
+            gamma_index += step
+    return best
 
 
 def _sum_variances(scaled_x: NDArray[np.float64]) -> float:
@@ -192,10 +205,11 @@ class _RidgeRegression:
             predictions = rotated_features @ (inverse_eigenvalues[:, None] * moments)
             if fold_fits:
                 residual = target.copy()
-                for is_left_out, gram_without, moments_without in fold_fits:
-                    damped_gram = gram_without + ridge * np.eye(len(gram_without))
+                for fold_fit in fold_fits:
+                    is_left_out = fold_fit.is_left_out
+                    damped_gram = fold_fit.gram + ridge * np.eye(len(fold_fit.gram))
                     residual[is_left_out] -= features[is_left_out] @ solve(
-                        damped_gram, moments_without, assume_a="pos"
+                        damped_gram, fold_fit.moments, assume_a="pos"
                     )
             else:
                 # a row with a leverage of 1 determines its own prediction
@@ -209,7 +223,12 @@ class _RidgeRegression:
                 self.left_out_predictions = target - residual
 
 
-_FoldFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
+class _FoldFit(NamedTuple):
+    """The rows of a fold, and the sums over all other rows that a regression on them needs."""
+
+    is_left_out: NDArray[np.bool_]  # (n,)
+    gram: NDArray[np.float64]  # (n_basis, n_basis)
+    moments: NDArray[np.float64]  # (n_basis, n_outputs)
 
 
 def _list_fold_fits(
@@ -218,7 +237,7 @@ def _list_fold_fits(
     target: NDArray[np.float64],
     fold_of_row: NDArray[np.intp] | None,
 ) -> list[_FoldFit]:
-    """List, for each fold, the mask of its rows, and Gram matrix and moments of the other rows."""
+    """List the fits without each fold; none if rows have no folds or only one."""
     if fold_of_row is None or np.ptp(fold_of_row) == 0:
         return []
     gram = features.T @ weighted_features
@@ -227,7 +246,7 @@ def _list_fold_fits(
     for fold in np.unique(fold_of_row):
         is_left_out = fold_of_row == fold
         fold_fits.append(
-            (
+            _FoldFit(
                 is_left_out,
                 gram - features[is_left_out].T @ weighted_features[is_left_out],
                 moments - weighted_features[is_left_out].T @ target[is_left_out],

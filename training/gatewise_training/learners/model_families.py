@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +86,12 @@ class _FamilyTask:
         return capacity_params(n_rows, self.n_classes, has_groups=self.split.has_groups)
 
 
-_FamilyFit = tuple[FlatModel, Link, int]
+class _FamilyFit(NamedTuple):
+    """A fitted model of a family, the link of its margins, and its boosting rounds, else 0."""
+
+    model: FlatModel
+    link: Link
+    rounds: int = 0
 
 
 def _fit_boosted_trees(task: _FamilyTask, param_changes: Mapping[str, Any]) -> _FamilyFit:
@@ -117,7 +122,7 @@ def _fit_boosted_trees(task: _FamilyTask, param_changes: Mapping[str, Any]) -> _
         seed=task.seed,
         params=params | {"num_leaves": n_leaves},
     )
-    return model, link_of(task.n_classes), n_rounds
+    return _FamilyFit(model, link_of(task.n_classes), n_rounds)
 
 
 def _fit_extra_trees_family(task: _FamilyTask) -> _FamilyFit:
@@ -125,7 +130,7 @@ def _fit_extra_trees_family(task: _FamilyTask) -> _FamilyFit:
     shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
         leaf_rows = _choose_leaf_rows(task, shape.n_trees, shape.min_leaf_rows)
-        return _fit_forest(task, ForestShape(shape.n_trees, leaf_rows)), "identity", 0
+        return _FamilyFit(_fit_forest(task, ForestShape(shape.n_trees, leaf_rows)), "identity")
     from sklearn.ensemble import ExtraTreesClassifier
 
     n_trees, n_leaves = task.bounds.trees_and_leaves(
@@ -138,8 +143,9 @@ def _fit_extra_trees_family(task: _FamilyTask) -> _FamilyFit:
         random_state=task.seed,
     )
     classifier.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
-    model = TreeEnsemble.from_forest(classifier)
-    return with_all_classes(model, np.asarray(classifier.classes_), task.n_classes), "identity", 0
+    trees = TreeEnsemble.from_forest(classifier)
+    own_classes = np.asarray(classifier.classes_)
+    return _FamilyFit(with_all_classes(trees, own_classes, task.n_classes), "identity")
 
 
 def _fit_forest(task: _FamilyTask, shape: ForestShape) -> TreeEnsemble:
@@ -189,7 +195,7 @@ def _fit_linear(task: _FamilyTask) -> _FamilyFit:
         all_bias[classes] = bias
         bias = all_bias
     linear_model = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
-    return linear_model, link_of(n_classes), 0
+    return _FamilyFit(linear_model, link_of(n_classes))
 
 
 def _fit_svm(task: _FamilyTask) -> _FamilyFit:
@@ -217,7 +223,7 @@ def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.fl
         seed=task.seed,
         fold_of_row=task.split.splitter.take(task.rows).inner_folds(task.seed),
     )
-    return (model, link_of(task.n_classes), 0), left_out_margins
+    return _FamilyFit(model, link_of(task.n_classes)), left_out_margins
 
 
 #: Families by name. Only the two kinds of boosting accept NaN.
@@ -268,7 +274,7 @@ def cross_fitted_stage(
         grid = ThresholdGrid.of_table(x[split.fit_rows], bounds.n_thresholds)
         x = grid.round_rows(x)
 
-    def task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _FamilyTask:
+    def make_task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _FamilyTask:
         return _FamilyTask(
             split=split,
             x=x,
@@ -281,31 +287,26 @@ def cross_fitted_stage(
         )
 
     def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _StageFit:
-        return fit_within_bounds(FAMILIES[family](task(rows, unseen_rows, rounds)))
+        return fit_within_bounds(FAMILIES[family](make_task(rows, unseen_rows, rounds)))
 
     def fit_within_bounds(family_fit: _FamilyFit) -> _StageFit:
-        model, link, n_rounds = family_fit
-
         def stage_of(rounds: int) -> Stage:
-            flat_model = model
-            if isinstance(flat_model, TreeEnsemble):
-                if rounds < n_rounds:
-                    flat_model, _ = flat_model.select_trees(
-                        np.arange(flat_model.n_trees * rounds // n_rounds)
-                    )
-                flat_model = bounds.round_leaves(
-                    flat_model if grid is None else grid.move_thresholds(flat_model)
-                )
-            stage = Stage.from_model(flat_model, link)
+            model = family_fit.model
+            if isinstance(model, TreeEnsemble):
+                if rounds < family_fit.rounds:
+                    n_trees = model.n_trees * rounds // family_fit.rounds
+                    model, _ = model.select_trees(np.arange(n_trees))
+                model = bounds.round_leaves(model if grid is None else grid.move_thresholds(model))
+            stage = Stage.from_model(model, family_fit.link)
             return replace(stage, features=features[stage.features])
 
         # as many rounds as the bounds allow
-        rounds = bounds.max_rounds(stage_of, n_rounds)
+        rounds = bounds.max_rounds(stage_of, family_fit.rounds)
         return _StageFit(stage_of(rounds), rounds)
 
     # margins of left-out rows replace five folds: they are cheaper, and all have the same scale
     if family == "svm" and len(split.folds) > 1:
-        family_fit, left_out_margins = _fit_svm_with_left_out(task(split.fit_rows, None, None))
+        family_fit, left_out_margins = _fit_svm_with_left_out(make_task(split.fit_rows, None, None))
         return fit_within_bounds(family_fit).stage, left_out_margins[split.validation_rows]
     final_fit, outputs = cross_fit(
         split, fit, lambda fold_fit, rows: fold_fit.stage.margins(split.x[rows])

@@ -20,7 +20,7 @@ from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.estimator_fits import fit_clone
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
-from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel, graph_answer
+from gatewise_training.learners.given_models.given_graph import GivenGraph, OnnxModel, graph_answer
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
 from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import (
@@ -36,6 +36,9 @@ from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
+
+#: Number of rows on which a fit probes a conversion; packing uses more.
+N_FIT_PROBE_ROWS = 1000
 
 
 def check_fitted(model: Estimator, model_name: str) -> None:
@@ -53,10 +56,6 @@ def check_fitted(model: Estimator, model_name: str) -> None:
         )
 
 
-#: Number of rows on which a fit probes a conversion; packing uses more.
-N_FIT_PROBE_ROWS = 1000
-
-
 @dataclass(frozen=True, eq=False)
 class GivenClassifier:
     """A classifier that the user gives, with either its flat trees or its graph."""
@@ -66,7 +65,7 @@ class GivenClassifier:
     # 0 if a graph gives only labels and does not name them; `stage` then takes the user's classes
     n_classes: int
     flat_form: tuple[TreeEnsemble, Link] | None = None
-    graph: FormedGraph | None = None
+    graph: GivenGraph | None = None
 
     @classmethod
     def read(
@@ -74,7 +73,7 @@ class GivenClassifier:
     ) -> Self:
         """Convert a model for instances of `shape`; a graph is run on the flat rows `x`."""
         if is_graph(model):
-            return cls.of_graph(FormedGraph(model, shape, model_name, x), model_name)
+            return cls.of_graph(GivenGraph(model, shape, model_name, x), model_name)
         n_features = int(getattr(model, "n_features_in_", None) or x.shape[1])
         if n_features != x.shape[1]:
             raise InputError(
@@ -91,7 +90,7 @@ class GivenClassifier:
         return cls(model_name, classes, len(classes), flat_form)
 
     @classmethod
-    def of_graph(cls, graph: FormedGraph, model_name: str) -> Self:
+    def of_graph(cls, graph: GivenGraph, model_name: str) -> Self:
         """Make a classifier from a graph."""
         return cls(model_name, graph.form.names, graph.form.n_classes, graph=graph)
 
@@ -109,7 +108,7 @@ class GivenClassifier:
             np.asarray(model.classes_).tolist(),
             "probabilities" if has_probabilities else None,
         )
-        return cls.of_graph(FormedGraph(onnx_model, shape, model_name, x), model_name)
+        return cls.of_graph(GivenGraph(onnx_model, shape, model_name, x), model_name)
 
     @classmethod
     def read_and_compare(

@@ -114,14 +114,14 @@ class GraphForm(NamedTuple):
         return "sigmoid" if self.n_columns == 1 else "softmax"
 
 
-class FormedGraph:
+class GivenGraph:
     """A given graph over flat rows, and the form of its outputs.
 
     `model` must have one input tensor of numbers, for instances of `shape`. `model_name` is its
     name in errors. The form is detected on `x`, float32 (n, n_values), or on random numbers. The
-    attribute `content` is the graph with the input ``x``. Raises InputError if the model has
-    another input or another instance shape, if onnxruntime cannot run it, or if it returns neither
-    labels nor scores.
+    attribute `content` holds the bytes of the graph, with the input ``x``. Raises InputError if
+    the model has another input or another instance shape, if onnxruntime cannot run it, or if it
+    returns neither labels nor scores.
     """
 
     def __init__(
