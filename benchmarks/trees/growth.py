@@ -96,7 +96,7 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
         random_state=seed,
     ).fit(*fold.train, validation=fold.validation)
     # each operating point has the whole forest and the number of its trees
-    return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
+    return max((forest for forest, _ in system.sources_), key=lambda forest: forest.n_trees)
 
 
 def _measure_first_trees(

@@ -53,7 +53,7 @@ def test_frontier_reaches_from_no_cost_to_the_whole_forest(fitted_system):
     for budget in np.linspace(0.0, points[-1].cost, 5):
         point_system = system.at(budget=float(budget))
         assert point_system.operating_point_.cost <= budget + 1e-9
-        assert point_system.grown_ is system.grown_  # no model is refitted
+        assert point_system.sources_ is system.sources_  # no model is refitted
     whole_forest = system.at(max_loss=0.0)
     assert whole_forest.score(X, y) > 0.85
     assert system.at(budget=points[-1].cost / 2).cost(X).mean() < whole_forest.cost(X).mean()

@@ -68,18 +68,18 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
         system_by_cost = clone(system).set_params(selection="cost")
         system_by_cost.fit(X, y, validation=(X_val, y_val))
         assert system_by_cost.at(budget=budget).forest_.n_trees == n_affordable
-        tree_counts = {count for source, count in system_by_cost.grown_ if source.n_nodes > 1}
+        tree_counts = {count for source, count in system_by_cost.sources_ if source.n_nodes > 1}
         assert tree_counts == {n_affordable}
         # the trees do not depend on the budget
         np.testing.assert_array_equal(
             system.forest_.trees.threshold, prefixes[n_trees - 1].trees.threshold
         )
-        for source, count in system.grown_:
+        for source, count in system.sources_:
             assert source.n_trees == 1 or count <= n_affordable + 1
 
 
 def find_largest_forest(system):
-    return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
+    return max((forest for forest, _ in system.sources_), key=lambda forest: forest.n_trees)
 
 
 def test_largest_number_of_trees_within_the_budget_is_always_tried():

@@ -92,7 +92,7 @@ def test_frontier_of_cost_aware_growth_contains_several_forests():
         n_points=8,
         random_state=0,
     ).fit(X, y)
-    assert len({id(forest) for forest, _ in system.grown_}) >= 2
+    assert len({id(forest) for forest, _ in system.sources_}) >= 2
     for point in system.frontier_.points[1::3]:  # some of them, to save time
         point_system = system.at(budget=point.cost)
         (stage,) = point_system.stages_

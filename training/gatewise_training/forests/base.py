@@ -22,11 +22,12 @@ from gatewise_training.prune.forest import Forest
 class FittedTrees(FittedStages):
     """A candidate with one stage of trees."""
 
-    source: Any = field(kw_only=True)  # the forest that the trees come from, and which part of it
+    # the forest that the trees come from, and which part of it: an entry of `sources_`
+    source: Any = field(kw_only=True)
 
 
 class ForestModel(SingleModel):
-    """Base class of both budgeted forests; `grown_` holds the source of each candidate's trees."""
+    """Base class of both budgeted forests, which remembers the forest of each candidate."""
 
     def _store_candidates(self, candidates: Sequence[FittedStages]) -> None:
         sources = {
@@ -34,7 +35,7 @@ class ForestModel(SingleModel):
             for candidate in candidates
             if isinstance(candidate, FittedTrees)
         }
-        self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
+        self.sources_ = tuple(sources[id(stages)] for stages in self.chains_)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import joblib
 import numpy as np
@@ -93,9 +93,9 @@ class BudgetForest(ForestModel):
     ----------
     forest_ : Forest
         The trees of the operating point.
-    grown_ : tuple of pairs (Forest, int)
+    sources_ : tuple of FirstTrees
         The whole forest that the trees of an operating point come from, and their number. The
-        index of a pair is the `chain` of the point.
+        index of an entry is the `chain` of the point.
 
     Notes
     -----
@@ -135,7 +135,7 @@ class BudgetForest(ForestModel):
     @property
     def forest_(self) -> Forest:
         """The trees of the operating point, with the class counts of all nodes."""
-        forest, n_trees = self.grown_[self.operating_point_.chain]
+        forest, n_trees = self.sources_[self.operating_point_.chain]
         first_trees: Forest = forest.select(range(n_trees))
         return first_trees
 
@@ -147,14 +147,7 @@ class BudgetForest(ForestModel):
         code_position = np.zeros(len(split.x), np.intp)
         code_position[split.fit_rows] = np.arange(len(split.fit_rows))
         growths = []
-        for alpha, mu in self._list_rules():
-            rule = SplitRule(
-                criterion=self.criterion,
-                alpha=alpha,
-                mu=mu,
-                splits=self.splits,
-                max_depth=self.max_depth,
-            )
+        for rule in self._list_rules():
             growing_forests = [
                 GrowingForest(
                     problem, rows, codes.take(code_position[rows]), (problem.seed, i), rule
@@ -200,13 +193,16 @@ class BudgetForest(ForestModel):
             )
             problem.report_progress(n_done, n_total, "growing trees")
 
-    def _list_rules(self) -> list[tuple[float, float]]:
-        """Pairs of alpha and mu to try, by falling penalty."""
+    def _list_rules(self) -> list[SplitRule]:
+        """List the rules to try, by falling penalty."""
+        base_rule = SplitRule(
+            criterion=self.criterion, splits=self.splits, max_depth=self.max_depth
+        )
         if self.criterion == "threshold_pairs":
             alphas = ALPHAS if self.alpha is None else (self.alpha,)
-            return [(alpha, 0.0) for alpha in alphas]
+            return [replace(base_rule, alpha=alpha) for alpha in alphas]
         mus = MUS if self.mu == "auto" else (float(self.mu),)
-        return [(0.0, mu) for mu in mus]
+        return [replace(base_rule, mu=mu) for mu in mus]
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -272,15 +268,22 @@ class _RuleGrowth:
         return [n_trees] if n_trees else []
 
 
+class FirstTrees(NamedTuple):
+    """The first trees of a forest."""
+
+    forest: Forest
+    n_trees: int
+
+
 @dataclass(frozen=True, eq=False)
-class _FirstTrees(FittedTrees):
-    """The first trees of a forest; their acquisitions are computed on demand, to save memory."""
+class _FittedFirstTrees(FittedTrees):
+    """A candidate whose acquisitions are computed on demand, to save memory."""
 
     # (n, n_features): index of the first tree that tests each feature for a row
     first_tree: NDArray[np.int32] = field(kw_only=True)
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[AcquiredMask]:
-        return [self.first_tree < self.source[1]]
+        return [self.first_tree < self.source.n_trees]
 
 
 def _make_candidates(
@@ -305,8 +308,10 @@ def _make_candidates(
         outputs = np.concatenate(
             [_sum_first_margins(leaves, fold_shares, n_trees) for fold_shares, leaves, _ in folds]
         )
-        source = forest, n_trees
-        candidates.append(_FirstTrees((stage,), (outputs,), source=source, first_tree=first_tree))
+        source = FirstTrees(forest, n_trees)
+        candidates.append(
+            _FittedFirstTrees((stage,), (outputs,), source=source, first_tree=first_tree)
+        )
     return candidates
 
 

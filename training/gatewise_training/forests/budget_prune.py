@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import joblib
 import numpy as np
@@ -123,8 +123,8 @@ class BudgetPrune(ForestModel):
     path_ : PruningPath
         All optimal prunings of this forest on the pruning rows, with the sequences of per-tree
         pruning and GreedyPrune.
-    grown_ : tuple of pairs (Forest, PruningPath)
-        Forest and path of each operating point. The index of a pair is the `chain` of the point.
+    sources_ : tuple of ForestAndPath
+        Forest and path of each operating point. The index of an entry is the `chain` of the point.
 
     Examples
     --------
@@ -159,13 +159,13 @@ class BudgetPrune(ForestModel):
     @property
     def forest_(self) -> Forest:
         """The whole forest of the operating point, before pruning."""
-        forest: Forest = self.grown_[self.operating_point_.chain][0]
+        forest: Forest = self.sources_[self.operating_point_.chain].forest
         return forest
 
     @property
     def path_(self) -> PruningPath:
         """All optimal prunings of this forest on the pruning rows."""
-        path: PruningPath = self.grown_[self.operating_point_.chain][1]
+        path: PruningPath = self.sources_[self.operating_point_.chain].path
         return path
 
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
@@ -250,7 +250,7 @@ class BudgetPrune(ForestModel):
         return _with_all_classes(forest_of(model), classes, problem.n_classes)
 
     def _list_mus(self) -> Sequence[float | None]:
-        """Prices of acquisitions to try, by falling price, or None for growth without a price."""
+        """List the prices of acquisitions to try, from the highest; None for standard growth."""
         if self.growth == "standard":
             return (None,)
         return MUS if self.mu == "auto" else (float(self.mu),)
@@ -294,9 +294,16 @@ class BudgetPrune(ForestModel):
             raise InputError("growth='cost-aware' grows its own forest: leave out estimator")
 
 
+class ForestAndPath(NamedTuple):
+    """A forest, and all its optimal prunings."""
+
+    forest: Forest
+    path: PruningPath
+
+
 @dataclass(frozen=True, eq=False)
 class _PrunedForest:
-    """A forest and its prunings."""
+    """A forest of one fit, with its prunings."""
 
     forest: Forest
     path: PruningPath
@@ -315,7 +322,7 @@ def _make_candidates(
 ) -> list[FittedStages]:
     """Make candidates with the same budgets in all folds, from single leaves to the whole forest.
 
-    The last forest is the final one; with several folds, the forests before it are theirs.
+    The last forest is the final one. If there are several folds, each has a forest before it.
     """
     split = problem.split
     final_forest = pruned_forests[-1]
@@ -329,7 +336,7 @@ def _make_candidates(
         outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
         acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
         stage = stages[0] if len(pruned_forests) == 1 else final_forest.stage(budget)
-        source = final_forest.forest, final_forest.path
+        source = ForestAndPath(final_forest.forest, final_forest.path)
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
     return candidates
 

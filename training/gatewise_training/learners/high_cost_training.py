@@ -97,8 +97,8 @@ def train_high_cost_model(
 
     The kinds are boosted trees in several shapes and, on up to 5,000 rows, boosted trees with
     random thresholds. Unless values may be missing, there are also extra-trees and, on up to 16,000
-    rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`index_of_best` chooses. On more than
-    50,000 rows, all kinds are first tried on a sample of the rows.
+    rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`index_of_best` chooses. On more
+    than 50,000 rows, all kinds are first tried on a sample of the rows.
 
     With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead. If it
     selects columns by their names, it gets the rows with `names`.

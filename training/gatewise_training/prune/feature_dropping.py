@@ -57,7 +57,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
 
 
 def _list_path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items) -> Words:
-    """Items that each node and its ancestors test, shape (n_nodes, n_words)."""
+    """List the items that each node and its ancestors test, shape (n_nodes, n_words)."""
     n_words = -(-len(items) // 64)
     feature_items = np.zeros((max(map(max, items)) + 1, n_words), np.uint64)
     for item, features in enumerate(items):
@@ -81,7 +81,7 @@ def _mark_items(words: Words, n_items: int) -> NDArray[np.bool_]:
 def _compute_effects(
     problem: PruneProblem, path_items: Words, is_kept: NodeMask, n_items: int
 ) -> tuple[Floats, Floats]:
-    """Training error that dropping each item adds, and the cost that it saves."""
+    """Compute the training error that dropping each item adds, and the cost that it saves."""
     loss = np.zeros(n_items)
     saving = np.zeros(n_items)
     _add_node_effects(problem.profit, problem.depth_price, path_items, is_kept, loss, saving)

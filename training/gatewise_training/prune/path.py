@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -50,14 +50,21 @@ PriceSolver = Callable[[PruneProblem, float], Solution]
 ROUNDING = 1e-10
 
 
+class _OpenPart(NamedTuple):
+    """A set of nodes that a minimum cut may still divide."""
+
+    nodes: NDArray[np.intp]  # nodes of the reduced problem
+    closure: Closure  # the problem of these nodes alone
+    flow: Flow | None  # the flow of the previous cut, if there was one
+
+
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by minimum cuts on smaller parts."""
     closure, closure_number = reduce_problem(problem)
     prices = np.zeros(closure.n_nodes)
-    open_parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
-    open_parts = [(closure, None, np.arange(closure.n_nodes))]
+    open_parts = [_OpenPart(np.arange(closure.n_nodes), closure, None)]
     while open_parts:
-        sub_closure, flow, nodes = open_parts.pop()
+        nodes, sub_closure, flow = open_parts.pop()
         if not len(nodes):
             continue
         total_profit = sub_closure.total_profit
@@ -74,8 +81,10 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
             continue
         all_columns = np.ones(len(sub_closure.column_price), np.bool_)
         is_unpaid = ~sub_closure.acquired(is_kept)
-        open_parts.append((*sub_closure.restrict(is_kept, all_columns, flow), nodes[is_kept]))
-        open_parts.append((*sub_closure.restrict(~is_kept, is_unpaid, flow), nodes[~is_kept]))
+        open_parts += [
+            _OpenPart(nodes[is_kept], *sub_closure.restrict(is_kept, all_columns, flow)),
+            _OpenPart(nodes[~is_kept], *sub_closure.restrict(~is_kept, is_unpaid, flow)),
+        ]
     # breakpoints of all nodes from the breakpoints of the closure
     all_prices = np.append(prices, [0.0, np.inf])[closure_number]
     all_prices[~problem.is_inner] = -np.inf

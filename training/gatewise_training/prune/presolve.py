@@ -106,14 +106,15 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     decided_number = np.full(problem.n_nodes, FREE, np.int32)
     decided_number[decided_nodes] = np.arange(n_decided, dtype=np.int32)
     has_decider = decider >= 0
-    number_of_node = np.where(has_decider, decided_number[np.maximum(decider, 0)], decider)
-    closure_node = number_of_node.astype(np.int32)
+    closure_number = np.where(has_decider, decided_number[np.maximum(decider, 0)], decider).astype(
+        np.int32
+    )
     # profits and parents of the reduced problem
-    profit = _sum_by_number(closure_node[has_decider], problem.profit[has_decider], n_decided)
+    profit = _sum_by_number(closure_number[has_decider], problem.profit[has_decider], n_decided)
     parent_node = problem.parent[decided_nodes]
-    parent = np.where(parent_node >= 0, closure_node[parent_node], FREE).astype(np.int32)
+    parent = np.where(parent_node >= 0, closure_number[parent_node], FREE).astype(np.int32)
     parent[parent < 0] = -1
-    columns = _merge_columns(problem, closure_node, n_decided)
+    columns = _merge_columns(problem, closure_number, n_decided)
     return (
         Closure(
             parent=parent,
@@ -123,7 +124,7 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
             columns=columns.columns,
             column_price=columns.price,
         ),
-        closure_node,
+        closure_number,
     )
 
 
@@ -137,10 +138,10 @@ class MergedColumns(NamedTuple):
 
 
 def _merge_columns(
-    problem: PruneProblem, closure_node: NDArray[np.int32], n_decided: int
+    problem: PruneProblem, closure_number: NDArray[np.int32], n_decided: int
 ) -> MergedColumns:
     """Merge the acquisitions that the same nodes of the closure make."""
-    use_number = closure_node[problem.column_nodes]
+    use_number = closure_number[problem.column_nodes]
     use_column = problem.use_column
     is_in_closure = use_number >= 0
     column_key = np.zeros(0, np.uint64)

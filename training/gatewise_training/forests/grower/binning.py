@@ -77,18 +77,18 @@ class Codes(NamedTuple):
     def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MAX_CODES) -> Codes:
         """Code the columns of a table, (n, n_features)."""
         columns = [_code_column(np.ascontiguousarray(column), max_codes) for column in x.T]
-        max_n_codes = max((len(lower) for _, lower, _ in columns), default=0)
-        codes = np.empty((x.shape[1], len(x)), np.uint8 if max_n_codes <= 255 else np.uint16)
-        for k, (code, _, _) in enumerate(columns):
-            codes[k] = code
+        n_codes = np.array([len(column.lower) for column in columns], np.int64)
+        code_type = np.uint8 if n_codes.max(initial=0) <= 255 else np.uint16
+        codes = np.empty((x.shape[1], len(x)), code_type)
+        for k, column in enumerate(columns):
+            codes[k] = column.codes
         no_values = [np.zeros(0, np.float32)]
-        start = np.cumsum([0, *(len(lower) for _, lower, _ in columns)]).astype(np.int64)
         return cls(
             codes=codes,
-            lower=np.concatenate([lower for _, lower, _ in columns] or no_values),
-            upper=np.concatenate([upper for _, _, upper in columns] or no_values),
-            start=start,
-            sparse=_find_sparse_columns(codes, np.diff(start)),
+            lower=np.concatenate([column.lower for column in columns] or no_values),
+            upper=np.concatenate([column.upper for column in columns] or no_values),
+            start=np.append(0, np.cumsum(n_codes)),
+            sparse=_find_sparse_columns(codes, n_codes),
         )
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
@@ -120,10 +120,15 @@ def _find_sparse_columns(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Spa
     )
 
 
-def _code_column(
-    column: NDArray[np.float32], max_codes: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-    """Code one column; return the codes, and the smallest and largest value of each code."""
+class _CodedColumn(NamedTuple):
+    """One column as codes, with the smallest and the largest value of each code."""
+
+    codes: NDArray[np.int64]  # (n,)
+    lower: NDArray[np.float32]  # (n_codes,)
+    upper: NDArray[np.float32]  # (n_codes,)
+
+
+def _code_column(column: NDArray[np.float32], max_codes: int) -> _CodedColumn:
     is_number = ~np.isnan(column)
     values = np.unique(column[is_number])
     value_index = np.searchsorted(values, column[is_number])
@@ -140,7 +145,7 @@ def _code_column(
     highest_index = np.append(lowest_index[1:], len(values))[: len(lowest_index)] - 1
     codes = np.full(len(column), len(lowest_index), np.int64)
     codes[is_number] = bins[value_index]
-    return codes, values[lowest_index], values[highest_index]
+    return _CodedColumn(codes, values[lowest_index], values[highest_index])
 
 
 @numba.njit(cache=True, nogil=True)

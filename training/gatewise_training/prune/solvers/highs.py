@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,10 +12,16 @@ from scipy.optimize import linprog
 from gatewise_training.prune.problem import Floats, PruneProblem
 
 
-def minimise(
-    cost: Floats, *, time_limit: float | None = None, **program: Any
-) -> tuple[Floats, Floats, int]:
-    """Solve a linear program; return `x`, the multipliers of the inequalities, and the iterations.
+class LinearSolution(NamedTuple):
+    """Optimum of a linear program."""
+
+    x: Floats  # the variables or, from :func:`minimise_shares`, the shares of the nodes
+    multipliers: Floats  # of the inequalities or, from :func:`minimise_shares`, of the first uses
+    iterations: int  # of HiGHS
+
+
+def minimise(cost: Floats, *, time_limit: float | None = None, **program: Any) -> LinearSolution:
+    """Solve a linear program.
 
     Costs are scaled to a mean magnitude of 1. HiGHS's tolerances are absolute, and the part of one
     row in the training error may be below them.
@@ -28,7 +34,7 @@ def minimise(
     if solution.status != 0:
         raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {solution.message}")
     multipliers = -np.asarray(solution.ineqlin.marginals) * scale
-    return np.asarray(solution.x), multipliers, int(solution.nit)
+    return LinearSolution(np.asarray(solution.x), multipliers, int(solution.nit))
 
 
 def minimise_shares(
@@ -38,7 +44,7 @@ def minimise_shares(
     rows: sp.csr_array,
     bound: float,
     **settings: Any,
-) -> tuple[Floats, Floats, int]:
+) -> LinearSolution:
     """Solve the relaxed problem, which keeps a share ``y_h`` of each node h.
 
     With ``y = node_matrix @ x`` the program is ::
@@ -46,8 +52,8 @@ def minimise_shares(
         min  lam (sum price_c w_c + sum depth_price_h y_h) - sum profit_h y_h
         s.t. y_h <= w_c for each first use h in c,   rows @ x <= bound,   0 <= x, w <= 1
 
-    Shapes: `node_matrix` (n_nodes, n_variables), `rows` (n_rows, n_variables). Returns ``y``
-    (n_nodes,), the multipliers of the first uses (n_uses,), and the iterations of HiGHS.
+    Shapes: `node_matrix` (n_nodes, n_variables), `rows` (n_rows, n_variables). Returns ``y``,
+    (n_nodes,), with the multipliers of the first uses, (n_uses,).
     """
     nodes = problem.column_nodes
     inequalities = sp.block_array(
@@ -56,10 +62,9 @@ def minimise_shares(
     bounds = np.repeat([0.0, bound], [len(nodes), rows.shape[0]])
     price = lam * problem.depth_price - problem.profit
     cost = np.concatenate([node_matrix.T @ price, lam * problem.column_price])
-    x, multipliers, iterations = minimise(
-        cost, A_ub=inequalities, b_ub=bounds, bounds=(0.0, 1.0), **settings
-    )
-    return node_matrix @ x[: node_matrix.shape[1]], multipliers[: len(nodes)], iterations
+    solution = minimise(cost, A_ub=inequalities, b_ub=bounds, bounds=(0.0, 1.0), **settings)
+    shares = node_matrix @ solution.x[: node_matrix.shape[1]]
+    return LinearSolution(shares, solution.multipliers[: len(nodes)], solution.iterations)
 
 
 def closure_rows(problem: PruneProblem, node_matrix: sp.csr_array) -> sp.csr_array:
