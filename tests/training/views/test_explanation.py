@@ -49,8 +49,8 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine_table
         # the order of float32 additions may differ between one row and many rows
         assert explanation.probability == pytest.approx(label_probabilities[row], rel=1e-5)
         *earlier_steps, last_step = explanation.steps
-        assert last_step.stopped
-        assert not any(step.stopped for step in earlier_steps)
+        assert last_step.has_stopped
+        assert not any(step.has_stopped for step in earlier_steps)
         # no feature is acquired twice
         acquired_names = [name for step in explanation.steps for name in step.acquired]
         assert len(acquired_names) == len(set(acquired_names))
@@ -64,7 +64,7 @@ def test_an_explanation_is_printed_with_a_line_per_stage(system, wine_table):
     printed_explanation = str(system.explain(x.iloc[int(is_offloaded.argmax())]))
     # all features cost 1 + 2 + 3 + 4 + 5 + 6 = 21, and the request 2
     assert printed_explanation.splitlines()[0].endswith("answered by the high-cost model; cost 23")
-    assert "goes on" in printed_explanation
+    assert "continues" in printed_explanation
     assert printed_explanation.endswith("no stage was sure enough")
     local_explanation = system.explain(x.iloc[int((~is_offloaded).argmax())])
     # a stage stops if its score is at least its threshold

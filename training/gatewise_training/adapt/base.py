@@ -67,7 +67,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
         return acquired_by_high_cost(self.high_cost_model_, x)
 
     def _with_stops(self, fit: SettingsFit) -> SettingsFit:
-        """Wrap a fit of stages with gates in a fit of stages with the stop scores of `stop`."""
+        """Wrap a fit of gated stages, so that its stages have the stop scores that `stop` names."""
         return fit if self.stop == "gate" else partial(_make_stages, fit, self.stop)
 
     def _check_settings(self) -> None:
@@ -84,11 +84,9 @@ class Adapt(PenalisedCascade):
 
     _family: ClassVar[str]  # family of f1, among the families of stages
 
-    # default values of `p_full` on few rows, where each is cross-fitted, and on many rows
-    _default_p_full: ClassVar[tuple[Sequence[float], Sequence[float]]] = (
-        (0.1, 0.5),
-        (0.1, 0.3, 0.5, 0.7),
-    )
+    # default values of `p_full`: on few rows, where each is cross-fitted, and on more rows
+    _p_full_on_few_rows: ClassVar[Sequence[float]] = (0.1, 0.5)
+    _p_full_on_many_rows: ClassVar[Sequence[float]] = (0.1, 0.3, 0.5, 0.7)
 
     p_full: Sequence[float] | None = None
 
@@ -111,7 +109,8 @@ class Adapt(PenalisedCascade):
         fit_sample = sample.take(problem.split.fit_rows)
         p_full_values = self.p_full
         if p_full_values is None:
-            p_full_values = self._default_p_full[len(fit_sample.x) > MAX_SMALL_ROWS]
+            is_small = len(fit_sample.x) <= MAX_SMALL_ROWS
+            p_full_values = self._p_full_on_few_rows if is_small else self._p_full_on_many_rows
         settings_fits = []
         for p_full in p_full_values:
             shared_settings = self._find_shared_settings(fit_sample, p_full)

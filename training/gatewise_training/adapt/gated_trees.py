@@ -36,7 +36,11 @@ from gatewise_training.learners.boosting import (
     tree_params,
 )
 from gatewise_training.learners.gated_rounds import grow_rounds
-from gatewise_training.learners.growth_settings import Growth, tree_settings
+from gatewise_training.learners.growth_settings import (
+    LEAVES_OF_SMALL_TABLES,
+    Growth,
+    tree_settings,
+)
 from gatewise_training.learners.losses import (
     HESSIAN_FLOOR,
     log_loss,
@@ -77,14 +81,13 @@ def grow_gated_trees(
     mean_price = max(sample.costs.total / sample.costs.n_features, 1e-12)
     # costs count in mean prices, so that a gamma means the same whatever the unit of cost
     strength = 2.0 * len(sample.x) * gamma / mean_price
-    few_rows_settings = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
     tree_shape = sample.tree_shape
     settings = tree_settings(
         growth,
         len(sample.x),
         sample.n_classes,
+        few_leaves=FEW_LEAVES if len(sample.x) <= FEW_ROWS else LEAVES_OF_SMALL_TABLES,
         best_leaves=None if tree_shape is None else tree_shape.n_leaves,
-        **few_rows_settings,
     )
     # if the gate never changes, all rounds are warm-up
     rounds = warm_up if p_full else growth.n_rounds, growth.n_rounds

@@ -94,7 +94,8 @@ class AdaptLin(Adapt):
     allow_missing = False
     _family = "linear"
     _distance: ClassVar[Distance] = KullbackLeibler()
-    _default_p_full = (0.1, 0.3, 0.7, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9)
+    _p_full_on_few_rows = (0.1, 0.3, 0.7, 0.9)
+    _p_full_on_many_rows = (0.1, 0.3, 0.5, 0.7, 0.9)
 
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
@@ -175,9 +176,9 @@ class _PenaltyPath:
     def fit_from_start(
         self, start: Start, pair: LinearPair, usual_fits: Sequence[FittedPair]
     ) -> list[LinearPair]:
-        """Fit every third penalty from a start, which costs a third of the time of all penalties.
+        """Fit every third penalty from a start, because fitting all would take too long.
 
-        If a fit reaches the result of the usual fit, it gets the model of that fit.
+        If a fit ends at the result of the usual fit, the model of the usual fit is used.
         """
         method = self._method
         problem = self._problem

@@ -202,7 +202,7 @@ class ScoredModel(CostEfficientModel):
         self.operating_point_ = self._choose_by_settings()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Index of the stage that answers each row, which is always 0.
+        """Get the index of the stage that answers each row, which is always 0.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class ScoredModel(CostEfficientModel):
         return self.stages_[0].margins(self._rows(X))[:, 0].astype(np.float64)
 
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each row, in the unit of the feature costs.
+        """Compute the cost of each row, in the unit of the feature costs.
 
         With `budget_counts` "total" it includes the prices of splits and `coupled_costs`.
 

@@ -159,7 +159,8 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
     """
     prices = charge.prices
     costs = prices.costs
-    n_features, n_groups = costs.n_features, len(costs.shared)
+    n_features = costs.n_features
+    n_groups = len(costs.shared)
     own_prices = charge.price_factor * costs.own
     shared_prices = charge.price_factor * costs.standalone_group_prices
     is_lazy = prices.accounting == "lazy"

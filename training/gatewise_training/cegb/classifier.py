@@ -148,7 +148,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
         ]
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
-        """Cost of each row, in the unit of the feature costs.
+        """Compute the cost of each row, in the unit of the feature costs.
 
         With `budget_counts` "total" it includes the prices of splits and `coupled_costs`.
 

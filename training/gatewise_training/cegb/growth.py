@@ -13,7 +13,7 @@ prices wrong without an error.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import lightgbm as lgb
 import numpy as np
@@ -62,6 +62,13 @@ def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, 
     return settings
 
 
+class GrownTrees(NamedTuple):
+    """Trees of a fit, and their number of rounds."""
+
+    trees: TreeEnsemble
+    n_rounds: int
+
+
 def boost_trees(
     x: NDArray[np.float32],
     target: Target,
@@ -71,14 +78,14 @@ def boost_trees(
     validation: tuple[NDArray[np.float32], Target] | None = None,
     rounds: int | None = None,
     seed: int = 0,
-) -> tuple[TreeEnsemble, int]:
-    """Grow one model; return its trees and its number of rounds.
+) -> GrownTrees:
+    """Grow one model.
 
     The loss on validation rows ends the growth, and the rounds after the best one are dropped.
     `rounds` replaces the maximum number of rounds of `growth`.
     """
     if not has_varying_column(x):
-        return constant_model(target, x.shape[1]), 0
+        return GrownTrees(constant_model(target, x.shape[1]), 0)
     base_margins = target.base_margins()
     booster = _make_booster(x, target, growth, charge, seed)
     monitor = None
@@ -90,13 +97,13 @@ def boost_trees(
         if booster.update():
             break
         n_grown += 1
-        if monitor is None or monitor.improves(booster, n_grown - 1):
+        if monitor is None or monitor.update(booster, n_grown - 1):
             n_best = n_grown
         elif growth.patience is not None and n_grown - n_best >= growth.patience:
             break
     if not n_best:  # LightGBM keeps a first tree even if it could not split
-        return constant_model(target, x.shape[1]), 0
-    return target.to_prediction_unit(booster.trees(n_best), base_margins), n_best
+        return GrownTrees(constant_model(target, x.shape[1]), 0)
+    return GrownTrees(target.to_prediction_unit(booster.trees(n_best), base_margins), n_best)
 
 
 def _make_booster(
@@ -126,7 +133,7 @@ class _LossMonitor:
         self._margins = np.tile(base_margins, (len(x), 1))
         self._lowest_loss = target.loss(self._margins)
 
-    def improves(self, booster: Booster, round_number: int) -> bool:
+    def update(self, booster: Booster, round_number: int) -> bool:
         """Add a round; return whether the loss is lower than after any earlier round."""
         self._margins += booster.round_margins(self._x, round_number)
         loss = self._target.loss(self._margins)

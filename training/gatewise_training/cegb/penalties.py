@@ -105,7 +105,7 @@ class SplitPrices:
         return replace(self, split=self.split[features])
 
     def evaluation_prices(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> Array:
-        """Price of the splits that each row passes (equation 6), shape (n,)."""
+        """Compute the price of the splits that each row passes (equation 6), shape (n,)."""
         if not isinstance(self.split, np.ndarray):
             return np.asarray(self.split * trees.splits_passed(x), np.float64)
         # price of the path to each node; a parent's index is below its children's
@@ -117,7 +117,7 @@ class SplitPrices:
         return np.asarray(path_price[leaves].sum(axis=0))
 
     def coupled_price(self, used_features: NDArray[np.intp]) -> float:
-        """Sum of the coupled prices of the features that the trees use."""
+        """Sum the coupled prices of the features that the trees use."""
         return 0.0 if self.coupled is None else float(self.coupled[used_features].sum())
 
 
@@ -193,19 +193,22 @@ class Charge:
             booster.reset_parameter({"cegb_penalty_feature_lazy": feature_prices.tolist()})
 
     def _compute_lazy_prices(self, booster: lgb.Booster, round_number: int) -> Array:
-        """Price of each feature: its own, and the mean group price that rows without it owe."""
+        """Compute the price of each feature: its own, and the mean price that rows owe its group.
+
+        The mean is over the rows that lack the feature.
+        """
         costs = self.prices.costs
         trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_number, num_iteration=1)
         self._acquired |= trees.visited_features(self._x)
-        n_lacking = (~self._acquired).sum(axis=0)
-        n_lacking_group = [
+        n_rows_without_feature = (~self._acquired).sum(axis=0)
+        n_rows_without_group = [
             (~self._acquired[:, costs.group == group].any(axis=1)).sum()
             for group in range(len(costs.shared))
         ]
-        self._has_open_groups = bool(np.any(n_lacking_group))
+        self._has_open_groups = bool(np.any(n_rows_without_group))
         # own + shared * (rows that lack the group) / (rows that lack the feature)
-        group_price_owed = np.append(costs.standalone_group_prices * n_lacking_group, 0.0)[
+        price_owed_to_group = np.append(costs.standalone_group_prices * n_rows_without_group, 0.0)[
             costs.group
         ]
-        feature_prices = costs.own + group_price_owed / np.maximum(n_lacking, 1)
+        feature_prices = costs.own + price_owed_to_group / np.maximum(n_rows_without_feature, 1)
         return np.asarray(self.price_factor * feature_prices, np.float64)

@@ -92,18 +92,21 @@ class CEGBRanker(ScoredModel):
         x, grades = check_values(self, X, y)
         queries = _number_queries(len(x), qid)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        order = np.argsort(queries, kind="stable")
-        x, grades, queries = x[order], grades[order], queries[order]
+        # the documents of a query become adjacent
+        rows_by_query = np.argsort(queries, kind="stable")
+        x = x[rows_by_query]
+        grades = grades[rows_by_query]
+        queries = queries[rows_by_query]
         if validation is not None:
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
             x_val, grades_val = check_values(self, *validation[:2], reset=False)
             queries_val = _number_queries(len(x_val), validation[2])
-            order_val = np.argsort(queries_val, kind="stable")
+            validation_rows = np.argsort(queries_val, kind="stable")
             folds = validation_after_training(len(x), len(x_val))
-            x = np.concatenate([x, x_val[order_val]])
-            grades = np.append(grades, grades_val[order_val])
-            queries = np.append(queries, queries.max() + 1 + queries_val[order_val])
+            x = np.concatenate([x, x_val[validation_rows]])
+            grades = np.append(grades, grades_val[validation_rows])
+            queries = np.append(queries, queries.max() + 1 + queries_val[validation_rows])
         else:
             folds = unit_folds(queries, seed)
         target = RankingTarget.of_grades(_check_grades(grades), queries)

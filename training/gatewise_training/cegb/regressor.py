@@ -100,7 +100,9 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
         x, target_values = check_values(self, X, y)
         weight, validation, splitter = check_splits(x, sample_weight, groups, time, validation)
         has_weight = weight > 0
-        x, target_values, weight = x[has_weight], target_values[has_weight], weight[has_weight]
+        x = x[has_weight]
+        target_values = target_values[has_weight]
+        weight = weight[has_weight]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:
             folds = unit_folds(np.arange(len(x)), seed)

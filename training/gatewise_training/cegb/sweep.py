@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import joblib
 import numpy as np
@@ -22,7 +21,7 @@ from gatewise.acquisition import AcquiredMask, Acquisition
 from gatewise.console import Progress
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cegb.growth import TreeGrowth, boost_trees, constant_model
+from gatewise_training.cegb.growth import GrownTrees, TreeGrowth, boost_trees, constant_model
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.cegb.penalty_search import (
@@ -91,13 +90,6 @@ class ScoredFit:
         return max(error, loss_bound + mean_difference)  # the mean loss is -mean_difference
 
 
-class GrownTrees(NamedTuple):
-    """Trees of a fit, and their number of rounds."""
-
-    trees: TreeEnsemble
-    n_rounds: int
-
-
 @dataclass(frozen=True, eq=False)
 class SweepTask:
     """Data and settings that the fits of all penalties share."""
@@ -121,10 +113,9 @@ class SweepTask:
         validation = None
         if validation_rows is not None:
             validation = (self.x[validation_rows], self.target.take(validation_rows))
-        trees, n_rounds = boost_trees(
+        return boost_trees(
             x, target, self.growth, charge, validation=validation, rounds=rounds, seed=self.seed
         )
-        return GrownTrees(trees, n_rounds)
 
     def score_rounds(
         self,
@@ -257,7 +248,7 @@ def sweep_penalties(
         check_lazy_size(*task.x.shape)
     first_penalties = FIRST_PENALTIES[: n_penalties - 1] if penalties is None else penalties
     fits = _fit_all(task, folds, sorted({0.0, math.inf, *first_penalties}))
-    # the constant model is not counted
+    # the constant model does not count as one of the `n_penalties`
     while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
         report_progress(len(fits) - 1, n_penalties, "sweeping the penalty")
         whole_models = {penalty: prefix_fits[-1] for penalty, prefix_fits in fits.items()}

@@ -21,6 +21,9 @@ from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 #: leaves and .069 with 63. With early stopping, 15 leaves are best on CIFAR-10 and 63 on Letters.
 MIN_LEAVES_OF_FIXED_ROUNDS = 31
 
+#: Number of leaves on up to 5,000 rows.
+LEAVES_OF_SMALL_TABLES = 31
+
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Growth:
@@ -61,7 +64,7 @@ def tree_settings(
     n_rows: int,
     n_classes: int,
     *,
-    few_leaves: int = 31,
+    few_leaves: int = LEAVES_OF_SMALL_TABLES,
     best_leaves: int | None = None,
 ) -> dict[str, Any]:
     """Choose leaves, depth and learning rate for `n_rows` rows, as LightGBM's settings.

@@ -31,7 +31,7 @@ class ExplainedStage:
     probability: float  # probability of that label
     score: float | None  # stop score, or None for the high-cost model
     threshold: float | None  # smallest score that stops, or None if none does
-    stopped: bool  # whether the system answers with this label
+    has_stopped: bool  # whether the system answers with this label
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
     @property
@@ -40,14 +40,15 @@ class ExplainedStage:
         if self.score is None:
             return "no stage was sure enough"
         if np.isnan(self.score):
-            return "no score: goes on"
+            return "no score: continues"
         if self.threshold is None:
-            return f"score {self.score:.4g}, never stops here: goes on"
+            return f"score {self.score:.4g}, never stops here: continues"
         limit = threshold_text(self.threshold)
         if limit == "always":
-            return "always stops here" if self.stopped else "goes on"
-        sign, outcome = (">=", "stops") if self.stopped else ("<", "goes on")
-        return f"score {self.score:.4g} {sign} {limit}: {outcome}"
+            return "always stops here" if self.has_stopped else "continues"
+        if self.has_stopped:
+            return f"score {self.score:.4g} >= {limit}: stops"
+        return f"score {self.score:.4g} < {limit}: continues"
 
     @property
     def features(self) -> str:
@@ -68,7 +69,7 @@ class Explanation:
     steps: tuple[ExplainedStage, ...]
 
     @property
-    def offloaded(self) -> bool:
+    def is_offloaded(self) -> bool:
         """Whether the high-cost model answered."""
         return self.stage == self.n_stages
 
@@ -77,7 +78,7 @@ class Explanation:
         """Answer, model and cost as text."""
         model = "the high-cost model"
         comparison = ""
-        if not self.offloaded:
+        if not self.is_offloaded:
             model = f"stage {self.stage} (of {self.n_stages})"
             if self.cost_of_offload is not None:
                 comparison = f" (offloaded: {self.cost_of_offload:.4g})"
@@ -114,14 +115,12 @@ def _make_row(system: Any, instance: Any) -> Any:
         instance = [instance[name] for name in system.feature_names_]
     # `instance_` holds the shape and type of instances that are not rows of a table
     instance_spec = getattr(system, "instance_", None)
-    if hasattr(instance, "columns"):
-        rows = instance
-    else:
-        rows = (
-            np.asarray(instance) if instance_spec is not None else np.asarray(instance, np.float32)
-        )
+    rows = instance
+    if not hasattr(instance, "columns"):
+        rows = np.asarray(instance, np.float32 if instance_spec is None else None)
         instance_ndim = 1 if instance_spec is None else len(instance_spec.shape)
-        rows = rows[None] if rows.ndim == instance_ndim else rows
+        if rows.ndim == instance_ndim:
+            rows = rows[np.newaxis]
     if len(rows) != 1:
         raise InputError(f"explain takes one instance, not {len(rows)}")
     if names and instance_spec is None and not hasattr(rows, "columns"):
@@ -139,9 +138,9 @@ def explain(system: Any, x: Any) -> Explanation:
     path = _InstancePath(system, row)
     for stage_number in range(len(system.stages_)):
         path.visit_stage(stage_number)
-        if path.steps[-1].stopped:
+        if path.steps[-1].has_stopped:
             break
-    if not path.steps[-1].stopped:
+    if not path.steps[-1].has_stopped:
         path.offload()
     answer = path.steps[-1]
     is_offloaded = answer.score is None
@@ -187,7 +186,7 @@ class _InstancePath:
             model=stage.model_name,
             score=float(score[0]),
             threshold=None if threshold is None else float(threshold),
-            stopped=bool(stop_mask(score, threshold)[0]) or is_last,
+            has_stopped=bool(stop_mask(score, threshold)[0]) or is_last,
         )
 
     def offload(self) -> None:
@@ -205,7 +204,7 @@ class _InstancePath:
             model=high_cost_name(high_cost_model),
             score=None,
             threshold=None,
-            stopped=True,
+            has_stopped=True,
         )
 
     def _add(

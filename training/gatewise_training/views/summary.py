@@ -38,7 +38,8 @@ def headline(system: Any) -> str:
 def _list_figures(system: Any) -> list[str]:
     """List figures of the active point on validation rows, or on calibration rows if certified."""
     # the rows of the figures
-    point, frontier = system.operating_point_, system.frontier_
+    point = system.operating_point_
+    frontier = system.frontier_
     row_set = "validation rows"
     if point.guarantee is not None:
         frontier = system._reference_frontier()
@@ -49,20 +50,19 @@ def _list_figures(system: Any) -> list[str]:
     has_cloud = system.high_cost_model_ is not None
     reference = "the high-cost model" if has_cloud else "the costliest model"
     # the figures of the point and the reference
+    if point.validation_groups is not None:
+        row_set += f" of {point.validation_groups} groups"
     lines = [
-        f"operating point {points.index(point)} of {len(points)}, on {row_set}"
-        + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
-        + ":",
+        f"operating point {points.index(point)} of {len(points)}, on {row_set}:",
         f"{figure_name} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
     ]
     if system.choice_:
         lines.insert(1, f"chosen as {system.choice_}")
     if point.weighted_accuracy is not None:
-        weighted_reference = frontier.reference_weighted_accuracy
-        comparison_text = (
-            "" if weighted_reference is None else f", {reference} {weighted_reference:.4f}"
-        )
-        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{comparison_text}")
+        weighted_text = f"weighted accuracy {point.weighted_accuracy:.4f}"
+        if frontier.reference_weighted_accuracy is not None:
+            weighted_text += f", {reference} {frontier.reference_weighted_accuracy:.4f}"
+        lines.append(weighted_text)
     scores = {
         "balanced accuracy": point.balanced_accuracy,
         "log loss": point.log_loss,
