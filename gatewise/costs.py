@@ -109,57 +109,16 @@ class FeatureCosts:
         requires: Mapping[Any, GroupLabel | Sequence[GroupLabel]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
-        # own prices and names
         own_names, own_values = split_names_and_prices(own)
         self.names = own_names if names is None else tuple(str(name) for name in names)
         if own_names is not None and self.names != own_names:
             raise InputError("names= differs from the names that the feature costs already have")
         self.own = read_own_prices(own_values, self.names)
-        n_features = len(self.own)
-        if self.names is not None:
-            if len(self.names) != n_features:
-                raise InputError(f"{n_features} feature costs but {len(self.names)} feature names")
-            repeated_names = [name for name, count in Counter(self.names).items() if count > 1]
-            if repeated_names:
-                raise InputError(
-                    f"feature name {sorted(repeated_names)[0]!r} appears twice in the costs"
-                )
-        # the group of each feature
-        if isinstance(group, Mapping):
-            unknown_names = [name for name in group if name not in (self.names or ())]
-            if unknown_names:
-                raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
-            group = [group.get(name) for name in self.names or ()]
-        label_of_feature: list[GroupLabel | None] = (
-            [None] * n_features if group is None else [read_label(label) for label in group]
-        )
-        if len(label_of_feature) != n_features:
-            raise InputError(f"{n_features} feature costs but {len(label_of_feature)} group labels")
-        # list groups with features first, then groups that other groups only require
+        _check_feature_names(self.names, len(self.own))
+        label_of_feature = _read_feature_groups(group, self.names, len(self.own))
         prices = read_shared_prices(shared)
         prerequisites_of_label = read_prerequisites(requires)
-        groups_with_features = dict.fromkeys(
-            label for label in label_of_feature if label is not None
-        )
-        required_groups = set(chain.from_iterable(prerequisites_of_label.values()))
-        groups = [
-            *groups_with_features,
-            *(
-                label
-                for label in prices
-                if label in required_groups and label not in groups_with_features
-            ),
-        ]
-        unknown_groups = [label for label in prices if label not in groups and prices[label] != 0.0]
-        if unknown_groups:
-            raise InputError(
-                f"shared price of group {unknown_groups[0]!r}, but no feature is in it"
-            )
-        absent_groups = [
-            label for label in (*prerequisites_of_label, *required_groups) if label not in groups
-        ]
-        if absent_groups:
-            raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
+        groups = _list_groups(label_of_feature, prices, prerequisites_of_label)
         # read-only arrays of indices
         self.group_names: tuple[str, ...] = tuple(str(label) for label in groups)
         if len(set(self.group_names)) != len(groups):
@@ -408,6 +367,56 @@ class FeatureCosts:
 
 #: Feature costs that estimators accept: by name, or in the order of the columns.
 CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
+
+
+def _check_feature_names(names: tuple[str, ...] | None, n_features: int) -> None:
+    """Raise InputError unless there are no names, or as many different ones as features."""
+    if names is None:
+        return
+    if len(names) != n_features:
+        raise InputError(f"{n_features} feature costs but {len(names)} feature names")
+    repeated_names = [name for name, count in Counter(names).items() if count > 1]
+    if repeated_names:
+        raise InputError(f"feature name {sorted(repeated_names)[0]!r} appears twice in the costs")
+
+
+def _read_feature_groups(
+    group: Sequence[GroupLabel | None] | NDArray[Any] | Mapping[str, GroupLabel] | None,
+    names: tuple[str, ...] | None,
+    n_features: int,
+) -> list[GroupLabel | None]:
+    """Read the label of each feature's group; None means no group."""
+    if isinstance(group, Mapping):
+        unknown_names = [name for name in group if name not in (names or ())]
+        if unknown_names:
+            raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
+        group = [group.get(name) for name in names or ()]
+    if group is None:
+        return [None] * n_features
+    label_of_feature = [read_label(label) for label in group]
+    if len(label_of_feature) != n_features:
+        raise InputError(f"{n_features} feature costs but {len(label_of_feature)} group labels")
+    return label_of_feature
+
+
+def _list_groups(
+    label_of_feature: Sequence[GroupLabel | None],
+    prices: Mapping[GroupLabel, float],
+    prerequisites_of_label: Mapping[GroupLabel, Sequence[GroupLabel]],
+) -> list[GroupLabel]:
+    """List the groups that have features, and then the groups that other groups only require."""
+    groups = list(dict.fromkeys(label for label in label_of_feature if label is not None))
+    required_groups = set(chain.from_iterable(prerequisites_of_label.values()))
+    groups += [label for label in prices if label in required_groups and label not in groups]
+    unknown_groups = [label for label in prices if label not in groups and prices[label] != 0.0]
+    if unknown_groups:
+        raise InputError(f"shared price of group {unknown_groups[0]!r}, but no feature is in it")
+    absent_groups = [
+        label for label in (*prerequisites_of_label, *required_groups) if label not in groups
+    ]
+    if absent_groups:
+        raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
+    return groups
 
 
 def _find_paid_groups(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +74,13 @@ class StopRule(ABC):
         return row_answer(margins, link), row_probabilities(margins, link)
 
 
-#: ONNX node: its operator, the names of its inputs and of its outputs, and its attributes.
-GraphNode = tuple[str, str, str, dict[str, Any]]
+class GraphNode(NamedTuple):
+    """ONNX node; the names of its inputs, and of its outputs, are separated by spaces."""
+
+    operator: str
+    inputs: str
+    outputs: str
+    attributes: Mapping[str, Any]
 
 
 class MarginRule(StopRule):
@@ -114,16 +119,16 @@ static float margin_score(const float *output, uint32_t n_margins)
         axis = {"axis": 1}
         if n_margins == 1:
             nodes = [
-                ("Gather", "margins score_column", "score_margin", axis),
-                ("Abs", "score_margin", "score", {}),
+                GraphNode("Gather", "margins score_column", "score_margin", axis),
+                GraphNode("Abs", "score_margin", "score", {}),
             ]
             return {"score_column": np.int64(0)}, nodes
         constants = {"two": np.array([2]), "best": np.int64(0), "next": np.int64(1)}
         return constants, [
-            ("TopK", "margins two", "top indices", axis),
-            ("Gather", "top best", "largest", axis),
-            ("Gather", "top next", "second_largest", axis),
-            ("Sub", "largest second_largest", "score", {}),
+            GraphNode("TopK", "margins two", "top indices", axis),
+            GraphNode("Gather", "top best", "largest", axis),
+            GraphNode("Gather", "top next", "second_largest", axis),
+            GraphNode("Sub", "largest second_largest", "score", {}),
         ]
 
 
@@ -145,7 +150,7 @@ static float column_score(const float *output, uint32_t n_margins)
         return outputs[-1]
 
     def graph_nodes(self, n_margins: int) -> tuple[Mapping[str, Any], Sequence[GraphNode]]:
-        node = ("Gather", "margins score_column", "score", {"axis": 1})
+        node = GraphNode("Gather", "margins score_column", "score", {"axis": 1})
         return {"score_column": np.int64(n_margins)}, [node]
 
 
@@ -180,7 +185,7 @@ def labels(margins: Margins) -> NDArray[np.int64]:
 
 
 def is_value(margins: Margins, link: Link) -> bool:
-    """Return whether margins are values or ranking scores instead of margins of classes."""
+    """Whether margins are values or ranking scores instead of margins of classes."""
     return link == "identity" and margins.shape[1] == 1
 
 

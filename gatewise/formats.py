@@ -252,15 +252,15 @@ def read_clock(text: str, subject: str) -> float:
     raise InputError(f"{subject}: {text!r} is not a time of day; write it as 14:00")
 
 
-def read_bytes(option: str, text: str) -> int:
+def read_bytes(text: str, subject: str) -> int:
     """Read an amount of bytes; the units KB, MB and GB are powers of 1024.
 
-    >>> [read_bytes("--keep-bytes", text) for text in ("900", "64KB", "1.5 MiB")]
+    >>> [read_bytes(text, "--keep-bytes") for text in ("900", "64KB", "1.5 MiB")]
     [900, 65536, 1572864]
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMG])I?)?B?", text.strip().upper())
     unit = {None: 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     size = 0 if match is None else round(float(match[1]) * unit[match[2]])
     if size < 1:
-        raise InputError(f"{option} {text}: give a number of bytes, such as 65536, 64KB or 1MB")
+        raise InputError(f"{subject} {text}: give a number of bytes, such as 65536, 64KB or 1MB")
     return size

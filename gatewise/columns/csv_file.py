@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from gatewise.errors import InputError
 
@@ -35,11 +35,11 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     path = Path(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            separator, header_line, n_before = _read_head(file)
-            if not header_line:
+            head = _read_head(file)
+            if not head.header_line:
                 raise InputError(f"{path} is empty")
-            lines = chain([header_line], file)
-            reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
+            lines = chain([head.header_line], file)
+            reader = csv.reader(lines, delimiter=head.separator, skipinitialspace=True, strict=True)
             header = [
                 cell.strip() or f"Unnamed: {column}" for column, cell in enumerate(next(reader))
             ]
@@ -47,10 +47,10 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 raise InputError(
                     f"{path}: its columns are separated by '|'; separate them by commas"
                 )
-            yield n_before + reader.line_num, header
-            decimal_commas = _DecimalCommas(path, header) if separator == ";" else None
+            yield head.n_lines_before + reader.line_num, header
+            decimal_commas = _DecimalCommas(path, header) if head.separator == ";" else None
             for row in reader:
-                line_number = n_before + reader.line_num
+                line_number = head.n_lines_before + reader.line_num
                 if not row or (len(row) < len(header) and row == [""]):
                     continue
                 if len(row) != len(header):
@@ -81,8 +81,8 @@ def plain_csv(path: Path) -> Path | io.StringIO:
     rows = (row for _, row in csv_rows(path))
     header = next(rows)
     with path.open(newline="", encoding="utf-8-sig") as file:
-        separator, _, n_before = _read_head(file)
-    if separator == "," and not n_before:
+        head = _read_head(file)
+    if head.separator == "," and not head.n_lines_before:
         for _ in rows:
             pass
         return path
@@ -93,14 +93,21 @@ def plain_csv(path: Path) -> Path | io.StringIO:
     return comma_separated
 
 
-def _read_head(file: TextIO) -> tuple[str, str, int]:
-    """Read the separator, the header line, and the number of lines before the header."""
+class _Head(NamedTuple):
+    """First lines of a file."""
+
+    separator: str
+    header_line: str
+    n_lines_before: int  # lines before the header
+
+
+def _read_head(file: TextIO) -> _Head:
     first_line = file.readline()
     stated_separator = _SEPARATOR.fullmatch(first_line)
     if stated_separator is not None:
-        return stated_separator[1], file.readline(), 1
+        return _Head(stated_separator[1], file.readline(), 1)
     unquoted_text = re.sub('"[^"]*("|$)', "", first_line)
-    return max(",;\t", key=unquoted_text.count), first_line, 0
+    return _Head(max(",;\t", key=unquoted_text.count), first_line, 0)
 
 
 class _DecimalCommas:
@@ -109,7 +116,8 @@ class _DecimalCommas:
     def __init__(self, path: Path, header: list[str]) -> None:
         self._path = path
         self._header = header
-        self._decimal_example = self._ambiguous_location = ""
+        self._decimal_example = ""
+        self._ambiguous_location = ""
 
     def with_points(self, row: list[str], line_number: int) -> list[str]:
         """Replace the decimal commas of a row by points.

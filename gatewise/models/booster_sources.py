@@ -161,21 +161,21 @@ def catboost_trees(model: Any) -> BoostedTrees:
     for tree in document.get("oblivious_trees", document.get("trees")):
         if "splits" in tree:
             tree = _nest_tree(tree["splits"] or [], tree["leaf_values"], len(base))
-        features, border, left, right, value = _flatten_tree(tree, len(base))
-        flat_features = [
-            LEAF if feature < 0 else column_of_feature[feature] for feature in features
-        ]
+        nodes = _flatten_tree(tree, len(base))
+        features = [node.feature for node in nodes]
+        columns = [LEAF if feature < 0 else column_of_feature[feature] for feature in features]
+        values = np.array([node.value for node in nodes], np.float64)
         trees.append(
             Nodes(
-                feature=np.array(flat_features, np.int64),
+                feature=np.array(columns, np.int64),
                 # borders are float32 values, and CatBoost goes right if x > border
-                threshold=np.array(border, np.float32),
-                left=np.array(left, np.int64),
-                right=np.array(right, np.int64),
+                threshold=np.array([node.border for node in nodes], np.float32),
+                left=np.array([node.left for node in nodes], np.int64),
+                right=np.array([node.right for node in nodes], np.int64),
                 nan_left=np.array(
                     [feature >= 0 and goes_left_if_nan[feature] for feature in features], bool
                 ),
-                value=np.array(value, np.float64).reshape(len(features), len(base)) * scale,
+                value=values.reshape(len(nodes), len(base)) * scale,
             )
         )
     output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
@@ -186,6 +186,7 @@ def catboost_trees(model: Any) -> BoostedTrees:
 
 
 def _read_split(split: dict[str, Any]) -> tuple[int, float]:
+    """Read the feature and the border of a split."""
     if split.get("split_type", "FloatFeature") != "FloatFeature":
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     return int(split["float_feature_index"]), float(split["border"])
@@ -206,22 +207,34 @@ def _nest_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> di
     return make_node(0, 0)
 
 
-def _flatten_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
-    """Convert nested nodes to lists of features, borders, left and right children, and values."""
-    nodes: list[tuple[Any, ...]] = []
+class _FlatNode(NamedTuple):
+    """Node of a CatBoost tree, with its children as numbers of nodes."""
+
+    feature: int = LEAF
+    border: float = 0.0
+    left: int = LEAF
+    right: int = LEAF
+    value: Any = None  # (width,)
+
+
+def _flatten_tree(root: dict[str, Any], width: int) -> list[_FlatNode]:
+    """List nested nodes, each before its children."""
+    flat_nodes: list[_FlatNode] = []
 
     def add_node(node: dict[str, Any]) -> int:
-        number = len(nodes)
-        nodes.append(())
+        number = len(flat_nodes)
+        flat_nodes.append(_FlatNode())  # reserves the number until the children have theirs
         if "value" in node:
-            nodes[number] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
+            flat_nodes[number] = _FlatNode(value=np.atleast_1d(node["value"]))
         else:
-            children = add_node(node["left"]), add_node(node["right"])
-            nodes[number] = (*_read_split(node["split"]), *children, np.zeros(width))
+            feature, border = _read_split(node["split"])
+            left = add_node(node["left"])
+            right = add_node(node["right"])
+            flat_nodes[number] = _FlatNode(feature, border, left, right, np.zeros(width))
         return number
 
     add_node(root)
-    return tuple(map(list, zip(*nodes, strict=True)))
+    return flat_nodes
 
 
 def _order_nodes(

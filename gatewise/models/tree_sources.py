@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +59,17 @@ def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
     return trees
 
 
-def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
-    """Read the nodes, the roots, and the numbers of outputs and features from a LightGBM model.
+class LightGBMTrees(NamedTuple):
+    """Trees of a LightGBM model; in the nodes of each tree, the leaves come after the splits."""
 
-    The nodes of the trees follow one another. In each tree the leaves come after the splits.
-    """
+    nodes: Nodes  # of all trees, one tree after another
+    roots: NDArray[np.int32]  # (n_trees,)
+    n_outputs: int
+    n_features: int
+
+
+def read_lightgbm(text: str) -> LightGBMTrees:
+    """Read the trees of a LightGBM model from its text form."""
     # read the header, and the fields of all trees
     header_text, _, tree_lines = text.partition("\nTree=")
     # cut off the lines after the trees, which may begin with any name of a feature
@@ -130,7 +136,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
         nan_left=fill_splits(nan_left, False, np.bool_),
         value=value,
     )
-    return nodes, roots.astype(np.int32), n_outputs, n_features
+    return LightGBMTrees(nodes, roots.astype(np.int32), n_outputs, n_features)
 
 
 def _round_thresholds(threshold: NDArray[np.float64]) -> NDArray[np.float32]:

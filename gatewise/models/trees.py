@@ -22,7 +22,7 @@ from gatewise.models.tree_sources import (
     LEAF,
     Nodes,
     forest_nodes,
-    lightgbm_nodes,
+    read_lightgbm,
     run_positions,
 )
 
@@ -350,10 +350,14 @@ class TreeEnsemble:
     ) -> TreeEnsemble:
         """Convert a LightGBM booster."""
         text = booster.model_to_string(num_iteration=num_iteration, start_iteration=start_iteration)
-        nodes, roots, n_outputs, n_features = lightgbm_nodes(text)
-        output = np.arange(len(roots), dtype=np.int32) % n_outputs
-        base = np.zeros(n_outputs, np.float32)
-        return cls(**vars(nodes), roots=roots, output=output, base=base, n_features=n_features)
+        trees = read_lightgbm(text)
+        return cls(
+            **vars(trees.nodes),
+            roots=trees.roots,
+            output=np.arange(len(trees.roots), dtype=np.int32) % trees.n_outputs,
+            base=np.zeros(trees.n_outputs, np.float32),
+            n_features=trees.n_features,
+        )
 
     @classmethod
     def from_forest(cls, forest: Any) -> TreeEnsemble:

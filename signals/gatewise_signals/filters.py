@@ -17,8 +17,8 @@ class MajorityFilter:
     Parameters
     ----------
     n_windows : int
-        Number of windows, including the newest one. The filter follows a permanent change
-        ``n_windows // 2`` windows late.
+        Number of windows, including the newest one. After a permanent change, the filter returns
+        the new label ``n_windows // 2`` windows later.
 
     Examples
     --------
@@ -41,7 +41,7 @@ class MajorityFilter:
 
     @property
     def delay(self) -> int:
-        """Number of windows by which the filter follows a permanent change late."""
+        """Number of windows after which the filter follows a permanent change."""
         return (self._labels.maxlen or 0) // 2
 
     def push(self, label: Hashable) -> Hashable:

@@ -68,8 +68,8 @@ class SignalGraph:
         self.inputs = [
             tuple(self.index_of_step[step] for step in step.inputs) for step in self.steps
         ]
-        block_labels = [step.label for step in self.steps]
-        duplicate = next((label for label in block_labels if block_labels.count(label) > 1), None)
+        labels = [step.label for step in self.steps]
+        duplicate = next((label for label in labels if labels.count(label) > 1), None)
         if duplicate is not None or len(set(self.blocks)) != len(self.blocks):
             raise InputError(
                 f"blocks: {duplicate or 'one'} occurs twice; list each block once, with distinct "

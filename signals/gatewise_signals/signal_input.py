@@ -264,12 +264,12 @@ class SignalInput:
 
     def holds_features(self, row: object) -> bool:
         """Whether `row` holds computed features, float32 (n_features,), instead of a window."""
+        features_shape = (len(self.feature_names),)
         return (
             isinstance(row, np.ndarray)
             and row.dtype == np.float32
-            and row.shape
-            == (len(self.graph.block_of_feature) + len(self.window_names),)
-            != self.shape
+            and row.shape == features_shape
+            and features_shape != self.shape
         )
 
     def features(self, windows: ArrayLike) -> Values:
@@ -279,11 +279,9 @@ class SignalInput:
             block_features = self.graph.transform(window_array)
         except (ValueError, IndexError) as error:
             raise InputError(f"blocks on windows of shape {self.shape}: {error}") from error
-        return (
-            np.concatenate([block_features, self.window_values(window_array)], axis=1)
-            if self.has_window_values
-            else block_features
-        )
+        if not self.has_window_values:
+            return block_features
+        return np.concatenate([block_features, self.window_values(window_array)], axis=1)
 
     def window_values(self, windows: NDArray[Any]) -> Values:
         """Convert the values of `windows` to columns, shape (n, n_values)."""

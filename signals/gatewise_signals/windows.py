@@ -77,9 +77,8 @@ MAX_LEAD = 1.0
 MIN_TIMES = 16
 #: Number of the latest times from which jitter is estimated.
 MAX_TIMES = 64
-#: Largest delay due to jitter, in third quartiles of the latest delays.
-#:
-#: For normal delays this is 4.6 standard deviations.
+#: Largest delay due to jitter, in third quartiles of the latest delays. For normal delays this is
+#: 4.6 standard deviations.
 MAX_JITTER = 4.0
 
 
@@ -150,8 +149,8 @@ class Windower:
         self._n_used = 0  # samples of the buffer that were in a window
         self._batches: deque[_TimedBatch] = deque()  # batches of the samples in the buffer
         self._unchecked_batches: deque[_TimedBatch] = deque()  # batches that may follow a gap
-        # delay of each of the latest batches, and the number of samples since the previous batch
-        self._latest_delays: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
+        # the latest batches that follow no gap, from which jitter is estimated
+        self._latest_batches: deque[_TimedBatch] = deque(maxlen=MAX_TIMES)
         self._timed_seconds = 0.0  # time from the first to the latest timed batch
         self._n_timed = 0  # number of samples in this time
 
@@ -223,7 +222,7 @@ class Windower:
         self._batches.append(timed_batch)
         if (
             timed_batch.n_before > 1
-            or len(self._latest_delays) + len(self._unchecked_batches) >= MIN_TIMES
+            or len(self._latest_batches) + len(self._unchecked_batches) >= MIN_TIMES
         ):
             self._find_gaps()
 
@@ -237,7 +236,7 @@ class Windower:
                 self.n_gaps += 1
                 self._drop(timed_batch.start - self._buffer_start)
             else:
-                self._latest_delays.append((timed_batch.delay, timed_batch.n_before))
+                self._latest_batches.append(timed_batch)
 
     def _is_unexplained(self, delay: float, n_samples: int, *, is_relative: bool) -> bool:
         """Whether a delay after `n_samples` is larger than clock error and jitter explain.
@@ -259,17 +258,13 @@ class Windower:
 
         Both are 0 if there are too few times.
         """
-        latest_delays = [
-            *self._latest_delays,
-            *((batch.delay, batch.n_before) for batch in self._unchecked_batches),
-        ]
-        if len(latest_delays) < MIN_TIMES:
+        batches = [*self._latest_batches, *self._unchecked_batches]
+        if len(batches) < MIN_TIMES:
             return 0.0, 0.0
-        drift = sorted(delay / n_before for delay, n_before in latest_delays)[
-            len(latest_delays) // 2
-        ]
-        distances = sorted(abs(delay - drift * n_before) for delay, n_before in latest_delays)
-        return drift, distances[3 * len(latest_delays) // 4]
+        drifts = sorted(batch.delay / batch.n_before for batch in batches)
+        drift = drifts[len(batches) // 2]
+        distances = sorted(abs(batch.delay - drift * batch.n_before) for batch in batches)
+        return drift, distances[3 * len(batches) // 4]
 
     def _complete_windows(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None

@@ -105,7 +105,7 @@ def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(rule_
     margins = [list(rule.row_margins(row)) for row in outputs.tolist()]
     np.testing.assert_array_equal(np.float32(margins), rule.margins(outputs))
     assert f"static float {rule_name}_score(const float *output, uint32_t n_margins)" in rule.c_code
-    assert rule.graph_nodes(n_margins)[1][-1][2] == "score"
+    assert rule.graph_nodes(n_margins)[1][-1].outputs == "score"
 
 
 @given(

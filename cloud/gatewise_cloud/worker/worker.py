@@ -338,7 +338,7 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
 
     return ArchiveWriter.open(
         settings.keep,
-        max_bytes=read_bytes("--keep-bytes", settings.keep_bytes),
+        max_bytes=read_bytes(settings.keep_bytes, "--keep-bytes"),
         max_days=settings.keep_days,
         shard_seconds=settings.keep_seconds,
     )

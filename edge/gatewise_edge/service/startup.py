@@ -134,7 +134,7 @@ def make_late_requests(
 
     store = UnsentStore(
         settings.keep_unsent,
-        max_bytes=read_bytes("keep_unsent_bytes", settings.keep_unsent_bytes),
+        max_bytes=read_bytes(settings.keep_unsent_bytes, "keep_unsent_bytes"),
         max_age_s=86_400.0 * settings.keep_unsent_days,
     )
     return LateRequests(store, on_correction)

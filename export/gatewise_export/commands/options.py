@@ -67,7 +67,7 @@ BundleVersion = Annotated[str, typer.Option(help="Version of the bundle.")]
 
 def bytes_option(text: str | None) -> int | None:
     """Parse the option ``--max-bytes``."""
-    return None if text is None else read_bytes("--max-bytes", text)
+    return None if text is None else read_bytes(text, "--max-bytes")
 
 
 def by_class_option(name: str, option_values: Sequence[str] | None) -> dict[str, float]:

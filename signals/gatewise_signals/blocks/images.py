@@ -162,7 +162,8 @@ class BlockStatistics(GridBlock):
         )
         squared_deviations *= squared_deviations
         deviation = np.sqrt(_reduce_cells(np.add, squared_deviations, grid) / grid.sizes)
-        low, high = (_reduce_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
+        low = _reduce_cells(np.minimum, x, grid)
+        high = _reduce_cells(np.maximum, x, grid)
         return np.concatenate(
             [_flatten_cells(deviation), _flatten_cells(low), _flatten_cells(high)], axis=1
         )

@@ -47,7 +47,8 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     shape = tuple(dimension.dim_value for dimension in input_type.shape.dim[1:])
     if not input_type.shape.dim or min(shape, default=0) < 1:
         raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
-    int64, float32 = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
+    int64 = onnx.TensorProto.INT64
+    float32 = onnx.TensorProto.FLOAT
     nodes = [
         helper.make_node("Cast", ["x"], ["gw_cast"], to=input_type.elem_type),
         helper.make_node("Reshape", ["gw_cast", "gw_shape"], [inputs[0].name]),

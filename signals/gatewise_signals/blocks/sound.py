@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,14 @@ class Spectrogram(Step):
         return power_spectrum(x.take(_index_frames(samples, self.frame, self.hop), axis=-1))
 
 
+class MelFilters(NamedTuple):
+    """Bins of all mel bands, one band after another, and their weights."""
+
+    bins: NDArray[np.intp]
+    weights: Values
+    starts: NDArray[np.intp]  # (bands,): where each band starts
+
+
 @dataclass(frozen=True, repr=False)
 class MelSpectrogram(Step):
     """Logarithm of the power in mel bands, frame by frame.
@@ -114,17 +122,19 @@ class MelSpectrogram(Step):
     def _high_hz(self) -> float:
         return self.high_hz or self.source.rate_hz / 2
 
-    def filters(self) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
-        """Return the bins and weights of all bands in order, and the start of each band."""
-        bins = fft_size(self.source.frame) // 2 + 1
-        return _make_mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
+    def filters(self) -> MelFilters:
+        """Compute the filters of all bands."""
+        n_bins = fft_size(self.source.frame) // 2 + 1
+        return _make_mel_filters(
+            self.bands, self.low_hz, self._high_hz, n_bins, self.source.rate_hz
+        )
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # m[b] = log(1e-12 + sum_i weight[b, i] * power[i]) over the bins i of band b
-        bins, weights, starts = self.filters()
-        weighted_powers = inputs[0].take(bins, axis=-1)
-        weighted_powers *= weights
-        power: Values = np.add.reduceat(weighted_powers, starts, axis=-1)
+        filters = self.filters()
+        weighted_powers = inputs[0].take(filters.bins, axis=-1)
+        weighted_powers *= filters.weights
+        power: Values = np.add.reduceat(weighted_powers, filters.starts, axis=-1)
         power += TINY
         return np.log(power, out=power)
 
@@ -230,8 +240,8 @@ def _index_frames(n_samples: int, frame: int, hop: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=32)
 def _make_mel_filters(
     bands: int, low_hz: float, high_hz: float, n_bins: int, rate_hz: float
-) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
-    """Compute the filters of mel bands; see :meth:`MelSpectrogram.filters`."""
+) -> MelFilters:
+    """Compute the filters of mel bands, as :class:`MelSpectrogram` defines them."""
     low_mel, high_mel = (
         MEL_FACTOR * math.log10(1 + frequency_hz / MEL_HZ) for frequency_hz in (low_hz, high_hz)
     )
@@ -254,7 +264,7 @@ def _make_mel_filters(
         bins.append(band_bins)
         weights.append(bin_weights[band_bins] / bin_weights[band_bins].sum())
     starts = np.cumsum([0] + [len(band_bins) for band_bins in bins[:-1]])
-    return np.concatenate(bins), read_only_float32(np.concatenate(weights)), starts
+    return MelFilters(np.concatenate(bins), read_only_float32(np.concatenate(weights)), starts)
 
 
 @lru_cache(maxsize=32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,18 +84,16 @@ class BandPowers(SignalBlock):
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
     def values(self, x: Values) -> Values:
-        starts, counts, has_bins, last_bin = _find_band_bins(
-            self.edges, self.source.rate_hz, x.shape[-1]
-        )
-        if not len(starts):
-            return np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
-        powers = np.add.reduceat(x[..., :last_bin], starts, axis=-1) / counts
+        bands = _find_band_bins(self.edges, self.source.rate_hz, x.shape[-1])
+        band_powers = np.zeros((*x.shape[:-1], len(bands.has_bins)), np.float32)
+        if not len(bands.starts):
+            return band_powers
+        powers = np.add.reduceat(x[..., : bands.end], bands.starts, axis=-1) / bands.counts
         powers += TINY
         np.log(powers, out=powers)
-        if len(starts) == len(has_bins):
+        if bands.has_bins.all():
             return np.asarray(powers)
-        band_powers = np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
-        band_powers[..., has_bins] = powers
+        band_powers[..., bands.has_bins] = powers
         return band_powers
 
 
@@ -190,21 +188,23 @@ def bin_hz(n_bins: int, rate_hz: float) -> Values:
     return read_only_float32(np.arange(n_bins) * (rate_hz / (2 * (n_bins - 1))))
 
 
-@lru_cache(maxsize=64)
-def _find_band_bins(
-    edges: tuple[float, ...], rate_hz: float, n_bins: int
-) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
-    """Find the bins of the bands.
+class _BandBins(NamedTuple):
+    """Bins of adjacent bands; `starts` and `counts` leave out the bands without bins."""
 
-    Returns the first bin and the number of bins of each band that has bins, the mask of these bands
-    among all bands, and the end of the last band.
-    """
+    starts: NDArray[np.intp]  # first bin of each band that has bins
+    counts: Values  # number of bins of each such band
+    has_bins: NDArray[np.bool_]  # (n_bands,)
+    end: int  # end of the last band
+
+
+@lru_cache(maxsize=64)
+def _find_band_bins(edges: tuple[float, ...], rate_hz: float, n_bins: int) -> _BandBins:
     edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
     counts = np.diff(edge_bins)
     has_bins = counts > 0
-    return (
-        edge_bins[:-1][has_bins],
-        read_only_float32(counts[has_bins]),
-        has_bins,
-        int(edge_bins[-1]),
+    return _BandBins(
+        starts=edge_bins[:-1][has_bins],
+        counts=read_only_float32(counts[has_bins]),
+        has_bins=has_bins,
+        end=int(edge_bins[-1]),
     )

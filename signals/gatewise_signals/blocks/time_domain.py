@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -184,11 +184,12 @@ class Quantiles(SignalBlock):
         return tuple(f"q{100 * probability:g}" for probability in self.at)
 
     def values(self, x: Values) -> Values:
-        lower, upper, weight = quantile_positions(self.at, x.shape[-1])
+        positions = quantile_positions(self.at, x.shape[-1])
         # s[i] + (p - i) * (s[i + 1] - s[i])
         samples = np.sort(x, axis=-1)
-        low = samples.take(lower, axis=-1)
-        quantiles: Values = low + weight * (samples.take(upper, axis=-1) - low)
+        low = samples.take(positions.lower, axis=-1)
+        high = samples.take(positions.upper, axis=-1)
+        quantiles: Values = low + positions.upper_weight * (high - low)
         return quantiles
 
 
@@ -347,11 +348,19 @@ def safe_ratio(dividend: Values, divisor: Values) -> Values:
     return np.divide(dividend, divisor, out=np.zeros_like(dividend), where=divisor > 0)
 
 
+class QuantilePositions(NamedTuple):
+    """Indices of the sorted samples around each quantile, and the weight of the upper one."""
+
+    lower: NDArray[np.intp]
+    upper: NDArray[np.intp]
+    upper_weight: Values
+
+
 @lru_cache(maxsize=64)
-def quantile_positions(
-    probabilities: tuple[float, ...], n_samples: int
-) -> tuple[NDArray[np.intp], NDArray[np.intp], Values]:
-    """Find the sorted samples below and above each quantile, and the weight of the upper one."""
+def quantile_positions(probabilities: tuple[float, ...], n_samples: int) -> QuantilePositions:
+    """Find the sorted samples between which each quantile lies."""
     positions = np.asarray(probabilities) * (n_samples - 1)
     lower = np.floor(positions).astype(np.intp)
-    return lower, np.minimum(lower + 1, n_samples - 1), (positions - lower).astype(np.float32)
+    return QuantilePositions(
+        lower, np.minimum(lower + 1, n_samples - 1), (positions - lower).astype(np.float32)
+    )

@@ -44,11 +44,11 @@ def _write_frame(code: StepCode, step: images.Frame) -> None:
 
 def _write_quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
     # quantile = sorted[lower] + fraction * (sorted[lower + 1] - sorted[lower])
-    lower, _, fraction = time_domain.quantile_positions(step.at, code.row_length)
-    indices = code.integer_table(lower, "Index of the sorted sample below each quantile")
-    fractions = code.float_table(fraction, "Fraction of the way to the next sample")
+    positions = time_domain.quantile_positions(step.at, code.row_length)
+    indices = code.integer_table(positions.lower, "Index of the sorted sample below each quantile")
+    fractions = code.float_table(positions.upper_weight, "Fraction of the way to the next sample")
     scratch = code.reserve_scratch_or_input(code.row_length)
-    code.write_row_call("quantiles", indices, fractions, len(fraction), scratch)
+    code.write_row_call("quantiles", indices, fractions, len(step.at), scratch)
 
 
 def _write_autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
@@ -105,10 +105,12 @@ def _write_spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
 
 
 def _write_mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
-    bins, weights, starts = step.filters()
-    first_bin_table = code.integer_table(bins[starts], "First bins of mel bands")
-    weight_table = code.float_table(weights, "Weights of the bins of mel bands")
-    bound_table = code.integer_table([*starts, len(bins)], "Start of each band's weights")
+    filters = step.filters()
+    first_bins = filters.bins[filters.starts]
+    first_bin_table = code.integer_table(first_bins, "First bins of mel bands")
+    weight_table = code.float_table(filters.weights, "Weights of the bins of mel bands")
+    bounds = [*filters.starts, len(filters.bins)]
+    bound_table = code.integer_table(bounds, "Start of each band's weights")
     filter_arguments = first_bin_table, weight_table, bound_table, step.bands
     if len(code.input_shapes[0]) == 3:
         code.write_row_call("mel_bands", *filter_arguments)
