@@ -121,6 +121,7 @@ def check_loads(
 def _choose_limits(
     n_bytes: int, stated_limits: LoadLimits | None, max_limits: LoadLimits
 ) -> LoadLimits:
+    """Choose the limits for a graph of `n_bytes` bytes, within `max_limits`."""
     if stated_limits is None:
         return LoadLimits(
             bytes=min(

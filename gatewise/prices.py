@@ -205,6 +205,7 @@ def _read_toml(path: Path, file_description: str) -> PriceList:
 
 
 def _read_csv(path: Path, file_description: str) -> PriceList:
+    """Read a CSV file of features; each row of a group repeats the group's shared price."""
     features: dict[str, ColumnPrice] = {}
     groups: dict[str, float] = {}
     rows = csv_rows(path)
@@ -222,7 +223,6 @@ def _read_csv(path: Path, file_description: str) -> PriceList:
             f"{quoted_names(columns) or 'none'}; its first line is feature,own or "
             "feature,own,group,shared"
         )
-    # read the rows; each row of a group repeats the group's shared price
     ungrouped_lines: list[int] = []
     for line, cells in rows:
         location = f"{file_description}, line {line}"

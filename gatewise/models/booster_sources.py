@@ -75,17 +75,7 @@ def xgboost_trees(model: Any) -> BoostedTrees:
     if best_iteration is not None:
         booster = booster[: best_iteration + 1]
     learner = json.loads(bytes(booster.save_raw("json")))["learner"]
-    objective = learner["objective"]["name"]
-    links: dict[str, Link] = {
-        "binary:logistic": "sigmoid",
-        "multi:softprob": "softmax",
-        "multi:softmax": "softmax",
-    }
-    if objective not in links:
-        raise InputError(
-            f"XGBoost's objective {objective!r} is not supported; use binary:logistic or "
-            "multi:softprob"
-        )
+    link = _read_xgboost_link(learner["objective"]["name"])
     parameters = learner["learner_model_param"]
     booster_model = learner["gradient_booster"]
     if booster_model["name"] not in ("gbtree", "dart"):
@@ -98,35 +88,53 @@ def xgboost_trees(model: Any) -> BoostedTrees:
     n_outputs = max(int(parameters["num_class"]), 1)
     # base_score is a probability for two classes, and otherwise a margin
     base = np.array(json.loads(f"[{parameters['base_score'].strip('[]')}]"), np.float64)
-    if links[objective] == "sigmoid":
+    if link == "sigmoid":
         base = np.log(base / (1.0 - base))
-    trees = []
-    for tree_index, tree in enumerate(tree_model["model"]["trees"]):
-        if any(tree["split_type"]):
-            raise CategoricalSplitsError(
-                "XGBoost's categorical splits are not supported; encode the categories"
-            )
-        left = np.array(tree["left_children"], np.int64)
-        is_leaf = left < 0
-        condition = np.array(tree["split_conditions"], np.float32)
-        weight = np.float32(1.0 if dart_weights is None else dart_weights[tree_index])
-        trees.append(
-            _order_nodes(
-                np.where(is_leaf, LEAF, np.array(tree["split_indices"], np.int64)),
-                # XGBoost goes left if x < condition, which is x <= the float32 number below it
-                np.where(is_leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
-                left,
-                np.array(tree["right_children"], np.int64),
-                np.array(tree["default_left"], bool),
-                np.where(is_leaf, condition * weight, np.float32(0))[:, None],
-            )
-        )
+    trees = [
+        _convert_xgboost_tree(tree, 1.0 if dart_weights is None else dart_weights[tree_index])
+        for tree_index, tree in enumerate(tree_model["model"]["trees"])
+    ]
     return BoostedTrees(
         trees,
-        np.array(tree_model["model"]["tree_info"], np.int32),
-        np.broadcast_to(base, n_outputs).astype(np.float32),
-        int(parameters["num_feature"]),
-        links[objective],
+        output=np.array(tree_model["model"]["tree_info"], np.int32),
+        base=np.broadcast_to(base, n_outputs).astype(np.float32),
+        n_features=int(parameters["num_feature"]),
+        link=link,
+    )
+
+
+def _read_xgboost_link(objective: str) -> Link:
+    """Get the link of an objective, or raise InputError."""
+    links: dict[str, Link] = {
+        "binary:logistic": "sigmoid",
+        "multi:softprob": "softmax",
+        "multi:softmax": "softmax",
+    }
+    if objective not in links:
+        raise InputError(
+            f"XGBoost's objective {objective!r} is not supported; use binary:logistic or "
+            "multi:softprob"
+        )
+    return links[objective]
+
+
+def _convert_xgboost_tree(tree: dict[str, Any], weight: float) -> Nodes:
+    """Convert a tree of XGBoost's JSON, with its leaves multiplied by a weight."""
+    if any(tree["split_type"]):
+        raise CategoricalSplitsError(
+            "XGBoost's categorical splits are not supported; encode the categories"
+        )
+    left = np.array(tree["left_children"], np.int64)
+    is_leaf = left < 0
+    condition = np.array(tree["split_conditions"], np.float32)
+    return _order_nodes(
+        np.where(is_leaf, LEAF, np.array(tree["split_indices"], np.int64)),
+        # XGBoost goes left if x < condition, which is x <= the float32 number below it
+        np.where(is_leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
+        left,
+        np.array(tree["right_children"], np.int64),
+        np.array(tree["default_left"], bool),
+        np.where(is_leaf, condition * np.float32(weight), np.float32(0))[:, None],
     )
 
 

@@ -174,6 +174,7 @@ def standard_image_blocks(
 
 
 def _group_channels(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
+    """Make a signal of each group of channels, or of the channels with a common stem."""
     if not names or len(set(names)) < len(names):
         raise InputError(f"channels are {names}: give at least one name, and each name once")
     # find the channels of each signal

@@ -267,6 +267,7 @@ class Windower:
         return drift, distances[3 * len(batches) // 4]
 
     def _complete_windows(self) -> Iterator[StreamWindow]:
+        """Yield the complete windows at the start of the buffer, and remove their samples."""
         assert self._buffer is not None
         while len(self._buffer) >= self._n_skipped + self.length:
             if self._unchecked_batches:

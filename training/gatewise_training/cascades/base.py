@@ -354,9 +354,10 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         offload_features = None
         if accounting.endswith("paths") and self.high_cost_model_ is not None:
             offload_features = acquired_by_high_cost(self.high_cost_model_, x)
-        is_union = not accounting.startswith("paper")
         exit_costs = self._exit_costs(
-            acquired_features, union=is_union, offload_features=offload_features
+            acquired_features,
+            pays_for_stages=not accounting.startswith("paper"),
+            offload_features=offload_features,
         )
         return select_exit_costs(exit_costs, self._find_exits(x))
 

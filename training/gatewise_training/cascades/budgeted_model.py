@@ -246,12 +246,13 @@ class BudgetedModel(BaseEstimator, ABC):
         self,
         acquired_features: Sequence[AcquiredMask],
         *,
-        union: bool = True,
+        pays_for_stages: bool = True,
         offload_features: AcquiredMask | None = None,
     ) -> NDArray[np.float64]:
         """Get the cost at each exit, which are the stages and, last, the offload.
 
-        Without a high-cost model the last cost is the cost of all stages. `offload_features` marks
+        Without a high-cost model the last cost is the cost of all stages. `pays_for_stages` says
+        whether an offloaded row also pays for the features of the stages. `offload_features` marks
         the features that the high-cost model acquires, by default all that it reads.
         """
         costs = self.feature_costs_
@@ -267,7 +268,7 @@ class BudgetedModel(BaseEstimator, ABC):
             acquired_features,
             offload_features,
             request_price=request_price,
-            pays_for_stages=union,
+            pays_for_stages=pays_for_stages,
         )
 
     @property

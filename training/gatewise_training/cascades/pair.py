@@ -360,6 +360,7 @@ class PairCascade(CascadeClassifier):
             raise InputError(one_line(error)) from None
 
     def _check_prices(self) -> None:
+        """Set the prices of the values and of the cloud; by default each of the two costs 1."""
         n_features = self.n_features_in_
         names = self.feature_names_
         single_price = FeatureCosts(

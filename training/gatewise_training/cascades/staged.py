@@ -174,6 +174,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return single_models(problem, "boosting", N_SUBSETS)
 
     def _fit_own_stages(self, problem: FitProblem) -> list[FittedStages]:
+        """Fit a candidate for each bound on the size of a stage and each sequence of sets."""
         all_bounds = self._list_bounds(problem)
         set_sequences = self._find_feature_sets(problem)
         families = self._list_families(len(problem.split.fit_rows))
@@ -181,7 +182,6 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         best_stages: Mapping[FeatureSet, SelectedStage] = {}
         rejected_sizes: list[int] = []
         all_sets = [features for sets in set_sequences for features in sets]
-        # within each bound of size, a candidate of the best stages on each sequence of sets
         for bounds in all_bounds:
             selection = FamilySelection(
                 problem,
@@ -210,13 +210,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                     stages = tuple(selected.stage for selected in selected_stages)
                     outputs = tuple(selected.outputs for selected in selected_stages)
                     candidates.append(FittedStages(stages, outputs))
-        if candidates:
-            return candidates
-        # no stage is small enough
-        if self.max_bytes is not None and rejected_sizes:
-            raise TooLargeError("no stage", self.max_bytes, min(rejected_sizes), "allow more")
-        smallest_bytes = min(rejected_sizes, default=0)
-        raise InputError(
+        if not candidates:
+            raise self._no_stage_error(min(rejected_sizes, default=0))
+        return candidates
+
+    def _no_stage_error(self, smallest_bytes: int) -> InputError:
+        """Make the error for stages that are all too large."""
+        if self.max_bytes is not None and smallest_bytes:
+            return TooLargeError("no stage", self.max_bytes, smallest_bytes, "allow more")
+        return InputError(
             f"no stage is small enough for a device: the smallest has {smallest_bytes} bytes"
         )
 

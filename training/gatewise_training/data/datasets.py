@@ -181,6 +181,7 @@ def _load_bundled(name: str) -> Dataset:
 
 
 def _load_npz(path: Path) -> Dataset:
+    """Load the arrays X and y and, if they exist, names, a published split and prices."""
     arrays = arrays_of(path)
     for array_name in ("X", "y"):
         if array_name not in arrays:

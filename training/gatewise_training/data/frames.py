@@ -31,6 +31,7 @@ def as_pandas(table: Any) -> Any:
 
 
 def _convert_to_pandas(column: Any) -> Series[Any]:
+    """Convert a column of another library; :func:`as_pandas` states the types."""
     import narwhals.stable.v1 as nw
     import pandas as pd
 

@@ -106,6 +106,11 @@ def check_rows(estimator: Any, X: Any) -> Any:
 
 
 def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any:
+    """Validate rows by scikit-learn, with errors that name the column and the remedy.
+
+    Windows become the features of the estimator's blocks. `options` are those of
+    :func:`sklearn.utils.validation.validate_data`, which also gives the result.
+    """
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     X = as_pandas(X) if signal is None else signal.features(X)
     try:
@@ -208,25 +213,12 @@ def check_training(estimator: Any, arguments: FitArguments) -> TrainingTable:
         X = X[has_weight]
         y = y[has_weight]
         weight = weight[has_weight]
-    # labels as class indices
-    classes, class_index, class_counts = np.unique(y, return_inverse=True, return_counts=True)
-    if len(classes) < 2:
-        raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
-    if class_counts.min() < 2:
-        rare_class = classes.tolist()[class_counts.argmin()]
-        raise InputError(f"class {rare_class!r} has one row only; give it more rows or drop it")
-    # the user's validation rows
+    classes, class_index = _number_classes(y)
     validation_pair = None
     if validation is not None:
         X_val, y_val = validation
-        X_val = check_rows(estimator, X_val)
-        y_val = np.asarray(_convert_to_numpy(y_val)).ravel()
-        if len(y_val) != len(X_val):
-            raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        unknown_label_text = "validation label {} is not in the training data"
-        validation_pair = X_val, index_labels(y_val.tolist(), classes, unknown_label_text)
-    class_index = class_index.astype(np.int64)
-    if validation_pair is None and splitter.groups is not None:
+        validation_pair = _check_validation(estimator, X_val, y_val, classes)
+    elif splitter.groups is not None:
         check_class_groups(classes, class_index, splitter.groups)
     return TrainingTable(
         x=X,
@@ -237,6 +229,32 @@ def check_training(estimator: Any, arguments: FitArguments) -> TrainingTable:
         splitter=splitter,
         high_cost_probabilities=high_cost_probabilities,
     )
+
+
+def _number_classes(y: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Get the sorted classes, and the class index of each label.
+
+    Raises InputError unless there are two classes or more, with two rows or more each.
+    """
+    classes, class_index, class_counts = np.unique(y, return_inverse=True, return_counts=True)
+    if len(classes) < 2:
+        raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
+    if class_counts.min() < 2:
+        rare_class = classes.tolist()[class_counts.argmin()]
+        raise InputError(f"class {rare_class!r} has one row only; give it more rows or drop it")
+    return classes, class_index.astype(np.int64)
+
+
+def _check_validation(
+    estimator: Any, X_val: Any, y_val: Any, classes: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Check the user's validation rows; return them with their class indices."""
+    x = check_rows(estimator, X_val)
+    labels = np.asarray(_convert_to_numpy(y_val)).ravel().tolist()
+    if len(labels) != len(x):
+        raise InputError(f"validation has {len(x)} rows but {len(labels)} labels")
+    unknown_label_text = "validation label {} is not in the training data"
+    return x, index_labels(labels, classes, unknown_label_text)
 
 
 def index_labels(

@@ -80,6 +80,7 @@ def average_precisions_at(
 def _check_ranking(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[Any]]:
+    """Check a ranking; return scores, relevance and the number of each document's query."""
     score_array = np.asarray(scores, np.float64)
     is_relevant = np.asarray(relevant).astype(bool)
     query_names = np.asarray(qid)

@@ -217,6 +217,7 @@ class _ColumnCodes:
 
 
 def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
+    """Encode a column by the likely kind of its cells."""
     values = numeric_values(cells) if facts.kind in ("number", "boolean") else None
     if values is None and facts.kind == "number":  # a dropped column is read as text
         values = np.array(_read_cells(cells, read_number, np.nan))

@@ -158,6 +158,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _learn_column(
         self, name: str, cells: Series, options: ColumnOptions, *, has_gaps: bool
     ) -> Column:
+        """Learn a column; `has_gaps` says whether rows outside `cells` have missing cells."""
         kind_text = (
             options.kinds.get(name) or column_facts(cells, options.normalised_missing_words).kind
         )

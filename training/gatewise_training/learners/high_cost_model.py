@@ -204,13 +204,6 @@ class HighCostModel:
             probabilities.
         """
         all_columns = np.arange(n_features)
-        # an import path
-        if isinstance(model, str) and model.startswith(PYTHON_PREFIX):
-            python_model = PythonModel(
-                import_object(model, model.removeprefix(PYTHON_PREFIX)), classes.tolist(), model
-            )
-            return cls(all_columns, len(classes), "python", python_model=python_model)
-        # an ONNX graph
         if is_graph(model):
             model = GivenGraph(model, shape or (n_features,), "high_cost_model")
             _check_output_names(model.form, classes)
@@ -225,34 +218,51 @@ class HighCostModel:
                 form=form,
                 class_indices=class_indices,
             )
-        # a function, or a classifier of an unknown library
-        has_predictions = hasattr(model, "predict_proba") or hasattr(model, "predict")
-        if not has_predictions and not callable(model):
-            raise InputError(
-                f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX file, "
-                "a function that gives probabilities, or None"
-            )
-        if not has_predictions or needs_backend(model):
-            python_model = PythonModel(model, classes.tolist())
+        python_model = _as_python_model(model, classes)
+        if python_model is not None:
             return cls(all_columns, len(classes), "python", python_model=python_model)
-        # a classifier of a known library
-        n_model_features = int(getattr(model, "n_features_in_", n_features))
-        if n_model_features != n_features:
-            raise InputError(
-                f"high_cost_model was fitted on {n_model_features} features, but the data has "
-                f"{n_features}"
-            )
-        names_of_model = getattr(model, "feature_names_in_", None)
-        if names is not None and names_of_model is not None:
-            for index, (model_name, name) in enumerate(zip(names_of_model, names, strict=True)):
-                if not is_same_column(model_name, name):
-                    raise InputError(
-                        f"high_cost_model was fitted with {str(model_name)!r} as column {index}, "
-                        f"the data has {name!r} there; give the columns in the model's order"
-                    )
+        _check_model_columns(model, n_features, names)
         own_classes = np.asarray(getattr(model, "classes_", ()))
         class_indices = _find_class_indices(own_classes.tolist(), classes)
         return cls(all_columns, len(classes), "given", estimator=model, class_indices=class_indices)
+
+
+def _as_python_model(model: Any, classes: NDArray[Any]) -> PythonModel | None:
+    """Make the model of an import path, a function, or a classifier of an unknown library.
+
+    The result is None for a classifier of a known library.
+    """
+    if isinstance(model, str):  # other texts are paths of graphs
+        python_object = import_object(model, model.removeprefix(PYTHON_PREFIX))
+        return PythonModel(python_object, classes.tolist(), model)
+    has_predictions = hasattr(model, "predict_proba") or hasattr(model, "predict")
+    if not has_predictions and not callable(model):
+        raise InputError(
+            f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX file, "
+            "a function that gives probabilities, or None"
+        )
+    if not has_predictions or needs_backend(model):
+        return PythonModel(model, classes.tolist())
+    return None
+
+
+def _check_model_columns(model: Any, n_features: int, names: Sequence[str] | None) -> None:
+    """Raise InputError if a classifier was fitted on other columns than those of the data."""
+    n_model_features = int(getattr(model, "n_features_in_", n_features))
+    if n_model_features != n_features:
+        raise InputError(
+            f"high_cost_model was fitted on {n_model_features} features, but the data has "
+            f"{n_features}"
+        )
+    names_of_model = getattr(model, "feature_names_in_", None)
+    if names is None or names_of_model is None:
+        return
+    for index, (model_name, name) in enumerate(zip(names_of_model, names, strict=True)):
+        if not is_same_column(model_name, name):
+            raise InputError(
+                f"high_cost_model was fitted with {str(model_name)!r} as column {index}, "
+                f"the data has {name!r} there; give the columns in the model's order"
+            )
 
 
 def _find_class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:

@@ -95,6 +95,7 @@ class _FamilyFit(NamedTuple):
 
 
 def _fit_boosted_trees(task: _FamilyTask, param_changes: Mapping[str, Any]) -> _FamilyFit:
+    """Fit boosted trees of the bounds' shape; `param_changes` override LightGBM's settings."""
     params = task.boosting_params | dict(param_changes)
     n_outputs = 1 if task.n_classes == 2 else task.n_classes
     n_trees, n_leaves = task.bounds.trees_and_leaves(
@@ -126,6 +127,7 @@ def _fit_boosted_trees(task: _FamilyTask, param_changes: Mapping[str, Any]) -> _
 
 
 def _fit_extra_trees_family(task: _FamilyTask) -> _FamilyFit:
+    """Fit extra-trees, with scikit-learn's bound on leaves if there is a bound on bytes."""
     # more trees vary less on few rows, and take too long on many
     shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
@@ -173,6 +175,7 @@ def _choose_leaf_rows(task: _FamilyTask, n_trees: int, min_rows: int) -> int:
 
 
 def _fit_linear(task: _FamilyTask) -> _FamilyFit:
+    """Fit a logistic regression of standardised features."""
     from sklearn.linear_model import LogisticRegression
 
     x = task.x_fit

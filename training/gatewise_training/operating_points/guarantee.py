@@ -254,6 +254,7 @@ class _Risks(NamedTuple):
 def _compute_risks(
     batch: Sequence[_Candidate], reference_record: CascadeRecord, promise: Promise
 ) -> _Risks:
+    """Get the offloads, the costs or the weighted losses that a promise bounds."""
     if promise.kind == "offload_rate":
         zeros = np.zeros(len(batch))
         return _Risks(_mark_offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound)

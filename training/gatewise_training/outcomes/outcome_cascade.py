@@ -317,6 +317,7 @@ class OutcomeCascade:
         return msgspec.structs.replace(best_point, guarantee=boldest_point.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:
+        """Set the operating point and the losses, measured on the calibration rows."""
         record = self._calibration_record
         point = record.measure(thresholds)
         exits = record.exits(thresholds)

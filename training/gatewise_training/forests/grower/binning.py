@@ -129,6 +129,7 @@ class _CodedColumn(NamedTuple):
 
 
 def _code_column(column: NDArray[np.float32], max_codes: int) -> _CodedColumn:
+    """Give each value a code, or about equal numbers of rows if there are too many values."""
     is_number = ~np.isnan(column)
     values = np.unique(column[is_number])
     value_index = np.searchsorted(values, column[is_number])

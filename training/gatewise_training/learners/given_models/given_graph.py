@@ -168,20 +168,23 @@ class GivenGraph:
             and not np.isfinite(outputs[score_output]).all()
         ):
             raise InputError(f"{model_name} gives scores that are not finite for some rows")
-        # name the classes by the user's labels, or else by the labels in the file
         self._observed_labels = (
             set() if label_output is None else set(outputs[label_output].ravel().tolist())
         )
-        labels_are_text = any(isinstance(label, str) for label in self._observed_labels)
         if onnx_model.classes is not None:
             class_names = np.asarray(onnx_model.classes).tolist()
+        self._name_classes(class_names)
+        _LOG.info("%s: %s; it gives %s", model_name, input_description, self.form)
+
+    def _name_classes(self, class_names: list[Any] | None) -> None:
+        """Set the names in the form, and whether the labels that the graph gives are indices."""
+        labels_are_text = any(isinstance(label, str) for label in self._observed_labels)
         if class_names is None:
             self.form = self.form._replace(label_is_index=not labels_are_text)
-        else:
-            names_are_numbers = all(type(label) in (int, float) for label in class_names)
-            label_is_index = not (labels_are_text or names_are_numbers)
-            self.form = self._with_names(class_names, label_is_index)
-        _LOG.info("%s: %s; it gives %s", model_name, input_description, self.form)
+            return
+        names_are_numbers = all(type(label) in (int, float) for label in class_names)
+        label_is_index = not (labels_are_text or names_are_numbers)
+        self.form = self._with_names(class_names, label_is_index)
 
     def named_form(self, classes: Sequence[Any]) -> GraphForm:
         """Get the form with names; `classes` are the names if the graph has none."""
