@@ -102,26 +102,8 @@ def with_options(command: Command) -> Command:
 
     @wraps(command)
     def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
-        # find the options that are on the command line
-        command_line_names = {
-            name
-            for name in options
-            if (source := context.get_parameter_source(name)) is not None
-            and not source.name.startswith("DEFAULT")
-        }
-        # read the file
-        entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
-        setting_names = [
-            name
-            for settings_class in settings_classes.values()
-            for name in _find_marked_fields(settings_class)
-        ]
-        for key in entries:
-            if key not in setting_names:
-                names = ", ".join(setting_names)
-                problem = f"is not a setting; the settings are {names}"
-                raise DocumentError(str(settings_file), key, problem)
-        # call the command with its settings and its other options
+        stated_names = _list_stated_options(context, options)
+        entries = _read_entries(settings_file, settings_classes.values())
         settings_by_name: dict[str, Any] = {}
         for name, settings_class in settings_classes.items():
             option_values = {
@@ -129,11 +111,11 @@ def with_options(command: Command) -> Command:
                 for key in _find_marked_fields(settings_class)
                 if key in options
             }
-            command_line_values = {
-                key: value for key, value in option_values.items() if key in command_line_names
+            stated_values = {
+                key: value for key, value in option_values.items() if key in stated_names
             }
             settings_by_name[name] = make_settings(
-                settings_class, command_line_values, entries, str(settings_file)
+                settings_class, stated_values, entries, str(settings_file)
             )
         command(**settings_by_name, **options)
 
@@ -141,6 +123,33 @@ def with_options(command: Command) -> Command:
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = (inspect.getdoc(command) or "") + _write_file_help(file_help_texts)
     return run  # type: ignore[return-value]
+
+
+def _list_stated_options(context: typer.Context, options: Iterable[str]) -> set[str]:
+    """List the options that are on the command line; the others have their defaults."""
+    return {
+        name
+        for name in options
+        if (source := context.get_parameter_source(name)) is not None
+        and not source.name.startswith("DEFAULT")
+    }
+
+
+def _read_entries(
+    settings_file: Path | None, settings_classes: Iterable[type[Settings]]
+) -> dict[str, Any]:
+    """Read the entries of a settings file; DocumentError for one that is not a setting."""
+    if settings_file is None:
+        return {}
+    entries = parse_toml(settings_file, str(settings_file))
+    setting_names = [
+        name for settings_class in settings_classes for name in _find_marked_fields(settings_class)
+    ]
+    for key in entries:
+        if key not in setting_names:
+            problem = f"is not a setting; the settings are {', '.join(setting_names)}"
+            raise DocumentError(str(settings_file), key, problem)
+    return entries
 
 
 def make_settings(

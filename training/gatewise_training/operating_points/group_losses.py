@@ -235,29 +235,36 @@ def with_group_errors(
     )
     candidates = [points[index] for index in candidate_indices]
     bounded_points = _set_errors(candidates, candidate_bounds, reference_accuracy)
-    # the frontier's points off the curve need only errors
-    off_curve_points = [
-        point
-        for point in frontier.off_curve_points
-        if point not in bounded_points and point != certain_point
-    ]
-    if off_curve_points:
-        off_curve_losses = GroupLosses.from_points(off_curve_points, records, reference_accuracy)
-        off_curve_points = [
-            *_set_errors(off_curve_points, off_curve_losses.bounds(), reference_accuracy).values()
-        ]
-    off_curve_points += [
+    safer_points = [
         bounded_point
         for point, bounded_point in bounded_points.items()
         if point not in curve_points
     ]
     if certain_point is not None and certain_point not in curve_points:
-        off_curve_points.append(certain_point)
+        safer_points.append(certain_point)
+    other_points = [
+        point
+        for point in frontier.off_curve_points
+        if point not in bounded_points and point != certain_point
+    ]
     return replace(
         frontier,
         points=tuple(bounded_points[point] for point in frontier.points),
-        off_curve_points=tuple(off_curve_points),
+        off_curve_points=(
+            *_bound_each_alone(other_points, records, reference_accuracy),
+            *safer_points,
+        ),
     )
+
+
+def _bound_each_alone(
+    points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference_accuracy: float
+) -> list[OperatingPoint]:
+    """Set each point's error by its own bound, whatever the bounds of cheaper points are."""
+    if not points:
+        return []
+    losses = GroupLosses.from_points(points, records, reference_accuracy)
+    return list(_set_errors(points, losses.bounds(), reference_accuracy).values())
 
 
 def _set_errors(

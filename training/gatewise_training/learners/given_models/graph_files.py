@@ -157,20 +157,11 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     from onnx import TensorProto, helper
 
     graph = model.graph
-    constant_names = {tensor.name for tensor in graph.initializer}
-    inputs = [graph_input for graph_input in graph.input if graph_input.name not in constant_names]
-    if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
-        listed_inputs = ", ".join(graph_input.name.removeprefix("g_") for graph_input in inputs)
-        raise InputError(f"{model_name} must have one input, a tensor; it has [{listed_inputs}]")
-    # type and shape of the input
-    input_type = inputs[0].type.tensor_type.elem_type
-    if input_type not in NUMBER_TYPES:
-        raise InputError(
-            f"{model_name}'s input must be numbers, not {TensorProto.DataType.Name(input_type)}"
-        )
+    graph_input = _find_input(graph, model_name)
+    input_type = graph_input.type.tensor_type.elem_type
     dims = [
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
-        for dim in inputs[0].type.tensor_type.shape.dim
+        for dim in graph_input.type.tensor_type.shape.dim
     ]
     instance_shape, axis_order = _find_layout(dims, shape, model_name)
     # cast, reshape and transpose, as needed
@@ -193,12 +184,11 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
             helper.make_node("Transpose", [tensor_name], ["gw_layout"], perm=axis_order)
         )
         tensor_name = "gw_layout"
-    new_nodes.append(helper.make_node("Identity", [tensor_name], [inputs[0].name]))
+    new_nodes.append(helper.make_node("Identity", [tensor_name], [graph_input.name]))
     # the new nodes come first, because ONNX requires topological order
     given_nodes = list(graph.node)
-    constant_inputs = [
-        graph_input for graph_input in graph.input if graph_input.name in constant_names
-    ]
+    constant_inputs = [given_input for given_input in graph.input if given_input != graph_input]
+    input_name = graph_input.name.removeprefix("g_")
     del graph.node[:], graph.input[:]
     graph.node.extend([*new_nodes, *given_nodes])
     rows_input = helper.make_tensor_value_info("x", FLOAT_TYPE, ["n", math.prod(shape)])
@@ -207,13 +197,30 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
     type_name = TensorProto.DataType.Name(input_type).lower()
-    input_name = inputs[0].name.removeprefix("g_")
     input_description = (
         f"the input {input_name!r} gets {type_name} instances of shape {instance_shape}"
     )
     if axis_order is not None:
         input_description += f", axes moved from {shape}"
     return (dims[0] if dims else None), input_description
+
+
+def _find_input(graph: onnx.GraphProto, model_name: str) -> onnx.ValueInfoProto:
+    """Find the only input that is no constant; InputError unless it is a tensor of numbers."""
+    from onnx import TensorProto
+
+    constant_names = {tensor.name for tensor in graph.initializer}
+    inputs = [graph_input for graph_input in graph.input if graph_input.name not in constant_names]
+    if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
+        listed_inputs = ", ".join(graph_input.name.removeprefix("g_") for graph_input in inputs)
+        raise InputError(f"{model_name} must have one input, a tensor; it has [{listed_inputs}]")
+    input_type = inputs[0].type.tensor_type.elem_type
+    if input_type not in NUMBER_TYPES:
+        raise InputError(
+            f"{model_name}'s input must be numbers, not {TensorProto.DataType.Name(input_type)}"
+        )
+    input_of_rows: onnx.ValueInfoProto = inputs[0]
+    return input_of_rows
 
 
 def _find_layout(
