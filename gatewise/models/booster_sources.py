@@ -144,17 +144,8 @@ def catboost_trees(model: Any) -> BoostedTrees:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
-    # flat trees with one link can represent only some losses and features
-    parameters = document["model_info"]["params"]
-    if isinstance(parameters, str):
-        parameters = json.loads(parameters)
-    loss = parameters["loss_function"]["type"]
-    if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
-        raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
+    _check_catboost_model(document)
     float_features = document["features_info"].get("float_features", [])
-    other_kinds = set(document["features_info"]) - {"float_features"}
-    if any(document["features_info"][kind] for kind in other_kinds):
-        raise InputError("CatBoost's categorical and text features are not supported; encode them")
     column_of_feature = {
         feature["feature_index"]: feature["flat_feature_index"] for feature in float_features
     }
@@ -191,6 +182,19 @@ def catboost_trees(model: Any) -> BoostedTrees:
     # a model loaded from a file has no number of features, only their names
     n_features = len(model.feature_names_)
     return BoostedTrees(trees, output, base.astype(np.float32), n_features, link)
+
+
+def _check_catboost_model(document: dict[str, Any]) -> None:
+    """Raise InputError for a loss or features that flat trees with one link cannot represent."""
+    parameters = document["model_info"]["params"]
+    if isinstance(parameters, str):
+        parameters = json.loads(parameters)
+    loss = parameters["loss_function"]["type"]
+    if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
+        raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
+    other_kinds = set(document["features_info"]) - {"float_features"}
+    if any(document["features_info"][kind] for kind in other_kinds):
+        raise InputError("CatBoost's categorical and text features are not supported; encode them")
 
 
 def _read_split(split: dict[str, Any]) -> tuple[int, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gatewise.errors import InputError, one_line
 
@@ -22,28 +22,11 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     import onnx
     from onnx import helper
 
-    graph = model.graph
-    # walk back from the output, and copy the nodes and constants that it needs
-    needed_names = {f"g_{output}"}
-    needed_nodes = []
-    for node in reversed(graph.node):  # nodes are in the order of computation
-        if needed_names & set(node.output):
-            needed_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
-            needed_names |= _list_read_names(node)
-    constants = [
-        onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer
-    ]
-    constants = [tensor for tensor in constants if tensor.name in needed_names]
-    constant_names = {tensor.name for tensor in constants}
-    inputs = [
-        graph_input
-        for graph_input in graph.input
-        if graph_input.name in needed_names and graph_input.name not in constant_names
-    ]
-    if len(inputs) != 1:
-        raise InputError(f"{path}: {output!r} needs {len(inputs)} inputs; a block has one")
+    part = _find_part(model.graph, f"g_{output}")
+    if len(part.inputs) != 1:
+        raise InputError(f"{path}: {output!r} needs {len(part.inputs)} inputs; a block has one")
     # convert x to the type and shape of the input, and the value to margins
-    input_type = inputs[0].type.tensor_type
+    input_type = part.inputs[0].type.tensor_type
     shape = tuple(dimension.dim_value for dimension in input_type.shape.dim[1:])
     if not input_type.shape.dim or min(shape, default=0) < 1:
         raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
@@ -51,18 +34,18 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     float32 = onnx.TensorProto.FLOAT
     nodes = [
         helper.make_node("Cast", ["x"], ["gw_cast"], to=input_type.elem_type),
-        helper.make_node("Reshape", ["gw_cast", "gw_shape"], [inputs[0].name]),
-        *reversed(needed_nodes),
+        helper.make_node("Reshape", ["gw_cast", "gw_shape"], [part.inputs[0].name]),
+        *part.nodes,
         helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=float32),
         helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
     ]
-    constants.append(helper.make_tensor("gw_shape", int64, [len(shape) + 1], [-1, *shape]))
+    shape_constant = helper.make_tensor("gw_shape", int64, [len(shape) + 1], [-1, *shape])
     submodel = helper.make_graph(
         nodes,
         "block",
         [helper.make_tensor_value_info("x", float32, ["n", math.prod(shape)])],
         [helper.make_tensor_value_info("margins", float32, ["n", "features"])],
-        constants,
+        [*part.constants, shape_constant],
     )
     new_model = helper.make_model(
         submodel, opset_imports=model.opset_import, ir_version=model.ir_version
@@ -70,6 +53,32 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     new_model.functions.extend(model.functions)
     content_of_part: bytes = new_model.SerializeToString(deterministic=True)
     return content_of_part, shape
+
+
+class _GraphPart(NamedTuple):
+    """Nodes, constants and inputs that a value of a graph needs."""
+
+    nodes: list[onnx.NodeProto]
+    constants: list[onnx.TensorProto]
+    inputs: list[onnx.ValueInfoProto]
+
+
+def _find_part(graph: onnx.GraphProto, value_name: str) -> _GraphPart:
+    """Find the part of a graph that computes a value."""
+    needed_names = {value_name}
+    nodes = []
+    for node in reversed(graph.node):  # nodes are in the order of computation
+        if needed_names & set(node.output):
+            nodes.append(node)
+            needed_names |= _list_read_names(node)
+    constants = [tensor for tensor in graph.initializer if tensor.name in needed_names]
+    constant_names = {tensor.name for tensor in constants}
+    inputs = [
+        graph_input
+        for graph_input in graph.input
+        if graph_input.name in needed_names and graph_input.name not in constant_names
+    ]
+    return _GraphPart(nodes[::-1], constants, inputs)
 
 
 def _read_network(content: bytes, output: str, path: str) -> onnx.ModelProto:
