@@ -286,6 +286,7 @@ class _Grid:
 
 @lru_cache(maxsize=32)
 def _make_grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid:
+    """Divide an image into cells that are equally large to within a pixel of each side."""
     if height < rows or width < columns:
         raise InputError(
             f"{label}: {rows} x {columns} cells need more than {max(height, 0)} x "

@@ -134,6 +134,7 @@ class AdaptGBRT(Growth, Adapt):
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, shared_settings: Sequence[Any]
     ) -> list[Stage]:
+        """Grow trees for each gamma; each share of their first trees is a stage."""
         stages = []
         for gamma in shared_settings:
             trees = grow_gated_trees(

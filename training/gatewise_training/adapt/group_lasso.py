@@ -67,6 +67,7 @@ class GroupLasso:
 
 @numba.njit(cache=True, nogil=True)
 def _compute_penalty(v: Any, own: Any, group: Any, shared: Any) -> Any:
+    """Add up the norms of the rows of V and of its groups, times their weights."""
     group_squares = np.zeros(len(shared))
     penalty = 0.0
     for k in range(len(v)):

@@ -212,6 +212,7 @@ class _PenaltyPath:
     def _alternate(
         self, problem: MStep, start: LinearPair, max_steps: int
     ) -> tuple[LinearPair, float]:
+        """Alternate the two steps from `start`; get the pair and its objective."""
         pair, objectives = alternate(
             problem,
             self._f0_loss,

@@ -180,6 +180,7 @@ class CascadeClassifier(BudgetedClassifier):
         )
 
     def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
+        """Add the answers of the high-cost model to a problem, after training it if needed."""
         model = self._high_cost_model
         # a fixed model is used as it is; any other model is trained
         is_fixed = model is not None and (is_given(model) or is_fitted(model))

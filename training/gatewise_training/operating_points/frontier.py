@@ -320,6 +320,7 @@ class Frontier:
         )
 
     def _choose_within_offload_rate(self, offload_rate: float) -> Choice:
+        """Choose the most accurate point within an offload rate, and the cheapest of equals."""
         points_within_rate = [
             point for point in self.all_points if point.offload_rate <= offload_rate + 1e-12
         ]

@@ -89,8 +89,10 @@ def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
-    # log prior - (mahalanobis(x)^2 + log |covariance|) / 2, where the covariance of a class is
-    # rotation diag(scaling) rotation'
+    """Write log prior - (mahalanobis(x)^2 + log |covariance|) / 2 as the margin of a class.
+
+    The covariance of a class is rotation diag(scaling) rotation'.
+    """
     log_likelihoods = []
     for rotation, scaling, class_mean, prior in zip(
         model.rotations_, model.scalings_, model.means_, model.priors_, strict=True
@@ -108,7 +110,7 @@ def _write_quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_gaussian_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
-    # log prior - sum((x - mean)^2 / variance + log(2 pi variance)) / 2
+    """Write log prior - sum((x - mean)^2 / variance + log(2 pi variance)) / 2 for each class."""
     log_likelihoods = []
     for mean, variance, prior in zip(model.theta_, model.var_, model.class_prior_, strict=True):
         deviation = x.double() - np.asarray(mean, np.float64)
@@ -161,6 +163,10 @@ def _write_neural_network(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
+    """Write the label and the decision function, without probabilities.
+
+    Of several classes, each pair has a margin, which votes for one class of the pair.
+    """
     n_classes = len(model.classes_)
     kernel = _write_kernel(model, x.double())
     if n_classes == 2:
@@ -307,6 +313,7 @@ def _write_response(model: Estimator, x: Value) -> Value:
 
 
 def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
+    """Write the mean of the folds' probabilities, which Platt's sigmoid calibrates."""
     n_classes = len(model.classes_)
     fold_probabilities = []
     for calibrated_fold in model.calibrated_classifiers_:
@@ -364,6 +371,7 @@ def _write_one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_voting(model: Estimator, x: Value) -> GraphAnswers:
+    """Write the weighted sum of the members' votes, or the mean of their probabilities."""
     n_classes = len(model.classes_)
     weights = model._weights_not_none or [1.0] * len(model.estimators_)
     weighted_votes = []
@@ -381,6 +389,7 @@ def _write_voting(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_stacking(model: Estimator, x: Value) -> GraphAnswers:
+    """Write the final estimator's answers to the members' answers."""
     is_binary = len(model.classes_) == 2
     final_inputs = []
     # a dropped member is the text "drop"

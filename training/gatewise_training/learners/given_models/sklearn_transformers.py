@@ -14,8 +14,8 @@ from gatewise.errors import InputError
 from gatewise_training.learners.given_models.graph_values import Value, hstack
 from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
-#: Largest magnitude at which a Taylor sum of two terms is more exact than log(1 + x) and exp(x) -
-#: 1.
+#: Largest magnitude at which a Taylor sum of two terms is more exact than the logarithm of 1 + x
+#: and than exp(x) - 1.
 MAX_TAYLOR = 1e-5
 
 
@@ -92,6 +92,7 @@ def _write_pca(model: Estimator, x: Value) -> Value:
 
 
 def _write_bin_numbers(model: Estimator, x: Value) -> Value:
+    """Write the number of each value's bin, or an indicator of each bin."""
     bin_columns = []
     for k, edges in enumerate(model.bin_edges_):
         inner_edges = np.asarray(edges[1:-1], np.float64)
@@ -174,6 +175,7 @@ def _write_category_indicators(column: Value, categories: Any) -> Value:
 
 
 def _write_ordinal_codes(model: Estimator, x: Value) -> Value:
+    """Write the index of each category; NaN and unknown categories get the model's codes."""
     code_columns = []
     for k, categories in enumerate(model.categories_):
         indicator = _write_category_indicators(x.columns([k]), categories).astype(np.float64)
