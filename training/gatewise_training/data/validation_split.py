@@ -31,7 +31,7 @@ MIN_HELD_OUT_GROUPS = 30
 
 
 class _ModelWithRounds(Protocol):
-    """A model that knows its number of boosting rounds, which is 0 for other kinds of models."""
+    """A model with its number of boosting rounds, which is 0 for other kinds of models."""
 
     @property
     def rounds(self) -> int: ...

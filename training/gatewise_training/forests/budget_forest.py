@@ -277,7 +277,7 @@ class FirstTrees(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _FittedFirstTrees(FittedTrees):
-    """A candidate whose acquisitions are computed on demand, to save memory."""
+    """A candidate that computes its acquisitions on demand, to save memory."""
 
     # (n, n_features): index of the first tree that tests each feature for a row
     first_tree: NDArray[np.int32] = field(kw_only=True)

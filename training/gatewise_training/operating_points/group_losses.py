@@ -260,7 +260,7 @@ def with_group_errors(
 def _bound_each_alone(
     points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference_accuracy: float
 ) -> list[OperatingPoint]:
-    """Set each point's error by its own bound, whatever the bounds of cheaper points are."""
+    """Set each point's error by its own bound, without regard to cheaper points."""
     if not points:
         return []
     losses = GroupLosses.from_points(points, records, reference_accuracy)

@@ -243,7 +243,7 @@ def row_losses(
 
 
 class _Risks(NamedTuple):
-    """The figure of each row whose mean a promise bounds, for each candidate."""
+    """The figure of each row for each candidate; a promise bounds its mean."""
 
     by_row: NDArray[np.float64]  # (n_candidates, n)
     lowest: NDArray[np.float64]  # (n_candidates,): lowest possible figure of a row

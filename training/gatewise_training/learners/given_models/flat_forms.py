@@ -48,7 +48,7 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
 
 
 def _convert_lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
-    """Convert a booster whose objective has a sigmoid or softmax as link."""
+    """Convert a booster with an objective that has a sigmoid or softmax as link."""
     objective = next(
         line.removeprefix("objective=")
         for line in booster.model_to_string(num_iteration=0).splitlines()
