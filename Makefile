@@ -130,7 +130,7 @@ bench-fleet: $(STAMP)      ## time of a simulated fleet, and error of sampling: 
 	$(BIN)/python -m benchmarks.bench_fleet
 
 bench-journeys: $(STAMP)   ## calls, files and moves of four journeys through the code: a minute
-	$(BIN)/python benchmarks/bench_journeys.py
+	$(BIN)/python -m benchmarks.bench_journeys
 
 bench-twin: $(STAMP) mosquitto   ## difference of virtual time and a live run: minutes, on an idle machine
 	$(BIN)/python -m benchmarks.bench_twin

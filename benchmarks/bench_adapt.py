@@ -20,12 +20,11 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.cache import CACHE, write_whole
 from benchmarks.comparison import pages, peers, simpler_page, summary
-from benchmarks.comparison.cells import Cell, Settings, read_cached, run_cells
+from benchmarks.comparison.cells import Cell, Settings, run_cell, run_cells
 from benchmarks.comparison.method import load_user_method
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.data import problems
 from gatewise.console import as_json_value, note
-from gatewise.errors import InputError
 
 #: All problems except sonar, which only the tables on pruning need, and the bundled sets, which are
 #: for tests.
@@ -82,22 +81,16 @@ def _run_benchmark(options: argparse.Namespace) -> int:
 
 
 def _write_pages(out: Path) -> None:
-    figures = _read_figures(out / "adapt")
+    files = {name: out / "adapt" / f"{name}.json" for name in problems.PROBLEMS}
+    figures = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
     write_whole(out / "adapt.md", pages.markdown(figures))
     write_whole(out / "bytes.md", pages.bytes_markdown(figures))
     write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
 def _chosen_names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    names = options.only.split(",")
-    methods = options.methods.split(",")
-    for names_to_check, valid_names, noun in (
-        (names, problems.PROBLEMS, "problem"),
-        (methods, peers.methods(), "method"),
-    ):
-        for name in names_to_check:
-            if name not in valid_names:
-                raise InputError(f"no {noun} {name!r}; there are {', '.join(valid_names)}")
+    names = harness.split_names(options.only, problems.PROBLEMS, "problem")
+    methods = harness.split_names(options.methods, peers.methods(), "method")
     for class_path in options.add:
         load_user_method(class_path, seed=0)  # report an error before any cell runs
     # the project's methods first
@@ -109,8 +102,7 @@ def _problem_figures(
 ) -> dict[str, Any]:
     records_by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
-        record = read_cached(cell, settings, cache)
-        assert record is not None
+        record = run_cell(cell, settings, cache)
         records_by_method.setdefault(cell.method, []).append(record | {"seed": cell.seed})
     figures = summary.summarise(problems.get(name), records_by_method)
     if pages.OURS in records_by_method and len(records_by_method) > 1:
@@ -133,12 +125,6 @@ def _round_floats(figures: Any) -> Any:
     if isinstance(figures, list):
         return [_round_floats(value) for value in figures]
     return float(f"{figures:.6g}") if isinstance(figures, float) else figures
-
-
-def _read_figures(folder: Path) -> dict[str, Any]:
-    """Read the figures of all problems that this run or an earlier run has written."""
-    files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
-    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
 
 
 if __name__ == "__main__":

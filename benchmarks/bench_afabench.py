@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     checkout = options.checkout.absolute()
     if not (checkout / PIPELINE).is_file():
         raise InputError(f"{checkout} is not a clone of AFABench")
-    peers = options.peers.split(",")
-    sets = options.sets.split(",")
     records = []
     with _warm_interpreter(checkout, options.python.absolute()) as environment:
-        for set_name in sets[:1] if options.quick else sets:
-            methods = [*OURS, *(peers[:1] if options.quick else peers)]
+        for set_name in SETS[:1] if options.quick else SETS:
+            methods = [*OURS, *(PEERS[:1] if options.quick else PEERS)]
             records += _run_set(options, environment, set_name, methods)
     return {
         "commit": options.commit,
@@ -136,16 +134,8 @@ def _run_set(
         (checkout / path).unlink(missing_ok=True)
     instances = ",".join(str(i) for i in range(options.instances))
     configuration_files = [f"extra/workflow/conf/{name}.yaml" for name in CONFIGURATION]
-    command = [
-        "-m",
-        "snakemake",
-        "-s",
-        PIPELINE,
-        *merged_files,
-        "--configfile",
-        *configuration_files,
-        settings_file.name,
-    ]
+    command = ["-m", "snakemake", "-s", PIPELINE, *merged_files, "--configfile"]
+    command += [*configuration_files, settings_file.name]
     command += ["--config", "eval_dataset_split=test", f"dataset_instance_indices=[{instances}]"]
     command += ["smoke_test=false", "use_wandb=false", "device=cpu"]
     command += ["--cores", "1", "--keep-going", "--rerun-triggers", "mtime", "--quiet", "rules"]
@@ -246,39 +236,30 @@ def page(figures: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
-
-
 def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Tabulate metric and rank of each method by set and budget; the highest metric is bold."""
     names = [name for name in names if any(record["method"] == name for record in records)]
-    cells: dict[tuple[str, float], dict[str, float]] = {}
+    cells: dict[tuple[str, float], dict[str, list[float]]] = {}
     metric_names = {record["set"]: record["metric_name"] for record in records}
     for record in records:
-        if record["hard_budget"] is None:
-            continue
-        metric_by_method = cells.setdefault((record["set"], record["hard_budget"]), {})
-        metrics = [
-            other["metric"]
-            for other in records
-            if all(other[key] == record[key] for key in ("set", "hard_budget", "method"))
-        ]
-        metric_by_method[record["method"]] = _mean(metrics)
+        if record["hard_budget"] is not None:
+            metrics = cells.setdefault((record["set"], record["hard_budget"]), {})
+            metrics.setdefault(record["method"], []).append(record["metric"])
     rows = []
     ranks: dict[str, list[int]] = {name: [] for name in names}
-    for (set_name, budget), metric_by_method in sorted(cells.items()):
+    for (set_name, budget), metrics in sorted(cells.items()):
+        means = {name: float(np.mean(values)) for name, values in metrics.items()}
         row = [f"{set_name}, {metric_names[set_name]}", f"{budget:g}"]
         for name in names:
-            if name not in metric_by_method:
+            if name not in means:
                 row.append("")
                 continue
-            rank = 1 + sum(metric > metric_by_method[name] for metric in metric_by_method.values())
+            rank = 1 + sum(mean > means[name] for mean in means.values())
             ranks[name].append(rank)
-            percent = f"{100 * metric_by_method[name]:.1f}"
+            percent = f"{100 * means[name]:.1f}"
             row.append(f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})")
         rows.append(row)
-    mean_ranks = [f"{_mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
+    mean_ranks = [f"{np.mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
     header = ["set", "budget", *(TITLES[name] for name in names)]
     return table_lines(header, [*rows, ["mean rank", "", *mean_ranks]])
 
@@ -312,23 +293,16 @@ def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     """Tabulate CPU seconds of fits, with pretraining that methods may share, and of runs."""
     pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
     pretrained_models["aaco"] = "aaco"
+    seconds = {(item["set"], item["step"], item["name"]): item["seconds"] for item in sums}
     rows = []
-    for set_name in sorted({time_sum["set"] for time_sum in sums}):
+    for set_name in sorted({item["set"] for item in sums}):
         row = [set_name]
         for name in names:
-            set_sums = [time_sum for time_sum in sums if time_sum["set"] == set_name]
-            fits = [
-                time_sum["seconds"]
-                for time_sum in set_sums
-                if (time_sum["step"], time_sum["name"])
-                in (("trained_methods", name), ("pretrained_models", pretrained_models.get(name)))
-            ]
-            runs = [
-                time_sum["seconds"]
-                for time_sum in set_sums
-                if (time_sum["step"], time_sum["name"]) == ("eval_results", name)
-            ]
-            row.append(f"{sum(fits):.0f} + {sum(runs):.0f}" if fits else "")
+            fit = seconds.get((set_name, "trained_methods", name))
+            pretraining = seconds.get((set_name, "pretrained_models", pretrained_models.get(name)))
+            fits = [duration for duration in (fit, pretraining) if duration is not None]
+            run = seconds.get((set_name, "eval_results", name), 0.0)
+            row.append(f"{sum(fits):.0f} + {run:.0f}" if fits else "")
         rows.append(row)
     return table_lines(["set", *(TITLES[name] for name in names)], rows)
 
@@ -342,8 +316,6 @@ BENCHMARK = Benchmark(
     options={
         "--checkout": {"type": Path, "required": True, "help": "clone of AFABench"},
         "--python": {"type": Path, "required": True, "help": "interpreter of its environment"},
-        "--sets": {"default": ",".join(SETS), "metavar": "SET,..."},
-        "--peers": {"default": ",".join(PEERS), "metavar": "METHOD,..."},
         "--instances": {"type": int, "default": 2, "help": "instances (seeds) of each set"},
         "--commit": {"default": COMMIT, "help": "commit of the clone"},
     },

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.cloud.load import LoadClient, connected, payloads
+from benchmarks.cloud.load import connected, payloads
 from gatewise.console import note
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.cloud_model import CloudModel
@@ -58,11 +58,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "window": MAX_PENDING,
         "f0": "SVC(rbf) and LogisticRegression, digits",
     }
-    return {
-        "settings": settings,
-        "figures": figures,
-        "holds": harness.targets_met(TARGETS, figures),
-    }
+    holds = harness.targets_met(TARGETS, figures)
+    return {"settings": settings, "figures": figures, "holds": holds}
 
 
 # -- measuring ---------------------------------------------------------------------------------
@@ -75,112 +72,96 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     )
     svm_path, linear_path, X = _pack_models(folder, N_QUICK_ROWS if quick else None)
     model = CloudModel.from_bundle(svm_path)
-    figures: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
+    batches = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
+    seconds: dict[str, list[float]] = {"echo": [], "trip": [], "svm trip": []}
+    rates: dict[str, list[float]] = {}
     with MosquittoBroker() as broker, connected(broker.port) as client:
         bare_command = ("-m", "benchmarks.cloud.bare", str(broker.port))
-        echo_seconds: list[float] = []
-        trip_seconds: list[float] = []
-        svm_trip_seconds: list[float] = []
-        model_rates: list[float] = []
-        worker_rates: list[float] = []
+
+        def add_rate(name: str, messages: list[bytes], n_rows: int) -> None:
+            """Send all messages, and add the instances per second to those of a name."""
+            rate = n_rows * len(messages) / client.time_flood(messages, MAX_PENDING)
+            rates.setdefault(name, []).append(rate)
+            note(f"{name}: {rate:.0f}/s")
+
         # measure one worker, the broker's echo and onnxruntime in turn
         with _run_workers([svm_path, linear_path], broker.url, 1):
             for name in ("svm", "linear"):
                 client.time_turns(payloads(X, 1, 50, model=name))
             for _ in range(n_turns):
                 messages = payloads(X, 1, n_single, model="linear")
-                echo_seconds += client.time_echoes(messages[0], n_single)
-                trip_seconds += client.time_turns(messages)
-                svm_trip_seconds += client.time_turns(payloads(X, 1, n_single, model="svm"))
-                model_rates.append(_measure_model_rate(model, X, n_batches))
-                messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
-                worker_rates.append(
-                    ROWS_PER_MESSAGE * n_batches / client.time_flood(messages, MAX_PENDING)
-                )
-                note(
-                    f"echo {1e6 * np.median(echo_seconds):.0f} us, round trip "
-                    f"{1e6 * np.median(trip_seconds):.0f} us, onnxruntime {model_rates[-1]:.0f}/s, "
-                    f"worker {worker_rates[-1]:.0f}/s"
-                )
-            half_rate = 0.5 * float(np.median(worker_rates)) / ROWS_PER_MESSAGE
+                seconds["echo"] += client.time_echoes(messages[0], n_single)
+                seconds["trip"] += client.time_turns(messages)
+                seconds["svm trip"] += client.time_turns(payloads(X, 1, n_single, model="svm"))
+                rates.setdefault("model", []).append(_measure_model_rate(model, X, n_batches))
+                add_rate("worker", batches, ROWS_PER_MESSAGE)
+            half_rate = 0.5 * float(np.median(rates["worker"])) / ROWS_PER_MESSAGE
             n_messages = max(50, int(half_rate * paced_duration_s))
             messages = payloads(X, ROWS_PER_MESSAGE, n_messages, model="svm")
-            paced_latencies = client.time_paced(messages, half_rate)
+            seconds["half load"] = client.time_paced(messages, half_rate)
         # single instances by a worker and by the bare responder
         singles = payloads(X, 1, n_single * n_turns, model="linear")
-        rates: dict[str, list[float]] = {"worker": [], "bare": []}
         for _ in range(1 if quick else 3):
             with _run_workers([linear_path], broker.url, 1):
                 client.time_turns(singles[:50])
-                rates["worker"].append(len(singles) / client.time_flood(singles, MAX_PENDING))
+                add_rate("single", singles, 1)
             with harness.python_process(*bare_command):
                 client.time_turns(singles[:50])
-                rates["bare"].append(len(singles) / client.time_flood(singles, MAX_PENDING))
-            note(f"worker {rates['worker'][-1]:.0f}, bare {rates['bare'][-1]:.0f} messages/s")
+                add_rate("bare single", singles, 1)
         with harness.python_process(*bare_command):
-            figures["bare_us"] = _latency_quantiles(client.time_turns(singles))
-            bare_latencies = client.time_paced(messages, half_rate)
-        figures["echo_us"] = _latency_quantiles(echo_seconds)
-        figures["round_trip_us"] = _latency_quantiles(trip_seconds)
-        figures["round_trip_svm_us"] = _latency_quantiles(svm_trip_seconds)
-        figures["onnxruntime_per_second"] = _summarise_rates(model_rates)
-        figures["worker_per_second"] = _summarise_rates(worker_rates)
-        figures["worker_single_per_second"] = _summarise_rates(rates["worker"])
-        figures["bare_single_per_second"] = _summarise_rates(rates["bare"])
-        figures["half_load"] = {
-            "messages_per_second": round(half_rate, 1),
-            **_latency_quantiles(paced_latencies),
-        }
-        figures["bare_half_load"] = _latency_quantiles(bare_latencies)
+            seconds["bare"] = client.time_turns(singles)
+            seconds["bare half load"] = client.time_paced(messages, half_rate)
         # one worker process and two of them
-        rates_by_workers: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(1 if quick else 3):
             for n_workers in (1, 2):
                 with _run_workers([svm_path], broker.url, n_workers):
-                    client.time_flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
-                    messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
-                    rate = ROWS_PER_MESSAGE * n_batches / client.time_flood(messages, MAX_PENDING)
-                rates_by_workers[n_workers].append(rate)
-                note(f"{n_workers} worker(s): {rate:.0f}/s")
-        figures["by_workers"] = {
-            str(n_workers): _summarise_rates(rates_by_workers[n_workers]) for n_workers in (1, 2)
-        }
-        # five times the messages, because the archive must write shards during the measurement
-        figures |= _measure_archive(client, svm_path, broker.url, X, 5 * n_batches, n_turns=n_turns)
-    figures["round_trip_over_echo"] = round(
-        float(np.median(trip_seconds) / np.median(echo_seconds)), 2
+                    client.time_flood(batches[:20], MAX_PENDING)
+                    add_rate(f"{n_workers} workers", batches, ROWS_PER_MESSAGE)
+        # a worker with an archive and without one; the order alternates, because a run may affect
+        # the next one, and five times the messages let the archive write shards
+        for turn in range(n_turns):
+            for has_archive in (False, True) if turn % 2 else (True, False):
+                options = ("--keep", str(folder / "archive")) if has_archive else ()
+                with _run_workers([svm_path], broker.url, 1, options):
+                    client.time_flood(batches[:20], MAX_PENDING)
+                    messages = payloads(X, ROWS_PER_MESSAGE, 5 * n_batches, model="svm")
+                    add_rate("archive" if has_archive else "no archive", messages, ROWS_PER_MESSAGE)
+    bound = max(
+        5.0 * float(np.median(seconds["half load"])),
+        float(np.quantile(seconds["bare half load"], 0.99)),
     )
-    # Compare the two figures of each turn, because the load of the machine changes between turns.
-    model_shares = np.array(worker_rates) / np.array(model_rates)
-    figures["share_of_onnxruntime"] = round(float(np.median(model_shares)), 3)
-    echo_shares = np.array(rates["worker"]) / np.array(rates["bare"])
-    figures["share_of_echo"] = round(float(np.median(echo_shares)), 3)
-    bound = max(5.0 * float(np.median(paced_latencies)), float(np.quantile(bare_latencies, 0.99)))
-    figures["p99_over_bound"] = round(float(np.quantile(paced_latencies, 0.99)) / bound, 2)
-    return figures
+    p99 = float(np.quantile(seconds["half load"], 0.99))
 
+    def share(name: str, reference: str) -> float:
+        """Compare figures turn by turn, because the load of the machine changes between turns."""
+        return round(float(np.median(np.array(rates[name]) / np.array(rates[reference]))), 3)
 
-def _measure_archive(
-    client: LoadClient, path: Path, url: str, X: Any, n_batches: int, *, n_turns: int
-) -> dict[str, Any]:
-    """Measure the instances per second of a worker with an archive and without one, in turn."""
-    rates: dict[bool, list[float]] = {False: [], True: []}
-    for turn in range(n_turns):
-        # the order alternates, because a run may affect the next one
-        for has_archive in (False, True) if turn % 2 else (True, False):
-            options = ("--keep", str(path.with_name("archive"))) if has_archive else ()
-            with _run_workers([path], url, 1, options):
-                client.time_flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
-                messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
-                seconds = client.time_flood(messages, MAX_PENDING)
-            rates[has_archive].append(ROWS_PER_MESSAGE * n_batches / seconds)
-        note(f"archive {rates[True][-1]:.0f}/s, without {rates[False][-1]:.0f}/s")
     return {
-        "archive_per_second": _summarise_rates(rates[True]),
-        "no_archive_per_second": _summarise_rates(rates[False]),
-        "share_with_archive": round(
-            float(np.median(np.array(rates[True]) / np.array(rates[False]))), 3
+        "features": X.shape[1],
+        "n_train": len(X),
+        "bare_us": _latency_quantiles(seconds["bare"]),
+        "echo_us": _latency_quantiles(seconds["echo"]),
+        "round_trip_us": _latency_quantiles(seconds["trip"]),
+        "round_trip_svm_us": _latency_quantiles(seconds["svm trip"]),
+        "onnxruntime_per_second": _summarise_rates(rates["model"]),
+        "worker_per_second": _summarise_rates(rates["worker"]),
+        "worker_single_per_second": _summarise_rates(rates["single"]),
+        "bare_single_per_second": _summarise_rates(rates["bare single"]),
+        "half_load": {
+            "messages_per_second": round(half_rate, 1),
+            **_latency_quantiles(seconds["half load"]),
+        },
+        "bare_half_load": _latency_quantiles(seconds["bare half load"]),
+        "by_workers": {str(n): _summarise_rates(rates[f"{n} workers"]) for n in (1, 2)},
+        "archive_per_second": _summarise_rates(rates["archive"]),
+        "no_archive_per_second": _summarise_rates(rates["no archive"]),
+        "share_with_archive": share("archive", "no archive"),
+        "round_trip_over_echo": round(
+            float(np.median(seconds["trip"]) / np.median(seconds["echo"])), 2
         ),
+        "share_of_onnxruntime": share("worker", "model"),
+        "share_of_echo": share("single", "bare single"),
+        "p99_over_bound": round(p99 / bound, 2),
     }
 
 

@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.data import problems
@@ -29,8 +28,9 @@ from benchmarks.edge import process as edge_process
 from benchmarks.edge.models import PackedModel, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
+from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_edge import Device
-from gatewise_edge.device.stages import DeviceStage, StageOutput, load_stages
+from gatewise_edge.device.stages import StageOutput, load_stages
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
@@ -75,9 +75,9 @@ def _make_calls(
         if name == "lazy-50":
             call_by_item[f"{name} python"] = _visit_call(model)
         else:
-            call_by_item[f"{name} graph"] = _graph_call(model)
-            call_by_item[f"{name} decide"] = _decision_call(model, "onnxruntime")
-            call_by_item[f"{name} numpy"] = _decision_call(model, "numpy")
+            call_by_item[f"{name} graph"] = _stage_call(model, "onnxruntime", decides=False)
+            call_by_item[f"{name} decide"] = _stage_call(model, "onnxruntime", decides=True)
+            call_by_item[f"{name} numpy"] = _stage_call(model, "numpy", decides=True)
         call_by_item[f"{name} answer"] = _answer_call(model)
         try:
             call_by_item[f"{name} c99"] = _c99_call(name, model, folder)
@@ -110,21 +110,12 @@ def _noop_call() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _first_stage_rows(model: PackedModel, stage: DeviceStage) -> list[NDArray[np.float32]]:
-    return list(np.ascontiguousarray(model.rows[:, stage.inputs]))
-
-
-def _graph_call(model: PackedModel) -> Call:
-    """Run the graph of the first stage without a decision."""
-    stage = load_stages(model.bundle, "onnxruntime")[0]
-    rows = cycle(_first_stage_rows(model, stage))
-    return lambda: stage.model.run_row(next(rows))
-
-
-def _decision_call(model: PackedModel, runner: Any) -> Call:
-    """Compute margins and stop score of the first stage, and compare with its threshold."""
+def _stage_call(model: PackedModel, runner: Any, *, decides: bool) -> Call:
+    """Run the model of the first stage, and compare its stop score with the threshold."""
     stage = load_stages(model.bundle, runner)[0]
-    rows = cycle(_first_stage_rows(model, stage))
+    rows = cycle(np.ascontiguousarray(model.rows[:, stage.inputs]))
+    if not decides:
+        return lambda: stage.model.run_row(next(rows))
     return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
@@ -193,40 +184,35 @@ def time_calls(
 def _measure_processes(
     models: Mapping[str, PackedModel], folder: Path, n_runs: int
 ) -> dict[str, dict[str, float]]:
-    """Measure start-up time and memory of new processes, with a broker if there is mosquitto."""
-    from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
-
+    """Measure start-up time and memory of new processes, with a broker."""
     model = models["letters"]
     table = folder / "rows.csv"
     names = ",".join(model.bundle.manifest.feature_names)
     np.savetxt(table, model.rows[:1000], "%g", ",", header=names, comments="")
     settings = folder / "settings.toml"
     settings.write_text('runner = "numpy"\n')
-    modes: dict[str, list[str]] = {"nothing": [], "import": []}
-    for name in ("letters-64kb", "letters"):
-        path = str(models[name].bundle.path)
-        modes[f"serve {name}"] = [path, "--data", str(table), "--deadline-ms", "50"]
-        modes[f"serve {name}, numpy"] = [*modes[f"serve {name}"], "--settings", str(settings)]
-    samples: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
-
-    def measure_all(broker_options: list[str]) -> None:
+    samples: dict[str, list[dict[str, Any]]] = {}
+    with MosquittoBroker() as broker:
+        modes: dict[str, list[str]] = {"nothing": [], "import": []}
+        for name in ("letters-64kb", "letters"):
+            command = [str(models[name].bundle.path), "--data", str(table), "--deadline-ms", "50"]
+            modes[f"serve {name}"] = [*command, "--broker", broker.url]
+            modes[f"serve {name}, numpy"] = [*modes[f"serve {name}"], "--settings", str(settings)]
         for _ in range(n_runs):
             for mode, arguments in modes.items():
-                options = broker_options if arguments else []
-                sample = edge_process.measure(mode.split()[0], arguments + options)
-                samples[mode].append(sample)
-
-    if find_mosquitto() is None:
-        measure_all([])
-    else:
-        with MosquittoBroker() as broker:
-            measure_all(["--broker", broker.url])
+                sample = edge_process.measure(mode.split()[0], arguments)
+                samples.setdefault(mode, []).append(sample)
+    # keys of the figures, factors and digits of the samples
+    units = {
+        "seconds": ("seconds", 1, 3),
+        "cpu": ("cpu", 1, 3),
+        "rss_mb": ("rss", 1e-6, 1),
+        "peak_mb": ("peak", 1e-6, 1),
+    }
     return {
         mode: {
-            "seconds": round(median(sample["seconds"] for sample in mode_samples), 3),
-            "cpu": round(median(sample["cpu"] for sample in mode_samples), 3),
-            "rss_mb": round(median(sample["rss"] for sample in mode_samples) / 1e6, 1),
-            "peak_mb": round(median(sample["peak"] for sample in mode_samples) / 1e6, 1),
+            key: round(factor * median(sample[name] for sample in mode_samples), digits)
+            for key, (name, factor, digits) in units.items()
         }
         for mode, mode_samples in samples.items()
     }
@@ -244,45 +230,39 @@ def document(
     n_calls: int,
 ) -> dict[str, Any]:
     """Collect medians, ratios to the no-op graph, settings and targets."""
-    n_rounds = len(runs[NOOP])
     items = {
         name: {
             "us": round(median(round_us), 2),
-            "us_quartiles": [
-                round(float(quartile), 2) for quartile in np.quantile(round_us, [0.25, 0.75])
-            ],
+            "us_quartiles": np.quantile(round_us, [0.25, 0.75]).round(2).tolist(),
             "noops": round(
                 median(us / noop_us for us, noop_us in zip(round_us, runs[NOOP], strict=True)), 3
             ),
         }
         for name, round_us in runs.items()
     }
-    targets = []
-    for name, reference, bound in TARGETS:
-        if name in items:
-            figure = items[name]["us" if reference is None else "noops"]
-            title = f"us of `{name}`" if reference is None else f"`{name}` / `{reference}`"
-            targets.append({"what": title, "figure": figure, "at_most": bound})
+    targets = [
+        (f"us of `{name}`", items[name]["us"], bound)
+        if reference is None
+        else (f"`{name}` / `{reference}`", items[name]["noops"], bound)
+        for name, reference, bound in TARGETS
+        if name in items
+    ]
     targets += [
-        {
-            "what": "seconds until everything is imported",
-            "figure": processes["import"]["seconds"],
-            "at_most": IMPORT_SECONDS,
-        },
-        {
-            "what": "MB resident after 1000 instances of `letters-64kb`, with a broker",
-            "figure": processes["serve letters-64kb"]["rss_mb"],
-            "at_most": RESIDENT_MB,
-        },
-        {
-            "what": "the same with the runner numpy",
-            "figure": processes["serve letters-64kb, numpy"]["rss_mb"],
-            "at_most": RESIDENT_MB,
-        },
+        ("seconds until everything is imported", processes["import"]["seconds"], IMPORT_SECONDS),
+        (
+            "MB resident after 1000 instances of `letters-64kb`, with a broker",
+            processes["serve letters-64kb"]["rss_mb"],
+            RESIDENT_MB,
+        ),
+        (
+            "the same with the runner numpy",
+            processes["serve letters-64kb, numpy"]["rss_mb"],
+            RESIDENT_MB,
+        ),
     ]
     return {
         "settings": {
-            "rounds": n_rounds,
+            "rounds": len(runs[NOOP]),
             "calls": n_calls,
             "rows": "letter-bin, test",
             "threads": 1,
@@ -291,7 +271,9 @@ def document(
         "items": items,
         "processes": processes,
         "skipped": dict(skipped),
-        "targets": targets,
+        "targets": [
+            {"what": title, "figure": figure, "at_most": bound} for title, figure, bound in targets
+        ],
     }
 
 

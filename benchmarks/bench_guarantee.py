@@ -97,14 +97,13 @@ def _certify_system(dataset: Dataset, y: NDArray[Any], n_resamplings: int) -> di
         validation=(dataset.X[tuning_rows], y[tuning_rows]),
     )
     seconds = time.perf_counter() - start_time
-    tuning_records = [
-        cascade_record(system, chain, dataset.X[tuning_rows], y[tuning_rows])
-        for chain in range(len(system.chains_))
-    ]
-    pool_records = [
-        cascade_record(system, chain, dataset.X[pool_rows], y[pool_rows])
-        for chain in range(len(system.chains_))
-    ]
+    tuning_records, pool_records = (
+        [
+            cascade_record(system, chain, dataset.X[part], y[part])
+            for chain in range(len(system.chains_))
+        ]
+        for part in (tuning_rows, pool_rows)
+    )
     return {
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
@@ -138,16 +137,13 @@ def _certify_case(
             classes, max_loss=dict.fromkeys(classes, max_class_loss)
         )
     promise = Promise(kind, bound, CONFIDENCE, by_class)
-    start_time = time.perf_counter()
     ordered_candidates = list_candidates(tuning_records, points, promise, n_rows=N_CALIBRATION_ROWS)
-    ordering_seconds = time.perf_counter() - start_time
     # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)
     reference_accuracy = float(pool_records[-1].correctness[-1].mean())
     pool_points: dict[Any, Any] = {}
     certified_points: list[Any] = []
     method_of_set = []
-    start_time = time.perf_counter()
     for _ in range(n_resamplings):
         calibration_rows = rng.integers(0, len(pool_records[0].weights), N_CALIBRATION_ROWS)
         point = certify(
@@ -164,7 +160,6 @@ def _certify_case(
         certified_points.append(pool_points[chain_and_thresholds])
         assert point.guarantee is not None
         method_of_set.append(point.guarantee["method"])
-    seconds = (time.perf_counter() - start_time) / n_resamplings
     # count the certified points that violate the bound on the pool
     risks = np.array([_risk(point, kind, reference_accuracy) for point in certified_points])
     is_violated = risks > bound + ROUNDING_TOLERANCE
@@ -176,8 +171,15 @@ def _certify_case(
                 for point in certified_points
             ]
         )
-        is_violated |= losses > max_class_loss + ROUNDING_TOLERANCE
-        class_figures = _class_figures(losses, max_class_loss, n_resamplings)
+        breaks_class_bound = losses > max_class_loss + ROUNDING_TOLERANCE
+        is_violated |= breaks_class_bound
+        class_figures = {
+            "bound": max_class_loss,
+            "violated": int(breaks_class_bound.sum()) / n_resamplings,
+            "unused": 1 - float(losses.mean()) / max_class_loss if len(losses) else None,
+        }
+    # the largest share of violations by chance is 1 - confidence + 2 standard errors
+    level = 1 - CONFIDENCE
     return {
         "kind": kind,
         "bound": bound,
@@ -185,30 +187,17 @@ def _certify_case(
         "candidates": len(ordered_candidates),
         "certified": len(certified_points),
         "violated": int(is_violated.sum()) / n_resamplings,
-        "violated_at_most": _max_violation_share(n_resamplings),
+        "violated_at_most": level + 2 * math.sqrt(level * CONFIDENCE / n_resamplings),
         "unused": 1 - float(risks.mean()) / bound if certified_points else None,
         "parts": class_figures,
         "unused_by_binomial": _binomial_unused_share(kind, bound),
-        "accuracy": fmean(point.accuracy for point in certified_points)
-        if certified_points
-        else None,
-        "cost": fmean(point.cost for point in certified_points) if certified_points else None,
-        "offload_rate": fmean(point.offload_rate for point in certified_points)
-        if certified_points
-        else None,
+        **{
+            name: fmean(getattr(point, name) for point in certified_points)
+            if certified_points
+            else None
+            for name in ("accuracy", "cost", "offload_rate")
+        },
         "methods": dict(sorted(Counter(method_of_set).items())),
-        "seconds": {"candidates": round(ordering_seconds, 3), "certify": round(seconds, 4)},
-    }
-
-
-def _class_figures(
-    losses: NDArray[np.float64], bound: float, n_resamplings: int
-) -> dict[str, float | None]:
-    """Compute violations and unused part of the class bound over all certified points."""
-    return {
-        "bound": bound,
-        "violated": int((losses > bound + ROUNDING_TOLERANCE).sum()) / n_resamplings,
-        "unused": 1 - float(losses.mean()) / bound if len(losses) else None,
     }
 
 
@@ -229,12 +218,6 @@ def _risk(point: Any, kind: str, reference_accuracy: float) -> float:
     if kind == "max_loss":
         return reference_accuracy - float(point.accuracy)
     return float(point.cost if kind == "budget" else point.offload_rate)
-
-
-def _max_violation_share(n_resamplings: int) -> float:
-    """Compute the largest share of violations by chance: 1 - confidence + 2 standard errors."""
-    level = 1 - CONFIDENCE
-    return level + 2 * math.sqrt(level * CONFIDENCE / n_resamplings)
 
 
 def _binomial_unused_share(kind: str, bound: float) -> float | None:

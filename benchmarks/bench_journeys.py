@@ -3,20 +3,17 @@
 A call is a call of a function of the project. A move is a call of, or a return to, a function in
 another file; a reader must then open that file. The four journeys are a local answer of four
 stages, opening a bundle and making a device, training a bundle from a table, and a simulation of
-1,000 devices. ``--code FOLDER`` counts them in another checkout of the project.
+1,000 devices. Each one is counted in a new process, in which no earlier journey has filled a cache
+or imported a module. The page also has the figures of an earlier version.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,17 +22,10 @@ import numpy as np
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
+from benchmarks import harness
+
 #: Rows of digits that fit the cascade; the journeys read the other 597.
 N_TRAINING_ROWS = 1200
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "journeys.json"
-PACKAGES = ("signals", "training", "export", "edge", "cloud", "sim")
-JOURNEYS = {
-    "answer": "a local answer of four stages",
-    "open": "`Bundle.open` and `Device`",
-    "train": "a table's rows to a bundle",
-    "simulate": "`simulate` of 1,000 devices",
-}
 
 
 class CallCounter:
@@ -153,63 +143,46 @@ def count_simulate(folder: Path) -> dict[str, int]:
     return counter.figures()
 
 
-COUNTERS: dict[str, Callable[[Path], dict[str, int]]] = {
-    "answer": count_answer,
-    "open": count_open,
-    "train": count_train,
-    "simulate": count_simulate,
+#: Titles and functions of the journeys.
+JOURNEYS: dict[str, tuple[str, Callable[[Path], dict[str, int]]]] = {
+    "answer": ("a local answer of four stages", count_answer),
+    "open": ("`Bundle.open` and `Device`", count_open),
+    "train": ("a table's rows to a bundle", count_train),
+    "simulate": ("`simulate` of 1,000 devices", count_simulate),
 }
 
 
-def count_in_process(name: str, code: Path) -> dict[str, Any]:
-    """Count a journey in a new process, with the packages of the checkout `code`.
-
-    In a new process no earlier journey has filled a cache or imported a module.
-    """
-    import_paths = [code, *(code / package for package in PACKAGES)]
-    completed_process = subprocess.run(
-        [sys.executable, __file__, "--part", name],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(map(str, import_paths)), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    figures: dict[str, Any] = json.loads(completed_process.stdout.splitlines()[-1])
-    return figures
+def count_journey(name: str) -> dict[str, int]:
+    """Count a journey in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        return JOURNEYS[name][1](Path(folder))
 
 
-def results_page(results: dict[str, dict[str, Any]]) -> str:
-    """Make the table of journeys, with the figures of each labelled checkout side by side."""
+def measure(_options: harness.Options) -> dict[str, Any]:
+    """Count all journeys; figures of an earlier version stay."""
+    counts = {name: harness.call_in_process(count_journey, name) for name in JOURNEYS}
+    return harness.merge_parts(harness.RESULTS / "journeys.json", {"now": counts})
+
+
+def page(results: Mapping[str, Any]) -> list[str]:
+    """Make the table of journeys, with the figures of both versions side by side."""
     rows = [
-        (title, label, *(f"{figures[name][key]:,}" for key in ("calls", "files", "moves")))
-        for name, title in JOURNEYS.items()
-        for label, figures in results.items()
+        (title, label, *(f"{results[label][name][key]:,}" for key in ("calls", "files", "moves")))
+        for name, (title, _) in JOURNEYS.items()
+        for label in ("before", "now")
     ]
-    table = [("journey", "code", "calls", "files", "moves"), ("---",) * 5, *rows]
+    header = ("journey", "code", "calls", "files", "moves")
     lines = ["# Four journeys through the code", "", "`make bench-journeys` counts them.", ""]
-    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in table), ""])
+    return [*lines, *harness.table_lines(header, rows)]
 
 
-def main() -> int:
-    """Count all journeys and write the figures; those of other labels do not change."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
-    parser.add_argument("--label", default="now", help="name of the figures in the table")
-    parser.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.part:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(COUNTERS[options.part](Path(folder))))
-        return 0
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    code = options.code.resolve()
-    results[options.label] = {name: count_in_process(name, code) for name in JOURNEYS}
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(results_page(results))
-    print(results_page(results))
-    return 0
-
+BENCHMARK = harness.Benchmark(
+    name="journeys",
+    quick_help="the same journeys, written into .bench-cache/quick",
+    packages=("gatewise", "numpy", "scikit-learn"),
+    measure=measure,
+    page=page,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

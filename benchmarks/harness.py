@@ -90,7 +90,7 @@ class Benchmark:
             path = out_folder(options, is_partial=self.is_partial(options)) / f"{self.name}.json"
             page = self._write(path, options, self.measure(options))
         else:
-            names = chosen_parts(options, self.parts)
+            names = split_names(options.only, self.parts)
             is_partial = set(names) != set(self.parts) or self.is_partial(options)
             path = out_folder(options, is_partial=is_partial) / f"{self.name}.json"
             for name in names:
@@ -123,13 +123,13 @@ def parser(
     return options
 
 
-def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
-    """List the parts that --only selects; raise InputError if one is unknown."""
-    valid_parts = tuple(parts)
-    names: list[str] = options.only.split(",")
+def split_names(text: str, valid_names: Iterable[str], noun: str = "part") -> list[str]:
+    """Split comma-separated names; raise InputError if one is unknown."""
+    valid_names = tuple(valid_names)
+    names = text.split(",")
     for name in names:
-        if name not in valid_parts:
-            raise InputError(f"no part {name!r}; there are {', '.join(valid_parts)}")
+        if name not in valid_names:
+            raise InputError(f"no {noun} {name!r}; there are {', '.join(valid_names)}")
     return names
 
 

@@ -94,25 +94,21 @@ WITH_SLOW_TESTS = KERNELS | {
 OPERATORS = tuple(
     f"core/{name}"
     for name in (
-        "ReplaceComparisonOperator_Lt_LtE",
-        "ReplaceComparisonOperator_LtE_Lt",
-        "ReplaceComparisonOperator_Gt_GtE",
-        "ReplaceComparisonOperator_GtE_Gt",
-        "ReplaceComparisonOperator_Eq_NotEq",
-        "ReplaceComparisonOperator_NotEq_Eq",
-        "ReplaceComparisonOperator_Is_IsNot",
-        "ReplaceComparisonOperator_IsNot_Is",
-        "ReplaceBinaryOperator_Add_Sub",
-        "ReplaceBinaryOperator_Sub_Add",
-        "ReplaceBinaryOperator_Mul_Div",
-        "ReplaceBinaryOperator_Div_Mul",
-        "ReplaceUnaryOperator_Delete_Not",
-        "ReplaceUnaryOperator_Delete_USub",
-        "NumberReplacer",
-        "ReplaceTrueWithFalse",
-        "ReplaceFalseWithTrue",
-        "ReplaceAndWithOr",
-        "ReplaceOrWithAnd",
+        *(
+            f"Replace{kind}Operator_{old}_{new}"
+            for kind, first, second in (
+                ("Comparison", "Lt", "LtE"),
+                ("Comparison", "Gt", "GtE"),
+                ("Comparison", "Eq", "NotEq"),
+                ("Comparison", "Is", "IsNot"),
+                ("Binary", "Add", "Sub"),
+                ("Binary", "Mul", "Div"),
+            )
+            for old, new in ((first, second), (second, first))
+        ),
+        *("ReplaceUnaryOperator_Delete_Not", "ReplaceUnaryOperator_Delete_USub"),
+        *("NumberReplacer", "ReplaceTrueWithFalse", "ReplaceFalseWithTrue"),
+        *("ReplaceAndWithOr", "ReplaceOrWithAnd"),
     )
 )
 
@@ -128,20 +124,8 @@ class Mutant(NamedTuple):
     source: str
 
 
-class _MutantLoader(importlib.abc.Loader):
-    def __init__(self, path: Path, source: str) -> None:
-        self._path = path
-        self._source = source
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        exec(compile(self._source, str(self._path), "exec"), module.__dict__)
-
-
-class _MutantFinder(importlib.abc.MetaPathFinder):
-    """Import finder that loads one module from changed source."""
+class _MutantFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Import finder and loader of one module from changed source."""
 
     def __init__(self, path: Path, source: str) -> None:
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -152,8 +136,10 @@ class _MutantFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != self.name:
             return None
-        loader = _MutantLoader(self._path, self._source)
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=loader)
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._source, str(self._path), "exec"), module.__dict__)
 
 
 def mutants_of(module: str) -> list[Mutant]:
@@ -249,12 +235,7 @@ def run_mutants(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
             "tried": len(drawn_mutants),
             "killed": len(drawn_mutants) - len(survivors),
             "survivors": [
-                {
-                    "line": mutant.line,
-                    "operator": mutant.operator,
-                    "before": mutant.before,
-                    "after": mutant.after,
-                }
+                {key: getattr(mutant, key) for key in ("line", "operator", "before", "after")}
                 for mutant in survivors
             ],
         }

@@ -36,26 +36,23 @@ from benchmarks.cache import code_version, write_whole
 from benchmarks.comparison import peers
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
+from gatewise.console import note
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import ThresholdForm, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
-from gatewise_training import methods
+from gatewise_training import StagedCascade
 
 #: Rows of ``--quick``: enough that each of 26 classes has training rows.
 QUICK_ROWS = 1500
 PACKAGES = ("numpy", "scikit-learn", "lightgbm", "numba")
-STAGED_SETTINGS: dict[str, dict[str, Any]] = {
-    "staged": {},
-    "staged-64kb": {"max_bytes": 2**16},
-    "staged-8kb": {"max_bytes": 2**13},
-}
+#: Problems, names of cascades, and their bounds of bytes.
 CASCADES = (
-    ("letter-bin", "staged"),
-    ("letter-bin", "staged-64kb"),
-    ("letter-26", "staged-64kb"),
-    ("letter-26", "staged-8kb"),
+    ("letter-bin", "staged", None),
+    ("letter-bin", "staged-64kb", 2**16),
+    ("letter-26", "staged-64kb", 2**16),
+    ("letter-26", "staged-8kb", 2**13),
 )
 #: Bound of the small operating point: a microcontroller with 64 KB of flash for the model.
 MAX_BYTES = 2**16
@@ -107,75 +104,64 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure all cascades; return 1 if a row differs from Python, otherwise 0."""
     parser = harness.parser("c_letters", __doc__, f"{QUICK_ROWS} rows, 64 KB only")
     options = parser.parse_args(arguments)
-    figures: dict[str, Any] = {"about": _environment(options.quick), "cascades": []}
-    for target in TARGETS:
-        if target.missing_tool():
-            print(f"skipped: {target.name}: {target.missing_tool()}")
-    for problem, method in CASCADES:
-        if not options.quick or method != "staged":
-            figures["cascades"] += _measure_cascade(problem, method, options.quick)
-    out = harness.out_folder(options)
-    write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
-    print(f"written: {out / 'c_letters.json'}")
-    n_different = sum(
-        target_figures.get("rows_that_differ", 0)
-        for cascade_figures in figures["cascades"]
-        for form_figures in cascade_figures["forms"]
-        for target_figures in form_figures["targets"]
-    )
-    print(f"{n_different} rows differ from Python")
-    return 1 if n_different else 0
-
-
-def _environment(quick: bool) -> dict[str, Any]:
-    compilers = {
-        target.name: subprocess.run(
-            [target.compiler, "--version"], capture_output=True, text=True, check=True
-        ).stdout.splitlines()[0]
-        for target in TARGETS
-        if shutil.which(target.compiler)
-    }
-    return {
-        "quick": quick,
+    skipped = {target.name: target.missing_tool() for target in TARGETS if target.missing_tool()}
+    for name, message in skipped.items():
+        note(f"skipped: {name}: {message}")
+    about = {
+        "quick": options.quick,
         "strict": STRICT_FLAGS,
-        "skipped": {
-            target.name: target.missing_tool() for target in TARGETS if target.missing_tool()
-        },
-        "compilers": compilers,
+        "skipped": skipped,
         **harness.environment(PACKAGES),
         "code": code_version("benchmarks.c99.letters"),
     }
+    points = [
+        point
+        for problem, method, max_bytes in CASCADES
+        if max_bytes is not None or not options.quick
+        for point in _measure_cascade(problem, method, max_bytes, options.quick)
+    ]
+    path = harness.out_folder(options) / "c_letters.json"
+    write_whole(path, json.dumps({"about": about, "cascades": points}, indent=1) + "\n")
+    n_different = sum(
+        sizes.get("rows_that_differ", 0)
+        for point in points
+        for form in point["forms"]
+        for sizes in form["targets"]
+    )
+    note(f"wrote {path}; {n_different} rows differ from Python")
+    return 1 if n_different else 0
 
 
-def _measure_cascade(problem_name: str, method: str, quick: bool) -> list[dict[str, Any]]:
+def _measure_cascade(
+    problem_name: str, method: str, max_bytes: int | None, quick: bool
+) -> list[dict[str, Any]]:
     """Fit one cascade, then measure its two points."""
     problem = problems.get(problem_name)
     (fold,) = problem.make_folds(0)
     fold = fold.sample(QUICK_ROWS) if quick else fold
-    system: Any = methods.make(
-        "staged",
+    system: Any = StagedCascade(
         feature_costs=problem.costs,
         max_loss=peers.MAX_LOSS,
+        max_bytes=max_bytes,
         random_state=0,
-        **STAGED_SETTINGS[method],
     )
     system.fit(*fold.train, validation=fold.validation)
     points: list[dict[str, Any]] = []
     for is_small in (False, True):
-        point_system = _within_bytes(system, MAX_BYTES) if is_small else system
-        if point_system is None:
-            print(f"{problem_name} {method}: no operating point fits into {MAX_BYTES} B")
-            continue
+        point_system = _within_bytes(system) if is_small else system
         settings = {"problem": problem_name, "method": method, "small": is_small}
-        title = f"{problem_name} {method}"
-        points.append(settings | _measure_point(title, point_system, fold, is_small))
+        if point_system is None:
+            note(f"{settings}: no operating point fits into {MAX_BYTES} B")
+        else:
+            points.append(settings | _measure_point(point_system, fold, is_small))
+            note(str(points[-1]))
     return points
 
 
-def _within_bytes(system: Any, max_bytes: int) -> Any:
-    """Select the best operating point within `max_bytes`; return None if no point fits."""
+def _within_bytes(system: Any) -> Any:
+    """Select the best operating point within MAX_BYTES; return None if no point fits."""
     small_points = [
-        point for point in system.frontier_.points if 0 < (point.bytes or point.nbytes) <= max_bytes
+        point for point in system.frontier_.points if 0 < (point.bytes or point.nbytes) <= MAX_BYTES
     ]
     if not small_points:
         return None
@@ -190,68 +176,45 @@ def _within_bytes(system: Any, max_bytes: int) -> Any:
     return small_system
 
 
-def _measure_point(title: str, system: Any, fold: Fold, is_small: bool) -> dict[str, Any]:
+def _measure_point(system: Any, fold: Fold, is_small: bool) -> dict[str, Any]:
     """Measure an operating point in every form of its C on every machine."""
     rows, classes = fold.test
     cascade = cascade_of(system, sample=rows, lean=is_small)
-    stages = [
-        type(stage.model).__name__ if has_model else "left out"
-        for stage, has_model in zip(cascade.stages, cascade.stage_has_model, strict=True)
-    ]
-    figures = {
-        "stages": stages,
+    has_trees = bool(lay_out(cascade, None).forests)
+    return {
+        "stages": [
+            type(stage.model).__name__ if has_model else "left out"
+            for stage, has_model in zip(cascade.stages, cascade.stage_has_model, strict=True)
+        ],
         "flat_bytes": system.operating_point_.nbytes,
         "test_rows": len(rows),
         "accuracy": float(np.mean(system.predict(rows) == classes)),
         "offload_rate": float(np.mean(system.exit_stage(rows) == len(cascade.stages))),
         "mean_cost": float(system.cost(rows).mean()),
+        # without trees there are no thresholds to encode
+        "forms": [
+            _measure_form(cascade, is_small, form) for form in (FORMS if has_trees else FORMS[:1])
+        ],
     }
-    print(
-        f"{title}, {'64 KB point' if is_small else 'own point'}: {', '.join(stages)}; "
-        f"{figures['flat_bytes']} B flat, test accuracy {figures['accuracy']:.4f}, "
-        f"cost {figures['mean_cost']:.2f}"
-    )
-    forms = [_measure_form(cascade, is_small, form) for form in FORMS]
-    return figures | {"forms": [form for form in forms if form is not None]}
 
 
-def _measure_form(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict[str, Any] | None:
-    label = form if form == "float" else f"{form}-bit"
-    if form != "float" and not lay_out(cascade, None).forests:
-        return None  # no trees to encode
+def _measure_form(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             source = write_cascade(cascade, Path(folder), coded=form, name="letters")
         except ConversionError as error:
-            print(f"  {label}: {error}")
             return {"coded": form, "refused": str(error), "targets": []}
-        print(
-            f"  {label}: tables {source.table_bytes} B, instance {source.instance_bytes} B, "
-            f"stack at most {source.stack_bytes} B"
-        )
-        targets = [
-            _compile_and_run(target, source)
-            for target in TARGETS
-            if target.missing_tool() is None and (target.has_system or is_small)
-        ]
-        for sizes in targets:
-            print(
-                f"    {sizes['target']}: text {sizes['text']} B, data {sizes['data']} B, "
-                f"bss {sizes['bss']} B, frames {sizes['frames']} B{_describe_differences(sizes)}"
-            )
         return {
             "coded": source.coded,
             "table_bytes": source.table_bytes,
             "instance_bytes": source.instance_bytes,
             "stack_bytes": source.stack_bytes,
-            "targets": targets,
+            "targets": [
+                _compile_and_run(target, source)
+                for target in TARGETS
+                if target.missing_tool() is None and (target.has_system or is_small)
+            ],
         }
-
-
-def _describe_differences(figures: dict[str, Any]) -> str:
-    if "rows" not in figures:
-        return ""
-    return f"; {figures['rows_that_differ']} of {figures['rows']} differ"
 
 
 def _compile_and_run(target: Target, source: CSource) -> dict[str, Any]:

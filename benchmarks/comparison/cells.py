@@ -18,13 +18,12 @@ from typing import Any
 
 import joblib
 
-from benchmarks.cache import CACHE, write_whole
+from benchmarks.cache import CACHE, read_or_compute
 from benchmarks.comparison import peers
 from benchmarks.comparison.record import COLUMNS, Point
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
-from gatewise.console import as_json_value
 
 
 @dataclass(frozen=True)
@@ -75,46 +74,40 @@ class Cell:
         method = self.method.rpartition("/")[2].replace(":", "-")
         return f"{self.problem}.{method}.{seed}.{digest}"
 
-
-def read_cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
-    """Read the result of a cell; None if it is not cached."""
-    path = cache / f"{cell.key(settings)}.json"
-    if not path.is_file():
-        return None
-    record: dict[str, Any] = json.loads(path.read_text())
-    return record
+    def file(self, settings: Settings, cache: Path) -> Path:
+        """Path of the cached result."""
+        return cache / f"{self.key(settings)}.json"
 
 
 def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     """Run a cell and cache its result, or read it from the cache."""
-    cached_result = read_cached(cell, settings, cache)
-    if cached_result is not None:
-        return cached_result
-    problem = problems.get(cell.problem)
-    fold_results = []
-    for fold_number, fold in enumerate(settings.folds(problem, cell.seed)):
-        read_or_fit = _model_cache(cell, settings, fold_number, cache)
-        task = peers.Task(problem, fold, cell.seed, settings.n_fits, read_or_fit)
-        outcome = peers.run_method(cell.method, task)
-        fold_results.append(
-            {
-                "n_test": len(fold.test_truth),
-                "points": [_figures_of(point) for point in outcome.points],
-                "own": outcome.chosen_point and _figures_of(outcome.chosen_point),
-                "seconds": outcome.seconds,
-                "about": outcome.about,
-            }
-        )
-    result = {
-        **asdict(cell),
-        "settings": asdict(settings),
-        "code": peers.code_hash(cell.method),
-        "data": problem.source,
-        "columns": COLUMNS,
-        "folds": fold_results,
-    }
-    record: dict[str, Any] = as_json_value(result)
-    write_whole(cache / f"{cell.key(settings)}.json", json.dumps(record))
+
+    def run() -> dict[str, Any]:
+        problem = problems.get(cell.problem)
+        fold_results = []
+        for fold_number, fold in enumerate(settings.folds(problem, cell.seed)):
+            read_or_fit = _model_cache(cell, settings, fold_number, cache)
+            task = peers.Task(problem, fold, cell.seed, settings.n_fits, read_or_fit)
+            outcome = peers.run_method(cell.method, task)
+            fold_results.append(
+                {
+                    "n_test": len(fold.test_truth),
+                    "points": [_figures_of(point) for point in outcome.points],
+                    "own": outcome.chosen_point and _figures_of(outcome.chosen_point),
+                    "seconds": outcome.seconds,
+                    "about": outcome.about,
+                }
+            )
+        return {
+            **asdict(cell),
+            "settings": asdict(settings),
+            "code": peers.code_hash(cell.method),
+            "data": problem.source,
+            "columns": COLUMNS,
+            "folds": fold_results,
+        }
+
+    record: dict[str, Any] = read_or_compute(cell.file(settings, cache), run)
     return record
 
 
@@ -134,7 +127,7 @@ def run_cells(
 
     The cells of f0 and of static subsets run first, because other cells reuse their models.
     """
-    uncached_cells = [cell for cell in cells if read_cached(cell, settings, cache) is None]
+    uncached_cells = [cell for cell in cells if not cell.file(settings, cache).is_file()]
     first_cells = {cell.key(settings): cell for cell in reversed(uncached_cells)}
     cells_to_run = list(first_cells.values())[::-1]
     report(f"{len(cells) - len(uncached_cells)} of {len(cells)} cells are in the cache")
@@ -150,8 +143,6 @@ def run_cells(
 def _run_parallel(
     cells: list[Cell], settings: Settings, n_jobs: int, cache: Path
 ) -> Iterator[tuple[Cell, float]]:
-    if not cells:
-        return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers inherit it
     parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
     yield from parallel(joblib.delayed(_run_timed)(cell, settings, cache) for cell in cells)

@@ -38,11 +38,17 @@ def markdown(problems: Mapping[str, Any]) -> str:
         "- For each bound of bytes, `staged` is fitted again. The size is that of all models of a "
         "device as C99 tables.",
         "",
-        "| problem | seeds | top accuracy | target | " + " | ".join(_method_names(problems)) + " |",
-        "| --- " * (4 + len(_method_names(problems))) + "|",
     ]
-    for name, figures in problems.items():
-        lines.append(_overview(name, figures, _method_names(problems)))
+    names = list(
+        dict.fromkeys(
+            method
+            for figures in problems.values()
+            for method in figures["methods"]
+            if method != "f0"
+        )
+    )
+    rows = [_overview(name, figures, names) for name, figures in problems.items()]
+    lines += table_lines(["problem", "seeds", "top accuracy", "target", *names], rows)
     lines += [
         "",
         "The full MiniBooNE, Yahoo, HEPMASS and Scene15 were not available.",
@@ -92,14 +98,7 @@ def _best_peer(problem_figures: Mapping[str, Any], rule_name: str) -> str:
     return f"{_cut_and_loss(rule_figures[best_method])} ({best_method})"
 
 
-def _method_names(problems: Mapping[str, Any]) -> list[str]:
-    names: dict[str, None] = {}
-    for figures in problems.values():
-        names |= dict.fromkeys(method for method in figures["methods"] if method != "f0")
-    return list(names)
-
-
-def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -> str:
+def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -> list[str]:
     methods = problem_figures["methods"]
     highest_cut = max(
         method_figures["within_1"]["cut"]["mean"] for method_figures in methods.values()
@@ -119,7 +118,7 @@ def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -
     n_seeds = max(len(method_figures["seeds"]) for method_figures in methods.values())
     top_accuracy = f"{100 * problem_figures['top_accuracy']:.2f}"
     top_cell = f"{top_accuracy} ({unit}validation: {problem_figures['top_method']})"
-    return f"| [{name}](#{name}) | {n_seeds} | {top_cell} | {target} | " + " | ".join(cells) + " |"
+    return [f"[{name}](#{name})", str(n_seeds), top_cell, target, *cells]
 
 
 def _section(name: str, problem_figures: Mapping[str, Any]) -> list[str]:
@@ -254,17 +253,15 @@ def plot(name: str, problem_figures: Mapping[str, Any], path: Path) -> None:
                 )
                 continue
             lowest_accuracy = min([lowest_accuracy, *accuracies])
-            line_width = 2.0 if method == OURS else 1.0
-            # dashed lines for peers, because there are more methods than dark colours
-            line_style = "-" if method.startswith((OURS, "adapt")) else "--"
             axes.errorbar(
                 cost_shares,
                 accuracies,
                 errors,
                 marker=".",
                 ms=4,
-                lw=line_width,
-                ls=line_style,
+                lw=2.0 if method == OURS else 1.0,
+                # dashed lines for peers, because there are more methods than dark colours
+                ls="-" if method.startswith((OURS, "adapt")) else "--",
                 capsize=2,
                 label=method,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,21 +54,19 @@ def catboost_points(
     the shared price of its group. The reported cost counts groups.
     """
     costs = problem.costs
+
+    def evaluate(capacity: dict[str, Any], strength: float) -> tuple[float, Point]:
+        fit = _make_fit(plan, costs, capacity, strength, seed)
+        model, validation_proba = cross_fit(
+            plan, fit, lambda fitted_model, rows: fitted_model.predict_proba(plan.x[rows])
+        )
+        cost = costs.price(model.used_features)
+        probabilities = validation_proba, model.predict_proba(fold.test[0])
+        return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
+
     points: list[Point] = []
     for capacity in _capacities(len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels):
-        # the default binds the capacity of this turn of the loop
-        def measure_strength(
-            strength: float, capacity: dict[str, Any] = capacity
-        ) -> tuple[float, Point]:
-            fit = _make_fit(plan, costs, capacity, strength, seed)
-            model, validation_proba = cross_fit(
-                plan, fit, lambda fitted_model, rows: fitted_model.predict_proba(plan.x[rows])
-            )
-            cost = costs.price(model.used_features)
-            probabilities = validation_proba, model.predict_proba(fold.test[0])
-            return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
-
-        points += sweep_penalties(measure_strength, *STRENGTH_RANGE, n_fits)
+        points += sweep_penalties(partial(evaluate, capacity), *STRENGTH_RANGE, n_fits)
     return points
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,31 +34,26 @@ def coupled_points(
     LightGBM does not support groups. A callback removes the shared price of a group after the first
     use of a member, because the peer could not compete on priced groups otherwise.
     """
-    costs, points = problem.costs, []
-    for capacity in capacities(
-        plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
-    ):
+    costs = problem.costs
 
-        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            penalties = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
-            penalised_capacity = capacity | {"cegb_penalty_feature_coupled": penalties.tolist()}
-            fit = booster_fit(
-                plan,
-                np.arange(costs.n_features),
-                problem.n_classes,
-                penalised_capacity,
-                seed=seed,
-                callback=_group_callback(costs, strength) if costs.shared.any() else None,
-            )
-            model, validation_proba = cross_fit(
-                plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
-            )
-            cost = costs.price(model.used_features())
-            probabilities = validation_proba, model.proba(fold.test[0])
-            return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
+    def evaluate(capacity: dict[str, Any], strength: float) -> tuple[float, Point]:
+        penalties = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
+        fit = booster_fit(
+            plan,
+            np.arange(costs.n_features),
+            problem.n_classes,
+            capacity | {"cegb_penalty_feature_coupled": penalties.tolist()},
+            seed=seed,
+            callback=_group_callback(costs, strength) if costs.shared.any() else None,
+        )
+        model, validation_proba = cross_fit(
+            plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
+        )
+        cost = costs.price(model.used_features())
+        probabilities = validation_proba, model.proba(fold.test[0])
+        return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
 
-        points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
-    return points
+    return _sweep(problem, plan, evaluate, seed, n_fits)
 
 
 def lazy_points(
@@ -69,35 +65,52 @@ def lazy_points(
     penalty of a feature is its own price and an equal part of the shared price of its group,
     because LightGBM does not support groups.
     """
-    costs, points = problem.costs, []
-    for capacity in capacities(
+    costs = problem.costs
+
+    def evaluate(capacity: dict[str, Any], strength: float) -> tuple[float, Point]:
+        # every instance pays the penalty, so it has no factor of the number of rows
+        penalties = strength / len(plan.fit_rows) * prices_with_group_part(costs)
+        fit = booster_fit(
+            plan,
+            np.arange(costs.n_features),
+            problem.n_classes,
+            capacity | {"cegb_penalty_feature_lazy": penalties.tolist()},
+            seed=seed,
+        )
+
+        def cost_and_proba(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+            features = plan.x[rows]
+            return np.column_stack([path_costs(model, features, costs), model.proba(features)])
+
+        model, validation_columns = cross_fit(plan, fit, cost_and_proba)
+        test_rows = fold.test[0]
+        val_cost = float(validation_columns[:, 0].mean())
+        mean_costs = val_cost, float(path_costs(model, test_rows, costs).mean())
+        probabilities = validation_columns[:, 1:], model.proba(test_rows)
+        point = Point.of_probabilities(fold, plan, *probabilities, mean_costs, model.nbytes)
+        return val_cost, point
+
+    return _sweep(problem, plan, evaluate, seed, n_fits)
+
+
+def _sweep(
+    problem: Problem,
+    plan: ValidationSplit,
+    evaluate: Callable[[dict[str, Any], float], tuple[float, Point]],
+    seed: int,
+    n_fits: int,
+) -> list[Point]:
+    """Sweep the penalties for each capacity.
+
+    The unit of LightGBM's gain, which is a sum over rows, converts :data:`STRENGTH_RANGE`.
+    """
+    unit = len(plan.fit_rows) * problem.costs.n_features / problem.costs.total
+    low, high = (unit * strength for strength in STRENGTH_RANGE)
+    sizes = capacities(
         plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
-    ):
-
-        def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            # every instance pays the penalty, so it has no factor of the number of rows
-            penalties = strength / len(plan.fit_rows) * prices_with_group_part(costs)
-            penalised_capacity = capacity | {"cegb_penalty_feature_lazy": penalties.tolist()}
-            fit = booster_fit(
-                plan, np.arange(costs.n_features), problem.n_classes, penalised_capacity, seed=seed
-            )
-
-            def cost_and_proba(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-                features = plan.x[rows]
-                return np.column_stack([path_costs(model, features, costs), model.proba(features)])
-
-            model, validation_columns = cross_fit(plan, fit, cost_and_proba)
-            test_rows = fold.test[0]
-            mean_costs = (
-                float(validation_columns[:, 0].mean()),
-                float(path_costs(model, test_rows, costs).mean()),
-            )
-            probabilities = validation_columns[:, 1:], model.proba(test_rows)
-            point = Point.of_probabilities(fold, plan, *probabilities, mean_costs, model.nbytes)
-            return mean_costs[0], point
-
-        points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
-    return points
+    )
+    sweeps = [sweep_penalties(partial(evaluate, size), low, high, n_fits) for size in sizes]
+    return [point for points in sweeps for point in points]
 
 
 def path_costs(
@@ -129,12 +142,6 @@ def _note_features(
     child_features = [*path_features, int(columns[node["split_feature"]])]
     _note_features(node["left_child"], child_features, columns, leaf_features)
     _note_features(node["right_child"], child_features, columns, leaf_features)
-
-
-def _penalty_range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
-    """Convert :data:`STRENGTH_RANGE` to the unit of LightGBM's gain, which is a sum over rows."""
-    unit = len(plan.fit_rows) * costs.n_features / costs.total
-    return STRENGTH_RANGE[0] * unit, STRENGTH_RANGE[1] * unit
 
 
 def _coupled_penalties(

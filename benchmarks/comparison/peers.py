@@ -58,25 +58,18 @@ class Outcome:
     about: dict[str, Any]
 
 
-#: Module of each peer; f0 applies the high-cost model to every instance.
-PEERS = {
-    "f0": "benchmarks.comparison.peer_static",
-    "static": "benchmarks.comparison.peer_static",
-    "two-stage": "benchmarks.comparison.peer_static",
-    "sedna-cross-entropy": "benchmarks.comparison.peer_static",
-    "sedna-threshold": "benchmarks.comparison.peer_static",
-    "cegb-coupled": "benchmarks.comparison.peer_cegb",
-    "cegb-lazy": "benchmarks.comparison.peer_cegb",
-    "catboost": "benchmarks.comparison.peer_catboost",
-    "entropy-forest": "benchmarks.comparison.peer_forest",
-}
-
 #: Peers that fit single models for a range of penalties or depths.
 SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Point]]] = {
     "cegb-coupled": peer_cegb.coupled_points,
     "cegb-lazy": peer_cegb.lazy_points,
     "catboost": peer_catboost.catboost_points,
     "entropy-forest": peer_forest.limited_depth_points,
+}
+
+#: Modules of the peers by name; f0 applies the high-cost model to every instance.
+PEERS = {
+    **dict.fromkeys(("f0", "static", *peer_static.SCORES), peer_static.__name__),
+    **{name: sweep.__module__ for name, sweep in SWEEPS.items()},
 }
 
 
@@ -113,7 +106,11 @@ def ignores_seed(method: str, problem: Problem) -> bool:
 def run_method(name: str, task: Task) -> Outcome:
     """Fit a method on a fold and measure its points."""
     start = time.process_time()
-    method = make_method(name, task)
+    method: Method
+    if is_user_method(name):
+        method = load_user_method(name, task.seed)
+    else:
+        method = Peer(name, task) if name in PEERS else LibraryMethod(name, task)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
     points = list_checked_points(name, method.points(task.fold.test[0], task.fold.test_truth))
     chosen_point = method.own_choice() if isinstance(method, LibraryMethod) else None
@@ -122,13 +119,6 @@ def run_method(name: str, task: Task) -> Outcome:
     details = method.details if isinstance(method, LibraryMethod | Peer) else {}
     seconds = cached_fit_seconds + time.process_time() - start
     return Outcome(pareto_points(points, task.fold), chosen_point, seconds, details)
-
-
-def make_method(name: str, task: Task) -> Method:
-    """Make a method of the library, of a peer or of a user by its name."""
-    if is_user_method(name):
-        return load_user_method(name, task.seed)
-    return Peer(name, task) if name in PEERS else LibraryMethod(name, task)
 
 
 class LibraryMethod:

@@ -108,26 +108,23 @@ def cascade_points(
     price = costs.price(features)
     points = []
     for threshold in thresholds:
-        scores_and_costs: list[float] = []
-        offload_rate = 0.0
-        for row_set, (answers, score) in enumerate((validation, test)):
-            # a row with the score NaN is offloaded, so the condition is not "score < threshold"
-            is_offloaded = ~(score >= threshold)
-            final_answers = np.where(is_offloaded, cloud[row_set], answers)
-            offload_rate = float(is_offloaded.mean())
-            scores_and_costs += [
-                truth[row_set].score(final_answers),
-                price + offload_rate * (costs.total - price),
-            ]
-        cost_paper = (1 - offload_rate) * price + offload_rate * costs.total
+        # a row with the score NaN is offloaded, so the condition is not "score < threshold"
+        offloaded = [~(score >= threshold) for _, score in (validation, test)]
+        scores = [
+            row_truth.score(np.where(is_offloaded, cloud_answers, answers))
+            for row_truth, is_offloaded, cloud_answers, (answers, _) in zip(
+                truth, offloaded, cloud, (validation, test), strict=True
+            )
+        ]
+        val_rate, rate = (float(is_offloaded.mean()) for is_offloaded in offloaded)
         points.append(
             Point(
-                val_accuracy=scores_and_costs[0],
-                val_cost=scores_and_costs[1],
-                accuracy=scores_and_costs[2],
-                cost=scores_and_costs[3],
-                cost_paper=cost_paper,
-                offload_rate=offload_rate,
+                val_accuracy=scores[0],
+                val_cost=price + val_rate * (costs.total - price),
+                accuracy=scores[1],
+                cost=price + rate * (costs.total - price),
+                cost_paper=(1 - rate) * price + rate * costs.total,
+                offload_rate=rate,
                 nbytes=nbytes,
             )
         )

@@ -56,6 +56,8 @@ class _Fold:
         return max(self.points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
+#: Folds of a method by seed.
+Seeds = Sequence[Sequence[_Fold]]
 #: Chooses a point of a fold; the second argument is the fold of the top method.
 Rule = Callable[[_Fold, _Fold], Point | None]
 
@@ -70,10 +72,8 @@ def pick_budget(points: Iterable[Point], budget: float) -> Point:
 def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
     """Pick the cheapest point on validation rows that reaches `min_accuracy` there."""
     accurate_points = [point for point in points if point.val_accuracy >= min_accuracy - 1e-12]
-    return (
-        min(accurate_points, key=lambda point: (point.val_cost, -point.val_accuracy))
-        if accurate_points
-        else None
+    return min(
+        accurate_points, key=lambda point: (point.val_cost, -point.val_accuracy), default=None
     )
 
 
@@ -116,8 +116,8 @@ def _method_figures(
     problem: Problem,
     method: str,
     cells: Sequence[Mapping[str, Any]],
-    folds: Mapping[str, Sequence[Sequence[_Fold]]],
-    top_folds: Sequence[Sequence[_Fold]],
+    folds: Mapping[str, Seeds],
+    top_folds: Seeds,
     top_accuracy: float,
 ) -> dict[str, Any]:
     """Compute the figures of a method; within a bound of bytes, of its fit for this bound."""
@@ -172,30 +172,31 @@ def _rule_figures(
             point or Point(0, 0, top.best.accuracy, full_price, full_price, offload_rate=1.0)
             for point, top in zip(chosen_points, top_folds, strict=True)
         ]
-        weights = [fold.n_test for fold in folds]
+        means = {
+            name: _weighted([getattr(point, name) for point in points], folds)
+            for name in ("cost", "cost_paper", "accuracy", "offload_rate", "nbytes")
+        }
         rows.append(
             {
-                "cut": 1 - _weighted([point.cost for point in points], weights) / full_price,
-                "cut_paper": 1
-                - _weighted([point.cost_paper for point in points], weights) / full_price,
-                "loss": top_accuracy - _weighted([point.accuracy for point in points], weights),
-                "offload_rate": _weighted([point.offload_rate for point in points], weights),
-                "nbytes": _weighted([point.nbytes for point in points], weights),
-                "reached": _weighted([point is not None for point in chosen_points], weights),
+                "cut": 1 - means["cost"] / full_price,
+                "cut_paper": 1 - means["cost_paper"] / full_price,
+                "loss": top_accuracy - means["accuracy"],
+                "offload_rate": means["offload_rate"],
+                "nbytes": means["nbytes"],
+                "reached": _weighted([point is not None for point in chosen_points], folds),
             }
         )
     return {key: _mean([row[key] for row in rows]) for key in rows[0]}
 
 
-def _at_budgets(problem: Problem, seeds: Sequence[Sequence[_Fold]]) -> list[dict[str, Any]]:
+def _at_budgets(problem: Problem, seeds: Seeds) -> list[dict[str, Any]]:
     rows = []
     for budget in problem.budgets():
         accuracies, costs = [], []
         for folds in seeds:
             points = [pick_budget(fold.points, budget) for fold in folds]
-            weights = [fold.n_test for fold in folds]
-            accuracies.append(_weighted([point.accuracy for point in points], weights))
-            costs.append(_weighted([point.cost for point in points], weights))
+            accuracies.append(_weighted([point.accuracy for point in points], folds))
+            costs.append(_weighted([point.cost for point in points], folds))
         rows.append({"accuracy": _mean(accuracies), "cost": _mean(costs), "of_seeds": accuracies})
     return rows
 
@@ -282,7 +283,7 @@ def _counts(signs: Sequence[int]) -> dict[str, int]:
     return {"wins": signs.count(1), "ties": signs.count(0), "losses": signs.count(-1)}
 
 
-def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
+def _top_method(folds: Mapping[str, Seeds]) -> str:
     """Find the method whose best points have the highest mean validation accuracy."""
     means = {
         method: np.mean([_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds])
@@ -292,18 +293,19 @@ def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
 
 
 def _with_top_folds(
-    seeds: Sequence[Sequence[_Fold]], top_folds: Sequence[Sequence[_Fold]]
+    seeds: Seeds, top_folds: Seeds
 ) -> list[tuple[Sequence[_Fold], Sequence[_Fold]]]:
     """Pair the folds of each seed with those of the top method, whose seeds repeat."""
     return [(folds, top_folds[i % len(top_folds)]) for i, folds in enumerate(seeds)]
 
 
 def _pooled(seed: Sequence[_Fold], figure: Callable[[_Fold], float]) -> float:
-    return _weighted([figure(fold) for fold in seed], [fold.n_test for fold in seed])
+    return _weighted([figure(fold) for fold in seed], seed)
 
 
-def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
-    return float(np.average(values, weights=weights))
+def _weighted(values: Sequence[float], folds: Sequence[_Fold]) -> float:
+    """Compute a mean over folds, weighted by their numbers of test rows."""
+    return float(np.average(values, weights=[fold.n_test for fold in folds]))
 
 
 def _mean(values: Sequence[float]) -> dict[str, float | None]:

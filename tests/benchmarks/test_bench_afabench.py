@@ -89,27 +89,6 @@ def test_cpu_seconds_are_summed_by_step_method_and_set(tmp_path):
     ]
 
 
-def test_page_ranks_methods_within_each_budget():
-    records = [
-        {
-            "method": method,
-            "set": "cube",
-            "instance": 0,
-            "hard_budget": 3.0,
-            "soft_budget": None,
-            "classifier": "builtin",
-            "metric": metric,
-            "metric_name": "accuracy",
-            "cost": 3.0,
-        }
-        for method, metric in (("gatewise_staged", 0.7), ("cae", 0.8))
-    ]
-    figures = {"commit": "0" * 40, "instances": 1, "records": records, "cpu_seconds": []}
-    page = bench_afabench.page(figures)
-    assert "| cube, accuracy | 3 | 70.0 (2) | **80.0** (1) |" in page
-    assert "| mean rank |  | 2.0 | 1.0 |" in page
-
-
 @pytest.mark.parametrize(
     ("has_f_score", "metric", "metric_name"), [(False, 0.9, "accuracy"), (True, 0.7, "macro F1")]
 )

@@ -51,8 +51,8 @@ def test_interrupted_run_continues_with_the_missing_cells(tmp_path, monkeypatch)
     monkeypatch.setattr(peers, "run_method", run_or_interrupt)
     with pytest.raises(KeyboardInterrupt):
         cells.run_cells(planned_cells, QUICK_SETTINGS, cache=tmp_path)
-    assert cells.read_cached(finished_cell, QUICK_SETTINGS, tmp_path)
-    assert cells.read_cached(interrupted_cell, QUICK_SETTINGS, tmp_path) is None
+    assert finished_cell.file(QUICK_SETTINGS, tmp_path).is_file()
+    assert not interrupted_cell.file(QUICK_SETTINGS, tmp_path).is_file()
     assert not list(tmp_path.glob("*.part"))  # no file that was not written completely
 
     monkeypatch.setattr(peers, "run_method", run_method)

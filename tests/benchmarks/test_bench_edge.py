@@ -1,4 +1,4 @@
-"""Tests of figures, page and processes of the edge benchmark."""
+"""Tests of figures and processes of the edge benchmark."""
 
 from __future__ import annotations
 
@@ -45,14 +45,6 @@ def test_ratios_are_medians_of_the_ratios_per_round():
     assert figures["`trees-50 decide` / `noop`"] == 1.5
     assert figures["us of `trees-50 c99`"] == 2.0
     json.dumps(document)
-
-
-def test_page_shows_met_missed_and_skipped_items():
-    page = "\n".join(bench_edge.page(make_document() | {"quick": True}))
-    assert "| `trees-50 decide` / `noop` | 1.5 | 2 | met |" in page
-    assert "| seconds until everything is imported | 0.7 | 0.6 | missed |" in page
-    assert "Left out: `trees-50 c99`: no C compiler" in page
-    assert "This was a quick run." in page
 
 
 def test_every_round_times_all_items():

@@ -55,3 +55,18 @@ def test_each_committed_page_shows_the_committed_figures():
         if page != "\n".join([*benchmark.page(figures), ""]):
             outdated_pages.append(benchmark.name)
     assert outdated_pages == []
+
+
+def test_targets_are_at_most_or_at_least_their_bounds():
+    targets = {
+        "slow": ("time", "at most", 2.5),
+        "fast": ("rate", "at least", 2.5),
+        "equal": ("share", "at least", 2.6),
+    }
+    figures = dict.fromkeys(targets, 2.6)
+    holds = harness.targets_met(targets, figures)
+    assert holds == {"slow": False, "fast": True, "equal": True}
+    lines = harness.targets_table(targets, {"figures": figures, "holds": holds})
+    assert lines[2:4] == [
+        "| time | at most 2.5 | 2.6 | missed |", "| rate | at least 2.5 | 2.6 | holds |",
+    ]  # fmt: skip

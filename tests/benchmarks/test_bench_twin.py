@@ -1,4 +1,4 @@
-"""Tests of the comparison of live and virtual figures, and of the page of the twin benchmark."""
+"""Tests of the comparison of live and virtual figures in the twin benchmark."""
 
 import json
 from dataclasses import fields
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import bench_twin
-from benchmarks.bench_twin import BENCHMARK, MEASURES, compare, figures, page
+from benchmarks.bench_twin import BENCHMARK, compare, figures
 from benchmarks.data.fleet_bundles import FleetBundle
 from gatewise_sim.fleet.results import REASON, Answers
 from tests.support.digits_system import fit_digits_system
@@ -79,35 +79,6 @@ def test_missing_figure_is_not_held():
     is_held = list_held_by_key(compare(local_answers, local_answers, TRUTH))
     assert not is_held["offloaded_p50_ms"]
     assert is_held["offload_rate"]
-
-
-def test_page_shows_every_measure():
-    cell = {
-        "bundle": "digits",
-        "devices": 20,
-        "link": "wifi",
-        "instances": 100,
-        "rows": compare(make_answers(), make_answers(changed_index=0), TRUTH),
-        "same_decisions": {"route": True, "label": False},
-        "behind_ms": {"p50": 0.1, "p99": 0.9},
-        "load_before": 0.25,
-        "timings": {"edge_ms": [0.1, 0.2], "run_us": 100.0, "instance_us": 20.0, "hop_ms": 0.2},
-    }
-    document = {
-        "settings": {"instances_per_second": 80.0, "seconds": 30.0},
-        "skipped": {"letters": "letters: no file"},
-        "cells": [cell],
-        "held": False,
-        "machine": {"cores": 2},
-    }
-    page_text = "\n".join(page(json.loads(json.dumps(document))))
-    for _, name, *_ in MEASURES:
-        assert f"| {name}" in page_text
-    assert page_text.count("| held |") == len(MEASURES) - 1
-    assert page_text.count("| **not held** |") == 1
-    assert "All held: **no**" in page_text
-    assert "Skipped: letters: no file." in page_text
-    assert "| other label |" in page_text
 
 
 def test_unknown_cell_is_refused(tmp_path):
