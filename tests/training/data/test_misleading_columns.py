@@ -96,6 +96,24 @@ def test_traits_that_are_constant_within_entities_reveal_them_for_any_labels():
     assert "person_id" in columns["entities"]
 
 
+def test_labels_alone_reveal_a_column_of_entities_with_any_name():
+    frame = draw_rows_of_persons().rename(columns={"person_id": "v7"})
+    y = frame.pop("label")
+    assert find_columns_by_trouble(frame, y) == {"entities": ("v7",)}
+
+
+def test_a_quantity_with_many_equal_values_of_one_class_is_no_entity():
+    """The days of a study: events and losses at any time, and most persons observed to the end."""
+    rng = np.random.default_rng(7)
+    earlier_days = rng.integers(20, 1100, 800)
+    last_days = rng.integers(1100, 1200, 1200)
+    days = np.concatenate([earlier_days, last_days])
+    y = np.where(rng.random(2000) < np.repeat([0.5, 0.02], [800, 1200]), "event", "none")
+    frame = draw_ordinary_table(2000).assign(days=days)
+    order = rng.permutation(2000)
+    assert find_columns_by_trouble(frame.iloc[order], y[order]) == {}
+
+
 def test_dropped_columns_of_entities_are_named_too():
     """A random split would still put rows of one entity in both parts."""
     frame = draw_rows_of_persons()

@@ -348,22 +348,30 @@ def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -
     """Compute how much more often labels agree at equal values than at neighbouring values.
 
     The result is in standard errors. It is about 0 for a measured quantity, and large for numbers
-    of entities.
+    of entities. Each value is compared with its own neighbours, because a quantity may have many
+    equal values where one label is frequent.
     """
     row_order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
     sorted_index = column.value_index[row_order]
     sorted_labels = labels[row_order]
-    is_agreeing = sorted_labels[1:] == sorted_labels[:-1]
+    is_agreeing = (sorted_labels[1:] == sorted_labels[:-1]).astype(np.float64)
     is_same_value = sorted_index[1:] == sorted_index[:-1]
-    agreeing_at_equal = is_agreeing[is_same_value]
-    agreeing_at_neighbours = is_agreeing[~is_same_value]
-    if len(agreeing_at_equal) < MIN_ROWS or len(agreeing_at_neighbours) < MIN_ROWS:
+    # agreement of the pairs of rows with each value
+    value_of_pair = sorted_index[1:][is_same_value]
+    n_pairs = np.bincount(value_of_pair, minlength=column.n_distinct)
+    n_agreeing = np.bincount(value_of_pair, is_agreeing[is_same_value], column.n_distinct)
+    # agreement of the last row of a value with the first row of the next value
+    agreement_with_next = is_agreeing[~is_same_value]
+    has_neighbours = n_pairs > 0
+    has_neighbours[[0, -1]] = False  # the first and the last value have one neighbour
+    if np.count_nonzero(has_neighbours) < MIN_ROWS:
         return 0.0
-    agreement = is_agreeing.mean()
-    error = np.sqrt(
-        agreement * (1 - agreement) * (1 / len(agreeing_at_equal) + 1 / len(agreeing_at_neighbours))
-    )
-    return float((agreeing_at_equal.mean() - agreeing_at_neighbours.mean()) / max(error, 1e-12))
+    agreement_with_neighbours = np.full(column.n_distinct, np.nan)
+    agreement_with_neighbours[1:-1] = (agreement_with_next[:-1] + agreement_with_next[1:]) / 2
+    agreement_within = n_agreeing[has_neighbours] / n_pairs[has_neighbours]
+    excess = agreement_within - agreement_with_neighbours[has_neighbours]
+    error = excess.std() / np.sqrt(len(excess))
+    return float(excess.mean() / max(error, 1e-12))
 
 
 def _find_order_trouble(
