@@ -53,13 +53,11 @@ def test_a_device_and_a_worker_exchange_messages(secure_broker, bundle, caplog):
     assert "not allowed" not in caplog.text  # its subscriptions
 
 
-def test_presence_metrics_announcements_and_dead_letters_are_allowed(secure_broker, connect_client):
-    operator = connect_client("boss", "gw/v1/+/status", "gw/v1/+/metrics", "gw/v1/dead/+")
+def test_presence_announcements_and_dead_letters_are_allowed(secure_broker, connect_client):
+    operator = connect_client("boss", "gw/v1/+/status", "gw/v1/dead/+")
     device = connect_client("pi-1", "gw/v1/model/#")
     device.publish("gw/v1/pi-1/status", b"online")
     assert operator.get() == ("gw/v1/pi-1/status", b"online")
-    device.publish("gw/v1/pi-1/metrics", b"{}")
-    assert operator.get() == ("gw/v1/pi-1/metrics", b"{}")
     connect_client("w-1").publish("gw/v1/dead/cbor", b"noise")
     assert operator.get() == ("gw/v1/dead/cbor", b"noise")
     operator.publish("gw/v1/model/small/manifest", b"announced")
@@ -73,7 +71,7 @@ FORBIDDEN_PUBLISHES = [
         ("pi-1", f"gw/v1/pi-2/{level}", reader, "pi-2")
         for level, reader in (
             ("req", "w-1"), ("req/json", "w-1"), ("session", "boss"), ("answers", "boss"),
-            ("status", "boss"), ("metrics", "boss"),
+            ("status", "boss"),
         )
     ],
     # a response by a device

@@ -42,7 +42,7 @@ _MIN_CONNECTIONS: Final = 1000
 _DEVICE_ACCESS: Final = {
     **{
         f"gw/v1/%u/{level}": "readwrite"
-        for level in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
+        for level in ("req", "req/json", "status", "session", "answers", "probe")
     },
     "gw/v1/%u/corrections": "readwrite",
     "gw/v1/%u/rsp": "read",

@@ -315,7 +315,7 @@ def write_access_list(tmp_path, *rules):
 
 
 #: Rules of the topics that a device publishes: requests, its status and its metrics.
-OWN_TOPIC_RULES = [f"topic readwrite gw/v1/pi-1/{level}" for level in ("req", "status", "metrics")]
+OWN_TOPIC_RULES = [f"topic readwrite gw/v1/pi-1/{level}" for level in ("req", "status")]
 RESPONSE_RULE = "topic read gw/v1/pi-1/rsp"
 
 
