@@ -1,14 +1,11 @@
 """Fixtures of a fleet of processes on a test network, whose parts tests kill or cut off."""
 
-import contextlib
 import functools
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +15,17 @@ from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_edge.link.broker_url import Endpoint
 from tests.support.ports import free_port
+from tests.support.relay import Relay
 from tests.support.waiting import wait_until
 
 DEVICE_PROGRAM = Path(__file__).with_name("device_main.py")
 HOSTILE_PROGRAM = Path(__file__).with_name("hostile_main.py")
 #: Default port of MQTT, which is free in a new namespace.
 BROKER_PORT = 1883
+#: Of the 800 training rows; the others are validation rows.
+N_FIT_ROWS = 500
+#: Seconds in which all processes start on a busy machine.
+START_SECONDS = 300
 #: Delay in ms that the scheduling of a busy machine may cause.
 TOLERANCE_MS = 50.0
 
@@ -67,72 +69,30 @@ class NamespaceNetwork:
     def field_command(self, command):
         return ["ip", "netns", "exec", self._field, *command]
 
-    def cut(self):
-        _run_ip("-n", self._field, "link", "set", self._interface, "down")
-
-    def restore(self):
-        _run_ip("-n", self._field, "link", "set", self._interface, "up")
+    def set_link(self, state):
+        """Set the link "up" or "down"."""
+        _run_ip("-n", self._field, "link", "set", self._interface, state)
 
     def close(self):
         for name in (self._cloud, self._field):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-class ProxyNetwork:
-    """One host, on which devices reach the broker through a proxy that can stop forwarding."""
+class RelayNetwork(Relay):
+    """One host, on which devices reach the broker through a relay that can stop forwarding."""
 
     def __init__(self):
         self.port = free_port()
         self.worker_url = f"mqtt://127.0.0.1:{self.port}"
-        self._is_silent = threading.Event()
-        self._has_ended = threading.Event()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                device, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                broker = socket.create_connection(("127.0.0.1", self.port))
-            except OSError:
-                device.close()
-                continue
-            for source, destination in ((device, broker), (broker, device)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                arguments = (source, destination)
-                threading.Thread(target=self._forward, args=arguments, daemon=True).start()
-
-    def _forward(self, source, destination):
-        with contextlib.suppress(OSError):
-            while chunk := source.recv(65536):
-                while self._is_silent.is_set() and not self._has_ended.is_set():
-                    self._has_ended.wait(0.02)  # s, far less than any deadline
-                destination.sendall(chunk)
-        for open_socket in (source, destination):
-            with contextlib.suppress(OSError):
-                open_socket.shutdown(socket.SHUT_RDWR)
-        source.close()  # the thread of the other direction closes `destination`
+        super().__init__(self.port)
 
     def cloud_command(self, command):
         return command
 
     field_command = cloud_command
 
-    def cut(self):
-        self._is_silent.set()
-
-    def restore(self):
-        self._is_silent.clear()
-
-    def close(self):
-        self._has_ended.set()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
-        self._listener.close()
+    def set_link(self, state):
+        self.holds_bytes = state == "down"
 
 
 def can_make_namespaces():
@@ -194,16 +154,13 @@ class DeviceProcess(ChildProcess):
 
         An answer is excused if the control timer of the process was late by the same time.
         """
-        control_ms = self.find_events("done")[0]["control_ms"]
-        late_answers = [
-            answer for answer in self.find_events("answer") if answer["late_ms"] > TOLERANCE_MS
-        ]
-        excused = [
-            answer
-            for answer in late_answers
-            if control_ms[str(answer["number"])] >= answer["late_ms"]
-        ]
-        return excused, [answer for answer in late_answers if answer not in excused]
+        delays_ms = self.find_events("done")[0]["delays_ms"]
+        excused, others = [], []
+        for answer in self.find_events("answer"):
+            if answer["late_ms"] > TOLERANCE_MS:
+                is_excused = delays_ms[str(answer["number"])] >= answer["late_ms"]
+                (excused if is_excused else others).append(answer)
+        return excused, others
 
 
 class ChaosFleet:
@@ -217,12 +174,14 @@ class ChaosFleet:
         self._config.write_text(mosquitto_config(network.port, host="0.0.0.0"))
         self._broker = None
         self._workers = {}
+        self._ready_workers = set()
         self._children = []
 
     # the cloud
 
-    def _start_cloud_process(self, command):
-        child = ChildProcess(command[-1], self.network.cloud_command(command), follows_input=False)
+    def _start_cloud_process(self, command, **options):
+        command = self.network.cloud_command(command)
+        child = ChildProcess(command[-1], command, follows_input=False, **options)
         self._children.append(child)
         return child
 
@@ -243,9 +202,16 @@ class ChaosFleet:
 
     def start_worker(self, number, *bundles, options=()):
         command = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles), *options]
+        self._ready_workers.discard(number)
         self._workers[number] = self._start_cloud_process(
-            [*command, "--broker", self.network.worker_url]
+            [*command, "--broker", self.network.worker_url, "--json"],
+            # the first message says that the worker is ready
+            on_message=lambda _, message: message and self._ready_workers.add(number),
         )
+
+    def is_starting(self, number):
+        """Whether a worker is not ready yet; it ends if it starts without a broker."""
+        return self._workers[number].is_alive and number not in self._ready_workers
 
     def kill_worker(self, number):
         worker = self._workers[number]
@@ -286,7 +252,7 @@ class ChaosFleet:
 
     def wait_for_devices(self, devices):
         """Wait until all devices are ready; many processes start slowly on a small machine."""
-        wait_until(lambda: all(device.is_ready for device in devices), "the fleet", 120)
+        wait_until(lambda: all(device.is_ready for device in devices), "the fleet", START_SECONDS)
 
     def start_answering(self, devices):
         """Start all devices at the same time, once they are ready."""
@@ -298,7 +264,7 @@ class ChaosFleet:
         """Stop devices that answer until they are stopped."""
         for device in devices:
             device.send({"end": True})
-        wait_until(lambda: all(device.is_done for device in devices), "the last answer", 60)
+        wait_until(lambda: all(device.is_done for device in devices), "the last answer", 120)
 
     def close(self):
         for child in self._children:
@@ -309,21 +275,8 @@ class ChaosFleet:
 
 @pytest.fixture
 def fleet(tmp_path):
-    """A fleet on namespaces, or on a proxy where this process may not create them."""
-    yield from _make_fleet(
-        NamespaceNetwork() if can_make_namespaces() else ProxyNetwork(), tmp_path
-    )
-
-
-@pytest.fixture
-def proxied_fleet(tmp_path):
-    """A fleet whose devices reach the broker through a proxy."""
-    yield from _make_fleet(ProxyNetwork(), tmp_path)
-
-
-def _make_fleet(network, folder):
-    """Yield a fleet and end it."""
-    fleet = ChaosFleet(network, folder)
+    """A fleet on namespaces, or on a relay where this process may not create them."""
+    fleet = ChaosFleet(NamespaceNetwork() if can_make_namespaces() else RelayNetwork(), tmp_path)
     yield fleet
     fleet.close()
 
@@ -373,12 +326,14 @@ def _fit_features(X, y, train_rows):
 
     from gatewise_training import methods
 
-    high_cost_model = ExtraTreesClassifier(60, random_state=0).fit(X[train_rows], y[train_rows])
+    X = X.reshape(-1, 4, 2, 4, 2).mean((2, 4)).reshape(-1, 16)  # a few coarse pixels, to fit fast
+    fit_rows, validation_rows = np.split(train_rows, [N_FIT_ROWS])
     system = methods.cascade(
-        "staged", high_cost_model=high_cost_model, n_stages=2, families=("linear",),
-        offload_rate=0.3, effort="low", random_state=0,
+        "staged", high_cost_model=ExtraTreesClassifier(30, random_state=0), n_stages=2,
+        families=("linear",), offload_rate=0.3, effort="low", random_state=0,
     )  # fmt: skip
-    return system.fit(X[train_rows], y[train_rows]), X
+    system.fit(X[fit_rows], y[fit_rows], validation=(X[validation_rows], y[validation_rows]))
+    return system, X
 
 
 def _fit_windows(X, y, train_rows):
@@ -390,15 +345,17 @@ def _fit_windows(X, y, train_rows):
     from gatewise_training import StagedCascade
 
     windows = X.reshape(-1, 8, 8).astype(np.uint8)
+    fit_rows, validation_rows = np.split(train_rows, [N_FIT_ROWS])
     pixels = sig.Pixels(price=0.5)
     thumbnail = sig.Thumbnail(pixels, 3, 3, price=1.0)
     system = StagedCascade(
-        ExtraTreesClassifier(60, random_state=0), high_cost_input="window", n_stages=2,
+        ExtraTreesClassifier(30, random_state=0), high_cost_input="window", n_stages=2,
         blocks=[thumbnail, sig.BlockStatistics(pixels, 2, 2, price=6.0)], families=("linear",),
         cloud_prices=CloudPrices(request=3.0, byte=0.01), offload_rate=0.3, effort="low",
         random_state=0,
     )  # fmt: skip
-    return system.fit(windows[train_rows], y[train_rows]), windows
+    validation = windows[validation_rows], y[validation_rows]
+    return system.fit(windows[fit_rows], y[fit_rows], validation=validation), windows
 
 
 @pytest.fixture(scope="session")

@@ -9,17 +9,21 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.support.waiting import wait_until
-
-N_DEVICES = 20
+N_DEVICES = 10
 #: Instances per second of a device.
 INSTANCES_PER_SECOND = 20.0
 #: Length of the failures: until the fleet has recovered from the last kill of the broker.
-FAULT_SECONDS = 25.0
+FAULT_SECONDS = 18.0
+#: Smallest number of killed workers; up to 8 on an idle machine.
+N_WORKER_KILLS = 6
 
 
 class FaultInjector(threading.Thread):
-    """Thread that kills a worker every 2 s and the broker twice, and cuts the link for 5 s."""
+    """Thread that kills a worker every 2 s and the broker twice, and cuts the link for 3 s.
+
+    On a busy machine workers start slowly. Therefore it waits for the other worker before each
+    kill, and continues until it has killed several.
+    """
 
     def __init__(self, fleet, *bundles):
         super().__init__(daemon=True)
@@ -35,20 +39,24 @@ class FaultInjector(threading.Thread):
 
     def _run(self):
         begin = time.monotonic()
-        n_kills = 0
+        set_link = self.fleet.network.set_link
         events = [  # times in seconds
-            (4.0, self.fleet.kill_broker), (5.0, self.fleet.start_broker),
-            (9.0, self.fleet.network.cut), (14.0, self.fleet.network.restore),
-            (18.0, self.fleet.kill_broker), (19.0, self.fleet.start_broker),
+            (3.0, self.fleet.kill_broker), (4.0, self.fleet.start_broker),
+            (6.0, lambda: set_link("down")), (9.0, lambda: set_link("up")),
+            (11.0, self.fleet.kill_broker), (12.0, self.fleet.start_broker),
         ]  # fmt: skip
-        while (now := time.monotonic() - begin) < FAULT_SECONDS:
+        n_turns = 0
+        while (
+            now := time.monotonic() - begin
+        ) < FAULT_SECONDS or self.fleet.n_killed["worker"] < N_WORKER_KILLS:
             time.sleep(0.05)
             while events and now >= events[0][0]:
                 events.pop(0)[1]()
-            if now >= 2.0 * (n_kills + 1):
-                self.fleet.kill_worker(n_kills % 2)
-                self.fleet.start_worker(n_kills % 2, *self.bundles)
-                n_kills += 1
+            number, other_number = n_turns % 2, 1 - n_turns % 2
+            if now >= 2.0 * (n_turns + 1) and not self.fleet.is_starting(other_number):
+                self.fleet.kill_worker(number)
+                self.fleet.start_worker(number, *self.bundles)
+                n_turns += 1
 
 
 def read_counted_answers(devices):
@@ -65,6 +73,7 @@ def read_counted_answers(devices):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
     fleet, feature_system, window_system
 ):
@@ -86,13 +95,12 @@ def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
     fleet.start_answering(devices)
     fault_injector = FaultInjector(fleet, *bundles)
     fault_injector.start()
-    fault_injector.join(150)  # s; processes start slowly on a busy machine
+    fault_injector.join(300)  # s; processes start slowly on a busy machine
     assert not fault_injector.is_alive()
     assert fault_injector.error is None
     fleet.stop_devices(devices)
     assert fleet.n_killed["broker"] == 2
-    # 12 are planned in 25 s, but a worker may take longer to start
-    assert fleet.n_killed["worker"] >= 9
+    assert fleet.n_killed["worker"] >= N_WORKER_KILLS
 
     n_excused = 0
     late_without_excuse = []
@@ -141,39 +149,3 @@ def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
     )
     assert routes["cloud"] > n_hard // 4  # the failures prevent many offloads
     assert accuracy >= edge_accuracy
-
-
-@pytest.mark.slow
-def test_a_link_that_stops_forwarding(proxied_fleet, feature_system):
-    """A proxy cuts the link, so that the test needs no root."""
-    fleet = proxied_fleet
-    fleet.start_broker()
-    fleet.start_worker(0, feature_system.bundle)
-    offloaded_rows = np.flatnonzero(feature_system.system.offload(feature_system.rows))[:40]
-    device = fleet.start_device(
-        "pi-1",
-        feature_system.bundle,
-        feature_system.rows,
-        np.tile(offloaded_rows, 3).tolist(),  # 6 s at this rate: before, during and after the cut
-        rate=INSTANCES_PER_SECOND,
-    )
-    fleet.start_answering([device])
-    wait_until(
-        lambda: any(answer["route"] == "cloud" for answer in device.find_events("answer")),
-        "a cloud answer",
-        30,
-    )
-    fleet.network.cut()
-    n_answers_before = len(device.find_events("answer"))
-    wait_until(
-        lambda: len(device.find_events("answer")) > n_answers_before + 20,
-        "answers without a cloud",
-        60,
-    )
-    fleet.network.restore()
-    wait_until(lambda: device.is_done, "the last answer", 120)
-    answers = device.find_events("answer")
-    assert len(answers) == 3 * len(offloaded_rows)
-    _, unexcused_answers = device.split_late_answers()
-    assert unexcused_answers == []
-    assert {answer["route"] for answer in answers} == {"cloud", "fallback"}

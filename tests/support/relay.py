@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from typing import Self
 
 
 class Relay:
     """A relay to a local `port`, as a context manager; `url` is its MQTT URL.
 
-    While `drops_bytes` is set, it drops the bytes of the latest client.
+    While `drops_bytes` is set, it drops the bytes of the latest client. While `holds_bytes` is set,
+    it forwards no bytes, and forwards them later.
     """
 
     def __init__(self, port: int) -> None:
@@ -19,6 +21,7 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.drops_bytes = False
+        self.holds_bytes = False
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -28,20 +31,32 @@ class Relay:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            broker = socket.create_connection(("127.0.0.1", self._port))
+            try:
+                broker = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # the broker does not run
+                client.close()
+                continue
             self._sockets += [client, broker]
             self._latest_client = client
-            for direction in ((client, broker), (broker, client)):
-                threading.Thread(target=self._copy, args=direction, daemon=True).start()
+            for source, destination in ((client, broker), (broker, client)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                arguments = (source, destination)
+                threading.Thread(target=self._copy, args=arguments, daemon=True).start()
 
     def _copy(self, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while received_bytes := source.recv(65536):
+                while self.holds_bytes:
+                    time.sleep(0.02)  # far less than any deadline
                 if not (self.drops_bytes and source is self._latest_client):
                     destination.sendall(received_bytes)
+        for open_socket in (source, destination):
+            with contextlib.suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
 
     def break_connections(self) -> None:
-        """Break all connections, and stop dropping bytes."""
+        """Break all connections, and forward bytes again."""
+        self.holds_bytes = False
         sockets = self._sockets
         self._sockets = []
         for open_socket in sockets:
@@ -50,10 +65,15 @@ class Relay:
             open_socket.close()
         self.drops_bytes = False
 
+    def close(self) -> None:
+        """Accept no more clients, and break all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        self._listener.close()
+        self.break_connections()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
-        self._listener.close()
-        self.break_connections()
+        self.close()

@@ -6,15 +6,17 @@ import threading
 import time
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from gatewise_edge import Device, SensorError, Sensors
 from gatewise_edge.link.link import InProcessLink
 from tests.support.small_bundle import cloud_answers
+from tests.support.waiting import wait_until
 
-#: Long enough for the sensors without a fault on a loaded machine.
-DEADLINE_MS = 200.0
+#: Deadlines of attempts. A busy machine may stall a good sensor beyond a short deadline; then the
+#: test is repeated with a longer one. A fault of the device shows at each deadline.
+DEADLINES_MS = (60.0, 600.0, 6000.0)
+N_INSTANCES = 60
 #: Values of a and c for three kinds of instances. Stage 0 reads a and b and stops for the first
 #: kind. Stage 1 also reads c and stops for the second kind. The cloud reads a, c and e for the
 #: third kind.
@@ -33,11 +35,8 @@ OUTCOMES_WITHOUT_FEATURE = {
 }
 
 
-def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms):
-    """Answer `n_instances` instances with a fault in sensor `faulty_feature`.
-
-    Returns the outcomes by kind, the longest time to an outcome, and the hung sensors.
-    """
+def find_problem(bundle, faulty_feature: str, fault: str, deadline_ms: float) -> str:
+    """Answer instances with a fault in a sensor; describe what is not as promised."""
     may_return = threading.Event()
     values = dict.fromkeys("abcdef", 0.0)
 
@@ -52,89 +51,68 @@ def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms):
 
         return read
 
-    outcomes = [Counter() for _ in CELLS_BY_KIND]
-    max_seconds = 0.0
+    outcomes = Counter()
     sensors = Sensors({feature: make_sensor(feature) for feature in "abcdef"})
     link = InProcessLink(cloud_answers)
     with Device(bundle, sensors=sensors, link=link, deadline_ms=deadline_ms) as device:
-        for i in range(n_instances):
-            kind = i % len(CELLS_BY_KIND)
+        for number in range(N_INSTANCES):
+            kind = number % len(CELLS_BY_KIND)
             values["a"], values["c"] = CELLS_BY_KIND[kind]
             values["e"] = -1.0
             started_at = time.monotonic()
             try:
                 answer = device.answer()
-                outcomes[kind][answer.route, answer.stage] += 1
+                outcome = (answer.route, answer.stage)
             except SensorError as error:
-                outcomes[kind]["error", error.sensor] += 1
-                # A busy machine may stall the thread of a good sensor. Later instances would not
-                # wait for it, and hundreds of them would fail within the stall.
-                while set(sensors.hung_sensors) - {faulty_feature}:
-                    time.sleep(0.001)
-            max_seconds = max(max_seconds, time.monotonic() - started_at)
-        counters = device.counters
+                outcome = ("error", error.sensor)
+            seconds = time.monotonic() - started_at
+            outcomes[outcome] += 1
+            is_needed = faulty_feature in NEEDED_FEATURES[kind]
+            expected_outcomes = (
+                OUTCOMES_WITHOUT_FEATURE[faulty_feature] if is_needed else {USUAL_OUTCOMES[kind]}
+            )
+            if outcome not in expected_outcomes or seconds > 5 * deadline_ms / 1000.0:
+                break
+        else:
+            outcome = None
+        n_counted = sum(device.counters[name] for name in ("edge", "cloud", "fallback", "errors"))
         hung_sensors = sensors.hung_sensors
         may_return.set()
-    assert (
-        sum(counters[count_name] for count_name in ("edge", "cloud", "fallback", "errors"))
-        == n_instances
-    )
-    return outcomes, max_seconds, hung_sensors
+    assert n_counted == outcomes.total()
+    if outcome is not None:
+        return f"instance {number} of kind {kind}: {outcome} after {seconds:.3f} s"
+    if fault == "hung" and hung_sensors != (faulty_feature,):
+        return f"hung sensors {hung_sensors}"
+    # Two instances wait for each read of b in vain, and have no time left for the cloud.
+    n_waits = 0 if fault == "dead" else 2 * sensors.counts["b"].reads
+    if faulty_feature == "b" and outcomes["error", "b"] > n_waits:
+        return f"{outcomes['error', 'b']} errors, but at most {n_waits} instances may wait for b"
+    return ""
 
 
 @pytest.mark.parametrize("faulty_feature", OUTCOMES_WITHOUT_FEATURE)
 @pytest.mark.parametrize("fault", ["hung", "dead", "slow"])
-@pytest.mark.parametrize(
-    ("n_instances", "deadline_ms", "max_stray_share"),
-    [
-        (3, DEADLINE_MS, 0.0),
-        # a busy machine delays good sensors of some of so many instances
-        pytest.param(2000, 40.0, 0.02, marks=pytest.mark.slow),
-    ],
-)
-def test_last_stage_with_its_features_answers(
-    bundle, faulty_feature, fault, n_instances, deadline_ms, max_stray_share
-):
-    outcomes, max_seconds, hung_sensors = answer_with_fault(
-        bundle, faulty_feature, fault, n_instances, deadline_ms
-    )
-    n_strays = 0
-    for needed_features, counts, usual_outcome in zip(
-        NEEDED_FEATURES, outcomes, USUAL_OUTCOMES, strict=True
-    ):
-        expected_outcomes = (
-            OUTCOMES_WITHOUT_FEATURE[faulty_feature]
-            if faulty_feature in needed_features
-            else {usual_outcome}
-        )
-        n_strays += counts.total() - sum(counts[outcome] for outcome in expected_outcomes)
-    # Only instances that wait for b have no time left for the cloud: the first with a hung sensor.
-    if faulty_feature == "b" and (fault == "dead" or (fault == "hung" and n_instances > 3)):
-        n_strays += sum(counts["error", "b"] for counts in outcomes)
-    assert n_strays <= max_stray_share * n_instances, outcomes
-    if fault == "hung":
-        assert hung_sensors == (faulty_feature,)
-    if n_instances == 3:
-        assert max_seconds < 1.0  # the deadline of 0.2 s and the delays of a loaded machine
+def test_last_stage_with_its_features_answers(bundle, faulty_feature, fault):
+    problems = []
+    for deadline_ms in DEADLINES_MS:
+        problem = find_problem(bundle, faulty_feature, fault, deadline_ms)
+        if not problem:
+            return
+        problems.append(f"deadline {deadline_ms:g} ms: {problem}")
+    pytest.fail("; ".join(problems))
 
 
 def test_hung_sensor_is_read_again_after_its_call_has_returned(bundle):
     may_return = threading.Event()
-    values = {"a": 0.1, "b": 0.0, "c": 1.0, "d": 0.0, "e": 0.0, "f": 0.0}
-    remaining_hangs = iter([True])
-
-    def read_c():
-        if next(remaining_hangs, False):
-            may_return.wait()
-        return values["c"]
-
-    other_sensors = {name: (lambda value=values[name]: value) for name in "abdef"}
-    sensors = Sensors({"c": read_c, **other_sensors})
-    with Device(bundle, sensors=sensors, deadline_ms=DEADLINE_MS) as device:
-        assert [device.answer().route for _ in range(3)] == ["fallback"] * 3
+    sensors = Sensors(
+        {"a": lambda: 0.1, "b": lambda: 0.0, "c": lambda: float(may_return.wait(240))},
+        timeout={"c": 0.05},  # the other sensors have all the time until the deadline
+    )
+    with Device(bundle, sensors=sensors, deadline_ms=120_000) as device:
+        for _ in range(4):  # two wait for c, and the others do not
+            answer = device.answer()
+            assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:c", 0)
+            assert answer.cost == 1.5  # a and b
         may_return.set()
-        deadline = time.monotonic() + 30.0
-        while device.answer().route != "edge":
-            assert time.monotonic() < deadline
-        assert np.isclose(device.answer().probabilities.sum(), 1.0)
+        wait_until(lambda: device.answer().route == "edge", "an answer of stage 1")
         assert sensors.hung_sensors == ()
