@@ -46,10 +46,10 @@ class FaultInjector(threading.Thread):
             (11.0, self.fleet.kill_broker), (12.0, self.fleet.start_broker),
         ]  # fmt: skip
         n_turns = 0
-        while (
-            now := time.monotonic() - begin
-        ) < FAULT_SECONDS or self.fleet.n_killed["worker"] < N_WORKER_KILLS:
+        n_killed = self.fleet.n_killed
+        while time.monotonic() - begin < FAULT_SECONDS or n_killed["worker"] < N_WORKER_KILLS:
             time.sleep(0.05)
+            now = time.monotonic() - begin
             while events and now >= events[0][0]:
                 events.pop(0)[1]()
             number, other_number = n_turns % 2, 1 - n_turns % 2

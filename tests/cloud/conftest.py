@@ -6,11 +6,12 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.repository.repository import Repository
-from tests.support import processes, small_bundle, tiny_bundle
+from tests.support import mqtt_clients, processes, small_bundle, tiny_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import DeviceClient
 
 command = processes.command
+quick_reconnects = mqtt_clients.quick_reconnects
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_edge.link import wire
-from tests.support import processes, small_bundle
+from tests.support import mqtt_clients, processes, small_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import SimulatedWorker
 
@@ -16,6 +16,7 @@ from tests.support.mqtt_clients import SimulatedWorker
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
 command = processes.command
+quick_reconnects = mqtt_clients.quick_reconnects
 
 
 @pytest.fixture

@@ -15,11 +15,9 @@ from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.small_bundle import HARD_ROW, answer_sample
+from tests.support.small_bundle import HARD_ROW, SURE_ROW, answer_sample
 from tests.support.waiting import wait_until
 
-#: Row for which stage 0 of the small bundle stops.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 #: Deadline that is met also on a loaded machine.
 LONG_DEADLINE_MS = 20_000
 #: Seconds to wait for the first connection on a loaded machine.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gatewise_cloud.broker.broker_init import BrokerFolder
-from tests.support import processes, small_bundle
+from tests.support import mqtt_clients, processes, small_bundle
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
@@ -15,6 +15,7 @@ from tests.support.mqtt_clients import MqttClient
 bundle = small_bundle.bundle
 command = processes.command
 make_bundle = small_bundle.make_bundle
+quick_reconnects = mqtt_clients.quick_reconnects
 
 
 @pytest.fixture(scope="session")

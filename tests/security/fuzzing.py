@@ -125,61 +125,37 @@ def _enlarge_message(rng: random.Random, message_bytes: bytes, _other_bytes: byt
     return message_bytes[:20].ljust(n_bytes, b"\0")
 
 
-def _draw_edge_integer(rng: random.Random) -> object:
-    return rng.choice((0, 1, -1, 2**16, 2**31, 2**63, 2**64 - 1, -(2**64), 2**200))
-
-
-def _draw_integer(rng: random.Random) -> object:
-    """Draw an integer below and somewhat above the 65,535 of 16 bits."""
-    return rng.randint(0, 70_000)
-
-
-def _draw_float(rng: random.Random) -> object:
-    return rng.choice((math.nan, math.inf, -0.0, 1e308, 1.5))
-
-
-def _draw_byte_string(rng: random.Random) -> object:
-    """Draw bytes with lengths such as those of a checksum (4) and of an id (16)."""
-    return rng.randbytes(rng.choice((0, 1, 4, 15, 16, 17, 64)))
-
-
-def _draw_text(rng: random.Random) -> object:
-    """Draw valid and invalid names; a name has at most 64 bytes."""
-    return rng.choice(("", "a", "a/b", "+", "#", "\0", "é" * 40, "x" * 65, "1", "small", "tiny"))
-
-
-def _draw_typed_array(rng: random.Random) -> object:
-    """Draw a typed array of uint16, float16 or float32, sometimes with a part of a number."""
-    tag = rng.choice((69, 84, 85))
-    return cbor2.CBORTag(tag, rng.randbytes(rng.choice((0, 2, 4, 12, 13, 16))))
-
-
-def _draw_simple_value(rng: random.Random) -> object:
-    return rng.choice((None, True, False, cbor2.undefined))
-
-
 #: Draws of values that are not nested; typed arrays and simple values occur twice as often.
 _FLAT_DRAWS: Sequence[Callable[[random.Random], object]] = (
-    _draw_edge_integer, _draw_float, _draw_byte_string, _draw_text,
-    _draw_typed_array, _draw_typed_array, _draw_simple_value, _draw_simple_value, _draw_integer,
-)  # fmt: skip
+    lambda rng: rng.choice((0, 1, -1, 2**16, 2**31, 2**63, 2**64 - 1, -(2**64), 2**200)),
+    lambda rng: rng.randint(0, 70_000),  # up to somewhat above the 65,535 of 16 bits
+    lambda rng: rng.choice((math.nan, math.inf, -0.0, 1e308, 1.5)),
+    # a checksum has 4 bytes, and an id 16
+    lambda rng: rng.randbytes(rng.choice((0, 1, 4, 15, 16, 17, 64))),
+    # valid and invalid names; a name has at most 64 bytes
+    lambda rng: rng.choice(("", "a", "a/b", "+", "#", "\0", "é" * 40, "x" * 65, "1", "small")),
+    # uint16, float16 or float32, sometimes with a part of a number
+    *[
+        lambda rng: cbor2.CBORTag(
+            rng.choice((69, 84, 85)), rng.randbytes(rng.choice((0, 2, 4, 12, 13, 16)))
+        )
+    ]
+    * 2,
+    *[lambda rng: rng.choice((None, True, False, cbor2.undefined))] * 2,
+)
 _MAX_DEPTH = 3
 
 
 def _draw_value(rng: random.Random, depth: int = 0) -> object:
     """Draw a value near the limits of each CBOR type, nested at most _MAX_DEPTH times."""
-
-    def draw_list(rng: random.Random) -> object:
-        return [_draw_value(rng, depth + 1) for _ in range(rng.randint(0, 4))]
-
-    def draw_map(rng: random.Random) -> object:
-        return {rng.choice(_KEYS): _draw_value(rng, depth + 1) for _ in range(rng.randint(0, 3))}
-
-    def draw_tagged_value(rng: random.Random) -> object:
-        return cbor2.CBORTag(rng.choice(_TAGS), _draw_value(rng, depth + 1))
-
-    nested_draws = (draw_list, draw_map, draw_tagged_value) if depth < _MAX_DEPTH else ()
-    return rng.choice((*_FLAT_DRAWS, *nested_draws))(rng)
+    nested_draws: Sequence[Callable[[random.Random], object]] = (
+        lambda rng: [_draw_value(rng, depth + 1) for _ in range(rng.randint(0, 4))],
+        lambda rng: {
+            rng.choice(_KEYS): _draw_value(rng, depth + 1) for _ in range(rng.randint(0, 3))
+        },
+        lambda rng: cbor2.CBORTag(rng.choice(_TAGS), _draw_value(rng, depth + 1)),
+    )
+    return rng.choice((*_FLAT_DRAWS, *(nested_draws if depth < _MAX_DEPTH else ())))(rng)
 
 
 def _change_entries(rng: random.Random, message_bytes: bytes, _other_bytes: bytes) -> bytes:

@@ -238,6 +238,7 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
         broker.close()
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
     broker_folder = make_broker_folder(tmp_path / "broker")
     link = MqttLink(

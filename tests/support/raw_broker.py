@@ -16,6 +16,7 @@ from typing import BinaryIO, Self
 _CONNECT = 1
 _PUBLISH = 3
 _SUBSCRIBE = 8
+_UNSUBSCRIBE = 10
 #: Seconds to wait for a client, which may connect slowly on a busy machine.
 TIMEOUT_S = 30.0
 
@@ -121,6 +122,8 @@ class RawBroker:
             # SUBACK: the packet's identifier, and QoS 1 granted to its only topic
             client.sendall(b"\x90\x03" + body[:2] + b"\x01")
             self._is_subscribed.set()
+        elif packet_type == _UNSUBSCRIBE:
+            client.sendall(b"\xb0\x02" + body[:2])  # UNSUBACK
         elif packet_type == _PUBLISH:
             topic_end = 2 + int.from_bytes(body[:2], "big")
             topic = body[2:topic_end]

@@ -32,7 +32,9 @@ from tests.support.hand_made_bundle import (
     write_directory,
 )
 
-#: Row for which no stage stops, so that it is offloaded.
+#: Row for which stage 0 stops, and answers yes.
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+#: Row for which no stage stops, so that it is offloaded. Stage 1 tends to yes, the cloud to no.
 HARD_ROW = [0.1, 0, 0.1, 0, -1.0, 0]
 NAMES = ("a", "b", "c", "d", "e", "f")
 FEATURES = [

@@ -14,23 +14,19 @@ from tests.support.processes import assert_command_refused
 pytestmark = pytest.mark.slow  # processes start
 
 
-@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_answers_queued_requests_after_sigterm(
-    command, slow_bundle, mosquitto, connect_caller, stop_signal
+    command, slow_bundle, mosquitto, connect_caller
 ):
     worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
     ready_document = json.loads(worker.read_line())
     assert ready_document == {
-        "ready": True,
-        "models": ["slow 1"],
-        "broker": mosquitto.url,
-        "subscription": "$share/gw/gw/v1/+/req",
-        "metrics_port": None,
-    }
+        "ready": True, "models": ["slow 1"], "broker": mosquitto.url,
+        "subscription": "$share/gw/gw/v1/+/req", "metrics_port": None,
+    }  # fmt: skip
     client = connect_caller(mosquitto)
     requests = [client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
     first_answer = client.response()
-    worker.process.send_signal(stop_signal)
+    worker.process.send_signal(signal.SIGTERM)
     answers = [first_answer, *client.responses(5)]
     assert {answer.id for answer in answers} == {request.id for request in requests}
     exit_status, output, errors = worker.finish()
@@ -39,37 +35,23 @@ def test_a_worker_answers_queued_requests_after_sigterm(
     assert (counters["answered"], counters["abandoned"], counters["connected"]) == (6, 0, False)
 
 
-def test_without_json_the_summary_is_text(command, bundle, mosquitto, connect_caller):
-    worker = command(
-        "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
-    )
+def test_without_json_the_summary_is_text_also_after_ctrl_c(
+    command, bundle, mosquitto, connect_caller, tmp_path, monkeypatch
+):
+    """Settings come from a file, and the broker from the environment."""
+    monkeypatch.setenv("GATEWISE_BROKER", mosquitto.url)
+    settings_file = tmp_path / "worker.toml"
+    settings_file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
+    worker = command("cloud", bundle, "--plain-subscription", "--settings", settings_file)
     assert worker.read_line() == f"ready: model tiny 1 on {mosquitto.url}"
     client = connect_caller(mosquitto)
     client.ask(tiny.random_rows(2))
     client.response()
     client.ask(tiny.random_rows(1), model="other")
     client.response()
-    worker.process.terminate()
-    status, output, notes = worker.finish()
-    assert (status, notes) == (0, "")
-    assert (
-        output == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
-    )
-
-
-def test_a_worker_on_the_embedded_broker_warns_and_serves(
-    command, bundle, embedded_broker, connect_caller
-):
-    worker = command("cloud", bundle, "--broker", embedded_broker.url)
-    assert worker.read_line().startswith(f"ready: model tiny 1 on {embedded_broker.url}")
-    client = connect_caller(embedded_broker)
-    client.ask(tiny.random_rows(1))
-    assert client.response().error is None
-    worker.process.terminate()
-    status, _, notes = worker.finish()
-    assert status == 0
-    assert "only one worker" in notes
-    assert notes.count("\n") == 1
+    worker.process.send_signal(signal.SIGINT)
+    summary = "answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1"
+    assert worker.finish() == (0, f"stopped: {summary}\n", "")
 
 
 def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
@@ -85,6 +67,9 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
         assert f"{option} needs the folder of --keep" in assert_command_refused(
             "cloud", bundle, f"--{option}", value
         )
+    (tmp_path / "worker.toml").write_text("parts = 3\n")
+    message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
+    assert "parts: is not a setting" in message
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         message = assert_command_refused("broker", "--port", port, "--embedded")
@@ -118,18 +103,3 @@ def test_the_broker_command_fails_if_its_broker_dies(command):
     status, _, message = broker.finish()
     assert status == 2
     assert "ended unexpectedly" in message
-
-
-def test_settings_come_from_a_file_and_the_broker_from_the_environment(
-    command, bundle, mosquitto, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("GATEWISE_BROKER", mosquitto.url)
-    settings_file = tmp_path / "worker.toml"
-    settings_file.write_text("drain_seconds = 0.0\nthreads = 1\nmax_batch = 8\n")
-    worker = command("cloud", bundle, "--settings", settings_file)
-    assert worker.read_line() == f"ready: model tiny 1 on {mosquitto.url}"
-    worker.process.terminate()
-    assert worker.finish()[0] == 0
-    settings_file.write_text("parts = 3\n")
-    message = assert_command_refused("cloud", bundle, "--settings", settings_file)
-    assert "parts: is not a setting" in message

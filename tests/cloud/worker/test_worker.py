@@ -27,9 +27,8 @@ def encode_request(X, **fields):
     return wire.encode_request(wire.Request(**default_fields | fields))
 
 
-@pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, connect_caller, kind):
-    path = tiny.write_bundle(tmp_path / "b", kind=kind)
+def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, connect_caller):
+    path = tiny.write_bundle(tmp_path / "b", kind="classifier")
     with Worker(path, any_broker.url) as worker:
         client = connect_caller(any_broker)
         for dtype in (np.float32, np.float16):
@@ -59,20 +58,14 @@ def test_a_worker_with_several_connections_answers_each_request_once(
 
 
 def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquitto, connect_caller):
-    X = tiny.random_rows(80)
     with (
         Worker(bundle, mosquitto.url) as first_worker,
         Worker(bundle, mosquitto.url) as second_worker,
     ):
         callers = [connect_caller(mosquitto), connect_caller(mosquitto)]
-        row_of_request = {}
-        for i in range(80):
-            row_of_request[callers[i % 2].ask(X[i : i + 1]).id] = i
+        request_ids = [callers[i % 2].ask(tiny.random_rows(1)).id for i in range(80)]
         answers = [answer for client in callers for answer in client.responses(40)]
-    labels, _ = tiny.cloud_answers(X)
-    assert {answer.id: answer.labels[0] for answer in answers} == {
-        request_id: labels[row] for request_id, row in row_of_request.items()
-    }
+    assert {answer.id for answer in answers} == set(request_ids)
     n_answered = [worker.counters["answered"] for worker in (first_worker, second_worker)]
     assert sum(n_answered) == 80
     assert min(n_answered) > 0
@@ -98,28 +91,25 @@ def test_a_worker_without_shared_subscriptions_warns_and_subscribes_plainly(
     assert "run only one worker" in caplog.text
 
 
-def test_a_worker_serves_several_models_and_versions(tmp_path, mosquitto, connect_caller):
+def test_a_worker_serves_several_models_and_refuses_unknown_ones(
+    tmp_path, mosquitto, connect_caller
+):
+    served_models = [("digits", "1"), ("digits", "2"), ("wine", "1")]
     paths = [
         tiny.write_bundle(tmp_path / f"{name}{version}", name=name, version=version)
-        for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
+        for name, version in served_models
     ]
-    with Worker(paths, mosquitto.url):
+    with Worker(paths, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
-        for model, version in [("digits", "2"), ("wine", "1"), ("digits", "1")]:
-            client.ask(tiny.random_rows(1), model=model, version=version)
-            answer = client.response()
-            assert (answer.model, answer.version, answer.error) == (model, version, None)
-
-
-def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto, connect_caller):
-    with Worker(bundle, mosquitto.url) as worker:
-        client = connect_caller(mosquitto)
-        for model, version in [("other", "1"), ("tiny", "2")]:
+        for model, version in [*served_models, ("other", "1"), ("wine", "2")]:
             sent_request = client.ask(tiny.random_rows(1), model=model, version=version)
             answer = client.response()
-            assert (answer.id, answer.error) == (sent_request.id, "no-model")
-            assert answer.is_retryable
-            assert f"{model} {version}" in answer.detail
+            assert (answer.id, answer.model, answer.version) == (sent_request.id, model, version)
+            if (model, version) in served_models:
+                assert answer.error is None
+            else:
+                assert (answer.error, answer.is_retryable) == ("no-model", True)
+                assert f"{model} {version}" in answer.detail
     assert worker.counters["errors"] == {"no-model": 2}
 
 
@@ -160,33 +150,6 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, connect_caller
 # -- duplicates, expiry, full queues ----------------------------------------------------------
 
 
-def test_duplicates_get_one_answer_and_later_ones_get_it_again(
-    slow_bundle, mosquitto, connect_caller
-):
-    payload = encode_request(tiny.random_rows(1), model="slow")
-    with Worker(slow_bundle, mosquitto.url) as worker:
-        client = connect_caller(mosquitto)
-        for _ in range(3):
-            client.send(payload)
-        _, first_payload = client.get()
-        client.send(payload)
-        assert client.get() == (wire.response_topic(client.device), first_payload)
-        counters = worker.counters
-    assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
-
-
-def test_expired_requests_are_dropped(slow_bundle, mosquitto, connect_caller):
-    with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
-        client = connect_caller(mosquitto)
-        first_request = client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000)
-        for _ in range(5):
-            client.ask(tiny.random_rows(1), model="slow", ttl_ms=0)
-        last_request = client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000)
-        assert [answer.id for answer in client.responses(2)] == [first_request.id, last_request.id]
-        wait_until(lambda: worker.counters["expired"] == 5)
-    assert worker.counters["answered"] == 2
-
-
 def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
     slow_bundle, mosquitto, connect_caller
 ):
@@ -216,33 +179,21 @@ def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
 
 
 def encode_changed_request(**entries):
-    """Payload of a request with replaced entries and a new checksum; None removes an entry."""
+    """Payload of a request with replaced entries and a new checksum."""
     message = cbor2.loads(encode_request(np.zeros((1, 4), np.float32))) | entries
-    remaining_entries = {key: entry for key, entry in message.items() if entry is not None}
-    return change_message(cbor2.dumps(remaining_entries), {})
+    return change_message(cbor2.dumps(message), {})
 
 
 #: Messages without a readable request id, and the reason in their dead-letter topic.
 UNANSWERABLE_MESSAGES = [
     (b"", "cbor"),
-    (b"\xff" * 40, "cbor"),
-    (b'{"v": 1}', "cbor"),
-    (cbor2.dumps([1, 2]), "cbor"),
-    (encode_request(np.zeros((1, 4), np.float32))[:-3], "cbor"),
     (encode_request(np.zeros((1, 4), np.float32))[:-1] + b"x", "checksum"),
-    (cbor2.dumps(cbor2.loads(encode_changed_request()) | {"new": 1}), "checksum"),
     (encode_changed_request(id=b"short"), "id"),
-    (encode_changed_request(id=None), "id"),
     (b"x" * (wire.MAX_PAYLOAD + 1), "size"),
 ]
 #: Changed entries of a request, and a word of the error response.
 REFUSED_CHANGES = [
     ({"v": 2}, "layout"),
-    ({"m": "a/b"}, "model name"),
-    ({"ttl": -1}, "ttl"),
-    ({"n": 2}, "bytes"),
-    ({"x": None}, "typed array"),
-    ({"x": cbor2.CBORTag(85, np.full(4, np.inf, "<f4").tobytes())}, "infinite"),
     ({"x": cbor2.CBORTag(85, np.full(4, np.nan, "<f4").tobytes())}, "missing values"),
     ({"k": 3, "x": cbor2.CBORTag(85, np.zeros(3, "<f4").tobytes())}, "takes 4 columns"),
 ]
@@ -322,17 +273,11 @@ def test_a_failing_request_does_not_affect_the_others_of_its_batch(
 ):
     """The graph fails at run time for rows with a large value."""
     path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
-    failing_row = np.full((1, 4), 1000.0, np.float32)
+    rows = [tiny.random_rows(1, seed=i) for i in range(8)]
+    rows[3] = rows[7] = np.full((1, 4), 1000.0, np.float32)
     with Worker(path, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
-        requests = [
-            client.ask(
-                failing_row if i % 4 == 3 else tiny.random_rows(1, seed=i),
-                model="slow",
-                ttl_ms=20_000,
-            )
-            for i in range(8)
-        ]
+        requests = [client.ask(X, model="slow", ttl_ms=20_000) for X in rows]
         error_of_request = {answer.id: answer.error for answer in client.responses(8)}
     assert [error_of_request[request.id] for request in requests] == ([None] * 3 + ["failed"]) * 2
     assert worker.counters["answered"] == 6
@@ -360,20 +305,6 @@ def test_an_unexpected_error_is_answered_with_a_failure(
 # -- start and stop --------------------------------------------------------------------------
 
 
-def test_stop_answers_queued_requests(slow_bundle, mosquitto, connect_caller):
-    worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
-    client = connect_caller(mosquitto)
-    requests = [client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
-    wait_until(lambda: worker.counters["received"] == 4)
-    worker.stop()
-    assert worker.counters["answered"] == 4
-    assert worker.counters["abandoned"] == 0
-    assert {answer.id for answer in client.responses(4)} == {request.id for request in requests}
-    worker.stop()
-    with pytest.raises(GatewiseError, match="started before"):
-        worker.start()
-
-
 def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, connect_caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
     client = connect_caller(mosquitto)
@@ -391,8 +322,12 @@ def test_run_ends_when_another_thread_stops_it(bundle, mosquitto):
     worker = Worker(bundle, mosquitto.url)
     worker.run(on_ready=lambda worker: threading.Thread(target=worker.stop).start())
     assert not worker.counters["connected"]
+    worker.stop()
+    with pytest.raises(GatewiseError, match="started before"):
+        worker.start()
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_a_worker_reconnects_after_its_broker_restarts(bundle, connect_caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
@@ -430,20 +365,13 @@ def test_a_broker_that_refuses_the_worker_is_an_error(bundle, locked_mosquitto):
             Worker(bundle, locked_mosquitto, shared=shared).start()
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [("http://x", "mqtt://"), ("mqtt://", "mqtt://"), ("mqtt://h:99999", "port")],
-)
-def test_an_invalid_url_is_refused(bundle, url, message):
-    with pytest.raises(InputError, match=message):
-        Worker(bundle, url)
-
-
 def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
     with pytest.raises(InputError, match=r"tiny 1 is served already: give bundle .* another name"):
         Worker([bundle, bundle], mosquitto.url)
+    with pytest.raises(InputError, match="mqtt://"):
+        Worker(bundle, "http://x")
     with pytest.raises(InputError, match="at least 1"):
         Worker(bundle, mosquitto.url, queue=0)
     with pytest.raises(GatewiseError, match="pool"):

@@ -13,13 +13,12 @@ from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
 from tests.support.machine_table import draw_machines, make_raw_bundle
-from tests.support.small_bundle import HARD_ROW, cloud_answers, sample_rows, write_bundle
+from tests.support.small_bundle import HARD_ROW, SURE_ROW, cloud_answers, sample_rows, write_bundle
 from tests.support.window_system import draw_windows, make_window_bundle, roughness
 
 RANGES = TrainingRanges.of_rows(sample_rows(500))
 # Stage 0 stops for both rows. The training rows have a standard deviation of 0.4.
 ROW_WITH_FAR_A = [1000.0, 0, 0, 0, 0, 0]
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
 @pytest.fixture(scope="module")

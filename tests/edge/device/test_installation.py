@@ -21,11 +21,9 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest_records import FileSpec
-from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
+from tests.support.small_bundle import HARD_ROW, SURE_ROW, FakeLink, cloud_answers, respond
 from tests.support.waiting import wait_until
 
-#: Row for which stage 0 of the small bundle stops.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 NAN = float("nan")
 
 

@@ -16,11 +16,8 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.support.mqtt_clients import MqttClient
-from tests.support.small_bundle import HARD_ROW, FakeLink, answer_to, cloud_answers
+from tests.support.small_bundle import HARD_ROW, SURE_ROW, FakeLink, answer_to, cloud_answers
 from tests.support.waiting import holds_within, wait_until
-
-#: Row for which stage 0 of the small bundle stops, because of 4 * 1.0 >= 1.
-EASY_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
 @pytest.fixture
@@ -46,6 +43,7 @@ def make_recorder(requests):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_reconnects")
 def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
     bundle, broker, make_peer, make_late_requests
 ):
@@ -61,7 +59,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
         # Different values of feature e, which only the cloud reads, distinguish the requests.
         rows = [[*HARD_ROW[:4], feature_e, 0] for feature_e in (-1.0, -2.0, -3.0)]
         fallbacks = [device.answer(row) for row in rows]
-        edge_answer = device.answer(EASY_ROW)
+        edge_answer = device.answer(SURE_ROW)
         assert {answer.reason for answer in fallbacks} == {"link-down"}
         assert edge_answer.route == "edge"
         # Three fallbacks, and the answer of the edge, which is audited.
@@ -95,6 +93,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_reconnects")
 def test_instances_stored_before_a_restart_are_sent_after_it(
     bundle, broker, make_peer, make_late_requests
 ):
@@ -116,6 +115,7 @@ def test_instances_stored_before_a_restart_are_sent_after_it(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_reconnects")
 def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
     bundle, broker, make_peer, make_late_requests
 ):

@@ -44,7 +44,7 @@ def list_payloads(store: UnsentStore) -> list[bytes]:
 @pytest.mark.slow
 def test_full_store_keeps_requests_with_known_probabilities(tmp_path):
     """Sums that weight the stored requests by their inverse probabilities estimate all requests."""
-    n_added = 400
+    n_added = 200
     n_stores = 200
     estimates = np.zeros((n_stores, 2))  # of the numbers of early and of later requests
     for seed in range(n_stores):

@@ -16,10 +16,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
-from tests.support.small_bundle import FakeLink, respond
-
-#: Row for which stage 0 of the small bundle stops.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+from tests.support.small_bundle import SURE_ROW, FakeLink, respond
 
 # A pause is ``0.5 + draw()`` times its mean, so that `draw=lambda: 0.5` makes it equal to its mean.
 

@@ -40,7 +40,7 @@ def test_link_over_tls_needs_the_right_user_and_password(tmp_path):
                 assert link.is_ready
                 assert "p:w" not in link.url
             else:
-                with pytest.raises(LinkError, match="cannot be used") as error_info:
+                with pytest.raises(LinkError, match="cannot be used: Not authorized") as error_info:
                     link.connect(60)
                 assert "w%2F1" not in str(error_info.value)
             link.close()

@@ -21,11 +21,16 @@ from gatewise_edge.link.offload import RoundTrip
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
-from tests.support.small_bundle import HARD_ROW, FakeLink, answer_to, cloud_answers, respond
+from tests.support.small_bundle import (
+    HARD_ROW,
+    SURE_ROW,
+    FakeLink,
+    answer_to,
+    cloud_answers,
+    respond,
+)
 from tests.support.waiting import wait_until
 
-#: Row for which stage 0 of the small bundle stops.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 #: Deadline that is met also on a loaded machine.
 LONG_DEADLINE_MS = 20_000
 

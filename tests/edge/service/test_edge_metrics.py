@@ -20,13 +20,9 @@ from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_edge.service.status_server import StatusServer
-from tests.support.small_bundle import cloud_answers
+from tests.support.small_bundle import HARD_ROW, SURE_ROW, cloud_answers
 from tests.support.waiting import wait_until
 
-#: Row for which stage 0 of the small bundle stops.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
-#: Row for which no stage stops, so that it is offloaded.
-UNSURE_ROW = [0.1, 0, 0.1, 0, -1.0, 0]
 #: Largest number of threads of a status server.
 MAX_THREADS = 8
 
@@ -70,13 +66,13 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
     link = InProcessLink(cloud_answers)
     with Device(bundle, link=link) as device:
         metrics = EdgeMetrics(device, link=link)
-        for row in (SURE_ROW, SURE_ROW, UNSURE_ROW):
+        for row in (SURE_ROW, SURE_ROW, HARD_ROW):
             metrics.observe(device.answer(row))
         with pytest.raises(SensorError) as error_info:
             device.answer([float("nan"), 0, 0, 0, 0, 0])
         metrics.observe(error_info.value)
         link.close()
-        fallback = device.answer(UNSURE_ROW)
+        fallback = device.answer(HARD_ROW)
         metrics.observe(fallback)
         device.deadline_ms = fallback.latency_ms / 2  # so that it counts as late
         metrics.observe(fallback)
@@ -111,7 +107,7 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
 
 def test_number_of_fallback_reasons_is_bounded(bundle):
     with Device(bundle) as device:
-        metrics, answer = EdgeMetrics(device), device.answer(UNSURE_ROW)
+        metrics, answer = EdgeMetrics(device), device.answer(HARD_ROW)
         for i in range(300):  # error codes that a worker chooses
             metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{i}"))
         metrics.observe(answer)

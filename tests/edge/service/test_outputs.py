@@ -132,6 +132,7 @@ def test_first_answer_begins_a_line_after_an_interrupted_run(tmp_path, content):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick_reconnects")
 def test_unacknowledged_lines_are_published_again_on_the_next_connection(broker):
     subscriber = MqttClient(broker.url, "answers")
 

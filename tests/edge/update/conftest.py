@@ -16,12 +16,11 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
 from tests.edge.virtual_time import Clock
+from tests.support.small_bundle import SURE_ROW
 from tests.support.waiting import wait_until
 
 #: Seconds to wait for an event on a loaded machine.
 TIMEOUT_S = 60.0
-#: Row for which stage 0 of the small bundle stops, so that it needs no cloud.
-SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 #: Errors in a row that fail a trial, which needs three of them.
 N_FAILING_ERRORS = 5
 

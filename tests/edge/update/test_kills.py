@@ -3,7 +3,7 @@
 The tests use real processes, forked from one that has loaded the code, and a real web server. A
 device kills itself before its n-th change to the disk, or its parent kills it at a random moment,
 or files of its store are truncated or get a flipped bit. GATEWISE_UPDATE_KILLS sets the numbers of
-random kills and of damaged files, by default 24 each.
+random kills and of damaged files, by default 10 each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from tests.edge.update import killed_device
 
 #: Number of random kills, and of damaged files.
-N_KILLS = int(os.environ.get("GATEWISE_UPDATE_KILLS", "24"))
+N_KILLS = int(os.environ.get("GATEWISE_UPDATE_KILLS", "10"))
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([killed_device.__name__])
@@ -105,7 +105,7 @@ def seed_store(fleet, launch_device, tmp_path):
 def test_device_killed_before_any_change_to_the_disk_updates_on_its_next_start(
     launch_device, seed_store, tmp_path
 ):
-    # An update makes fewer than 400 changes. With the default, a device is killed at each fourth.
+    # An update makes fewer than 400 changes. With the default, a device is killed at each ninth.
     for n_changes in range(0, 400, max(1, 96 // N_KILLS)):
         store = tmp_path / f"store-{n_changes}"
         shutil.copytree(seed_store, store, symlinks=True)

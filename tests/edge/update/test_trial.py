@@ -12,9 +12,9 @@ from gatewise.errors import InputError
 from gatewise_edge import Answer, SensorError
 from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.errors import BundleError
-from tests.edge.update.conftest import N_FAILING_ERRORS, SURE_ROW, TIMEOUT_S
+from tests.edge.update.conftest import N_FAILING_ERRORS, TIMEOUT_S
 from tests.edge.virtual_time import Clock
-from tests.support.small_bundle import FakeLink
+from tests.support.small_bundle import SURE_ROW, FakeLink
 from tests.support.waiting import wait_until
 
 # -- the verdict ---------------------------------------------------------------------------

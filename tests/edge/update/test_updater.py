@@ -13,8 +13,8 @@ from gatewise_edge.update import store as store_module
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.repository.release import Release, UpdateError
 from tests.edge.device.test_installation import with_wrong_sample
-from tests.edge.update.conftest import SURE_ROW, TIMEOUT_S
-from tests.support.small_bundle import write_bundle
+from tests.edge.update.conftest import TIMEOUT_S
+from tests.support.small_bundle import SURE_ROW, write_bundle
 from tests.support.waiting import wait_until
 
 
