@@ -9,25 +9,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
 from tests.support.processes import run_python
+from tests.support.product_code import PACKAGES, ROOT, ProductModule, find_modules, get_package
 
-ROOT = Path(__file__).parents[1]
-#: Each package may import itself and the packages before it.
-PACKAGES = {
-    "gatewise": ROOT / "gatewise",
-    "gatewise_signals": ROOT / "signals/gatewise_signals",
-    "gatewise_training": ROOT / "training/gatewise_training",
-    "gatewise_export": ROOT / "export/gatewise_export",
-    "gatewise_edge": ROOT / "edge/gatewise_edge",
-    "gatewise_cloud": ROOT / "cloud/gatewise_cloud",
-    "gatewise_sim": ROOT / "sim/gatewise_sim",
-}
 #: Libraries that take long to import or do not fit a device.
 HEAVY_LIBRARIES = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
@@ -55,85 +43,36 @@ BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
 }  # fmt: skip
 
 
-@cache
-def find_modules() -> dict[str, Path]:
-    """Find every module of the product by its dotted name."""
-    path_of_module = {}
-    for package, folder in PACKAGES.items():
-        for path in sorted(folder.rglob("*.py")):
-            name_parts = (package, *path.relative_to(folder).with_suffix("").parts)
-            path_of_module[
-                ".".join(name_part for name_part in name_parts if name_part != "__init__")
-            ] = path
-    return path_of_module
+MODULES = find_modules()
 
 
-@cache
-def parse_file(path: Path) -> ast.Module:
-    """Parse a file once."""
-    return ast.parse(path.read_text())
+def list_allowed_packages(module: ProductModule) -> list[str]:
+    """List the packages that a module may import."""
+    packages = list(PACKAGES)
+    allowed_packages = packages[: packages.index(module.package) + 1]
+    if module.package in ("gatewise_edge", "gatewise_cloud"):
+        allowed_packages.remove("gatewise_training")
+    return allowed_packages
 
 
-@cache
-def list_imports(path: Path) -> tuple[str, ...]:
-    """List the dotted names that a file imports anywhere, including those for type checking."""
-    names: list[str] = []
-    for node in ast.walk(parse_file(path)):
-        if isinstance(node, ast.Import):
-            names += (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                full_name = f"{node.module}.{alias.name}"
-                names.append(full_name if full_name in find_modules() else node.module)
-        elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
-            names += (
-                argument.value for argument in node.args if isinstance(argument, ast.Constant)
-            )
-    return tuple(names)
+def test_imports_run_one_way():
+    violations = []
+    for module in MODULES.values():
+        if module.name.startswith("gatewise.facade"):  # it imports names of all packages on demand
+            continue
+        forbidden_packages = PACKAGES.keys() - list_allowed_packages(module)
+        violations += [
+            f"{module.name} imports {imported_name}"
+            for imported_name in module.imports
+            if get_package(imported_name) in forbidden_packages
+        ]
+    assert not violations, "\n".join(violations)
 
 
-def is_facade(name: str) -> bool:
-    """Tell whether a module gives names of all packages, which it imports on demand."""
-    return name.startswith("gatewise.facade")
-
-
-def get_package(name: str) -> str:
-    """Get the package of a dotted name."""
-    return name.partition(".")[0]
-
-
-@cache
-def build_import_graph() -> dict[str, set[str]]:
-    """Map each module to the product's modules that it imports."""
-    return {
-        name: {
-            imported_name for imported_name in list_imports(path) if imported_name in find_modules()
-        }
-        - {name}
-        for name, path in find_modules().items()
-    }
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_imports_run_one_way(package):
-    package_order = list(PACKAGES)
-    packages_above = set(package_order[package_order.index(package) + 1 :])
-    for name, path in find_modules().items():
-        if get_package(name) == package and not is_facade(name):
-            forbidden_imports = {
-                imported_name
-                for imported_name in list_imports(path)
-                if get_package(imported_name) in packages_above
-            }
-            assert not forbidden_imports, f"{name} imports {sorted(forbidden_imports)}"
-
-
-@pytest.mark.parametrize("package", ["gatewise_edge", "gatewise_cloud"])
-def test_edge_and_cloud_import_nothing_of_training(package):
-    for name, path in find_modules().items():
-        if get_package(name) == package:
-            imported_packages = {get_package(imported) for imported in list_imports(path)}
-            assert "gatewise_training" not in imported_packages, name
+def build_import_graph(package: str = "") -> dict[str, set[str]]:
+    """Map each module to those that it imports, of a package or of the whole product."""
+    names = {name for name, module in MODULES.items() if package in ("", module.package)}
+    return {name: (MODULES[name].imports & names) - {name} for name in names}
 
 
 def test_imports_have_no_cycle():
@@ -145,25 +84,19 @@ def test_imports_have_no_cycle():
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_import_chains_within_a_package_are_short(package):
-    imports_inside = {
-        name: {
-            imported for imported in build_import_graph()[name] if get_package(imported) == package
-        }
-        for name in build_import_graph()
-        if get_package(name) == package
-    }
+    imports_inside = build_import_graph(package)
     longest_chains: dict[str, tuple[str, ...]] = {}
     for name in TopologicalSorter(imports_inside).static_order():
         chains_below = [longest_chains[imported] for imported in imports_inside[name]]
-        longest_below = max(chains_below, key=len, default=())
-        longest_chains[name] = (name, *longest_below)
+        longest_chains[name] = (name, *max(chains_below, key=len, default=()))
     longest_chain = max(longest_chains.values(), key=len)
     assert len(longest_chain) <= MAX_IMPORT_CHAIN, " -> ".join(longest_chain)
 
 
 def test_folders_have_few_modules():
     modules_of_folder = defaultdict(list)
-    for path in (*find_modules().values(), *ROOT.glob("benchmarks/**/*.py")):
+    product_paths = [module.path for module in MODULES.values()]
+    for path in (*product_paths, *ROOT.glob("benchmarks/**/*.py")):
         if path.name != "__init__.py" and not path.name.startswith("bench_"):  # commands
             modules_of_folder[path.parent].append(path.name)
     large_folders = {
@@ -176,10 +109,10 @@ def test_folders_have_few_modules():
 
 def test_class_names_are_unique():
     modules_of_class = defaultdict(list)
-    for name, path in find_modules().items():
-        for node in ast.walk(parse_file(path)):
+    for module in MODULES.values():
+        for node in module.nodes:
             if isinstance(node, ast.ClassDef):
-                modules_of_class[node.name].append(name)
+                modules_of_class[node.name].append(module.name)
     assert not {
         name: module_names
         for name, module_names in modules_of_class.items()
@@ -188,14 +121,13 @@ def test_class_names_are_unique():
 
 
 def test_no_module_defines_a_function_of_its_name():
-    for name, path in find_modules().items():
-        last_part = name.rpartition(".")[2]
-        if path.name == "__init__.py":
-            continue
-        defined_functions = {
-            node.name for node in parse_file(path).body if isinstance(node, ast.FunctionDef)
-        }
-        assert last_part not in defined_functions, f"{name} defines a function of its own name"
+    for module in MODULES.values():
+        last_part = module.name.rpartition(".")[2]
+        if module.path.name != "__init__.py":
+            top_level_functions = {
+                node.name for node in module.nodes[0].body if isinstance(node, ast.FunctionDef)
+            }
+            assert last_part not in top_level_functions, module.name
 
 
 def split_name(identifier: str) -> set[str]:
@@ -204,9 +136,9 @@ def split_name(identifier: str) -> set[str]:
     return {word.lower() for word in spaced_name.split()}
 
 
-def find_defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def find_defined_names(module: ProductModule) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each class, function, parameter and field."""
-    for node in ast.walk(tree):
+    for node in module.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
         elif isinstance(node, ast.arg):
@@ -215,30 +147,26 @@ def find_defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.target.id
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_names_contain_no_banned_words(package):
+def test_names_contain_no_banned_words():
     violations = []
-    for name, path in find_modules().items():
-        if get_package(name) != package:
-            continue
-        banned = split_name(name.replace(".", "_")) & BANNED_IN_NAMES
-        violations += [f"{name}: module" for word in banned]
-        for line, identifier in find_defined_names(parse_file(path)):
+    for name, module in MODULES.items():
+        if split_name(name.replace(".", "_")) & BANNED_IN_NAMES:
+            violations.append(f"{name}: module")
+        for line, identifier in find_defined_names(module):
             if split_name(identifier) & BANNED_IN_NAMES:
                 violations.append(f"{name}:{line}: {identifier}")
-        for node in ast.walk(parse_file(path)):
-            if isinstance(node, ast.FunctionDef) and node.name in BANNED_FUNCTIONS:
-                violations.append(f"{name}:{node.lineno}: {node.name}()")
+        violations += [
+            f"{name}:{node.lineno}: {node.name}()"
+            for node in module.nodes
+            if isinstance(node, ast.FunctionDef) and node.name in BANNED_FUNCTIONS
+        ]
     assert not violations, "\n".join(violations)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_first_lines_contain_no_banned_words(package):
+def test_first_lines_contain_no_banned_words():
     violations = []
-    for name, path in find_modules().items():
-        if get_package(name) != package:
-            continue
-        for node in ast.walk(parse_file(path)):
+    for name, module in MODULES.items():
+        for node in module.nodes:
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
             first_line = (ast.get_docstring(node) or "").partition("\n")[0]
@@ -250,13 +178,10 @@ def test_first_lines_contain_no_banned_words(package):
     assert not violations, "\n".join(violations)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_constants_and_fields_are_documented_above(package):
+def test_constants_and_fields_are_documented_above():
     violations = []
-    for name, path in find_modules().items():
-        if get_package(name) != package:
-            continue
-        for node in ast.walk(parse_file(path)):
+    for name, module in MODULES.items():
+        for node in module.nodes:
             body = getattr(node, "body", None)
             if not isinstance(body, list):  # a lambda's body is an expression
                 continue
@@ -309,8 +234,8 @@ def test_all_names_of_the_facade_can_be_imported():
 
 
 def test_no_module_imports_pickle():
-    for name, path in find_modules().items():
-        assert not set(list_imports(path)) & {"pickle", "joblib.numpy_pickle"}, name
+    for module in MODULES.values():
+        assert not module.imports & {"pickle", "joblib.numpy_pickle"}, module.name
 
 
 def test_no_simple_queue_is_read_with_a_timeout():
@@ -319,6 +244,6 @@ def test_no_simple_queue_is_read_with_a_timeout():
     The remaining time is then negative, which its lock treats as no timeout. A reader with timeouts
     of 60 us blocked within seconds. `Queue.get` does not have this fault.
     """
-    for path in find_modules().values():
-        code = path.read_text()
-        assert "SimpleQueue()" not in code or ".get(timeout" not in code, path
+    for module in MODULES.values():
+        code = module.source
+        assert "SimpleQueue()" not in code or ".get(timeout" not in code, module.name

@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
@@ -116,16 +115,14 @@ def read_documented_names(docstring: str, *sections: str) -> dict[str, str]:
 def find_described_parameters(name: PublicName) -> set[str]:
     """Collect the parameters that a docstring describes.
 
-    They are listed in a section, named in backticks, or fields with a string below them.
+    They are listed in a section, named in backticks, or fields with the help text of an option.
     """
     docstrings = [name.doc]
     fields: set[str] = set()
     if inspect.isclass(name.member):
         project_classes = [base for base in name.member.__mro__ if is_project_class(base)]
         docstrings = [inspect.cleandoc(base.__doc__ or "") for base in project_classes]
-        fields = set().union(
-            *map(find_fields_with_docstrings, project_classes)
-        ) | find_fields_with_help(name.member)
+        fields = find_fields_with_help(name.member)
     elif name.owner:  # a method inherits the descriptions of the methods that it overrides
         docstrings += [
             inspect.getdoc(_unwrap_function(definition)) or ""
@@ -139,18 +136,6 @@ def find_described_parameters(name: PublicName) -> set[str]:
             for docstring in docstrings
         )
     )
-
-
-@cache
-def find_fields_with_docstrings(owner: type) -> set[str]:
-    """Collect the fields of a class with a string below them, which the site shows."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0].body
-    return {
-        node.target.id
-        for node, next_node in pairwise(body)
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-        if isinstance(next_node, ast.Expr) and isinstance(next_node.value, ast.Constant)
-    }
 
 
 def find_fields_with_help(owner: type) -> set[str]:
