@@ -6,6 +6,9 @@ import pytest
 
 from benchmarks import bench_fleet
 from benchmarks.bench_fleet import RUNS, TARGETS, document, run_part, write_inputs
+from benchmarks.data import fleet_bundles
+from benchmarks.data.fleet_bundles import FleetBundle
+from tests.support.digits_system import fit_digits_system
 
 
 def make_figures(cost_ratio: float) -> dict:
@@ -23,7 +26,11 @@ def test_each_target_is_compared_with_its_bound():
 
 
 @pytest.mark.slow
-def test_run_reports_time_and_instances(monkeypatch):
+def test_run_reports_time_and_instances(monkeypatch, make_once, tmp_path):
+    digits = make_once("digits-system", fit_digits_system)
+    fleet_bundle = FleetBundle("digits", digits.bundle, digits.rows, digits.truth)
+    monkeypatch.setattr(fleet_bundles, "fleet_bundle", lambda _name: fleet_bundle)
+    monkeypatch.setattr(bench_fleet, "_FOLDER", tmp_path)
     monkeypatch.setitem(bench_fleet.RUNS, "1,000 devices", (5, 1, ("cloud:+1min-+2min",)))
     write_inputs()
     figures = run_part("1,000 devices", "5min")

@@ -39,12 +39,12 @@ def small_fits() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
-    """A demo of 90 instances: its arguments, its folder and its output."""
+    """A demo of 40 instances: its arguments, its folder and its output."""
 
     def run_demo(folder: Path) -> SimpleNamespace:
         arguments = (
             "demo", "--dataset", "breast_cancer", "--method", "confidence", "--link", "none",
-            "--instances", "90", "--devices", "2", "--json",
+            "--instances", "40", "--devices", "2", "--json",
         )  # fmt: skip
         with fast_fits():
             process = run_in_process(*arguments, folder=folder)

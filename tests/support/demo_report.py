@@ -17,29 +17,9 @@ from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
 from gatewise_sim.scenario import Scenario
 
-#: Keys of a report, and those of the dictionaries among its values.
-REPORT_KEYS = {
-    "dataset": None,
-    "method": None,
-    "instances": None,
-    "offload_rate": None,
-    "accuracy": {"system", "edge_only", "cloud_only"},
-    "feature_cost": {"system", "edge_only", "cloud_only"},
-    "cost_reduction": None,
-    "bytes": {"system", "cloud_only"},
-    "latency_ms": {"system", "edge_only", "cloud_only"},
-    "answers": {"edge", "cloud", "fallback", "late", "lost"},
-    "transport": {"kind", "broker", "link"},
-}
-
 
 def check_report(report: dict[str, Any]) -> None:
     """Check the report of a run without failures."""
-    for key, expected_keys in REPORT_KEYS.items():
-        assert key in report
-        if expected_keys is not None:
-            assert set(report[key]) >= expected_keys
-    assert set(report["accuracy"]) == set(report["feature_cost"]) == REPORT_KEYS["accuracy"]
     for policy in report["latency_ms"].values():
         assert 0 < policy["p50"] <= policy["p95"] <= policy["p99"]
     answer_counts = report["answers"]

@@ -356,9 +356,7 @@ def test_worker_with_another_version_is_found(tmp_path, broker_files, secure_bro
     newer_bundle = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer_bundle, secure_broker.url, **broker_files.worker_arguments("w-1")):
         problem = find_only_problem(
-            list_findings(
-                secure_broker.url, bundle=bundle.path, timeout=5, **find_client_files(broker_files)
-            )
+            list_findings(secure_broker.url, bundle=bundle.path, **find_client_files(broker_files))
         )
     assert problem.code == "no-model"
     assert "small 7" in problem.text

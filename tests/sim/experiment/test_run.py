@@ -1,15 +1,10 @@
 """Tests of simulations of a real bundle: figures, policies, outages and errors."""
 
-import json
-
-import msgspec
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim import simulate
-from gatewise_sim.experiment.policies import system_policy
 from gatewise_sim.fleet.results import ROUTES
-from gatewise_sim.fleet.run import run_fleet
 from gatewise_sim.report.document import Report
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
@@ -37,42 +32,9 @@ def full_report(digits, make_once):
     return make_once("full-report", lambda _: simulate_briefly(digits))
 
 
-def test_report_survives_a_round_trip_and_has_all_parts(full_report):
-    report_text = full_report.to_json()
-    assert msgspec.json.decode(report_text, type=Report) == full_report
-    document = json.loads(report_text)
-    stable_keys = (
-        "dataset", "method", "instances", "offload_rate", "accuracy", "feature_cost",
-        "cost_reduction", "bytes", "latency_ms", "answers", "transport",
-    )  # fmt: skip
-    assert set(stable_keys) <= set(document)
-    assert set(document["accuracy"]) == {"system", "edge_only", "cloud_only"}
-    assert set(document["bytes"]) == {"system", "cloud_only"}
-    assert set(document["latency_ms"]["system"]) == {"p50", "p95", "p99"}
-    assert {"edge", "cloud", "fallback", "late", "lost"} <= set(document["answers"])
-    assert document["transport"] == {"kind": "virtual", "broker": "simulated", "link": "wifi"}
-    costs = document["feature_cost"]
-    assert document["cost_reduction"] == 1 - costs["system"] / costs["cloud_only"]
-    assert document["settings"]["devices"] == 20
-    assert full_report.timings == TIMINGS
-
-
-def test_system_figures_equal_those_of_its_fleet(digits, table, full_report):
-    policy = system_policy(QUICK_SCENARIO, table)
-    answers = run_fleet(table, QUICK_SCENARIO, policy, TIMINGS).answers
-    assert full_report.instances == full_report.system.instances == len(answers)
-    accuracy = (answers.label == table.truth[answers.row]).mean()
-    assert full_report.accuracy["system"] == pytest.approx(accuracy)
-    assert full_report.offload_rate == pytest.approx((answers.payload_bytes_up > 0).mean())
-    assert full_report.bytes["system"] == pytest.approx(
-        int(answers.bytes_up.sum() + answers.bytes_down.sum()), abs=1
-    )
-    assert [class_result.label for class_result in full_report.system.classes] == [
-        str(digit) for digit in range(10)
-    ]
-
-
 def test_all_policies_answer_the_same_instances(full_report):
+    assert (full_report.settings["devices"], full_report.timings) == (20, TIMINGS)
+    assert full_report.transport.link == "wifi"
     assert [policy.key for policy in full_report.policies] == POLICY_KEYS
     for policy in full_report.policies:
         assert policy.instances == full_report.instances
@@ -91,7 +53,8 @@ def test_all_policies_answer_the_same_instances(full_report):
 
 def test_report_is_the_same_for_the_same_seed_and_timings(digits):
     report, repeated_report, other_report = (
-        simulate_briefly(digits, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
+        simulate_briefly(digits, devices=5, outage=("cloud:+200s-+300s",), seed=seed)
+        for seed in (3, 3, 9)
     )
     assert report.to_json() == repeated_report.to_json()
     assert report.answers != other_report.answers
@@ -200,7 +163,11 @@ def test_unknown_class_counts_as_wrong(digits):
 def test_broken_promise_is_reported_first(digits):
     is_nine = digits.truth == 9
     simulation = simulate(
-        digits.bundle, digits.rows[is_nine], digits.truth[is_nine], scenario=QUICK_SCENARIO
+        digits.bundle,
+        digits.rows[is_nine],
+        digits.truth[is_nine],
+        scenario=QUICK_SCENARIO,
+        baselines=False,
     )
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
@@ -217,21 +184,10 @@ def test_outage_outside_the_run_is_noted(digits):
         ] == components
 
 
-def test_run_without_an_instance_is_refused(digits):
-    with pytest.raises(InputError, match="no instance arrived"):
-        simulate(digits.bundle, digits.rows, devices=1, time="1s", workload="poisson:1/day")
-
-
-def test_timings_with_a_wrong_number_of_stages_are_refused(digits):
-    timings = Timings(edge_ms=(1.0,), run_us=1, instance_us=1)
-    with pytest.raises(InputError, match="edge_ms has 1 entries; 2 stages"):
-        simulate_briefly(digits, timings=timings)
-
-
 @pytest.mark.usefixtures("nothing_left")
 def test_live_run_uses_another_operating_point(digits):
     scenario = Scenario(
-        devices=6, time="5s", workload="poisson:2/s", link="wifi", deadline_ms=4000.0,
+        devices=4, time="2s", workload="poisson:5/s", link="wifi", deadline_ms=4000.0,
         engine="live", offload_rate=0.3, seed=1,
     )  # fmt: skip
     report = simulate(digits.bundle, digits.rows, digits.truth, scenario=scenario).report
@@ -243,8 +199,8 @@ def test_live_run_uses_another_operating_point(digits):
     # every row has the same outcome as in virtual time
     assert report.checked.differing == {"labels": 0, "routes": 0, "costs": 0}
     fallbacks = report.answers.fallback
-    # of 6 * 5 s * 2/s = 60 instances on average
-    assert report.checked.compared == report.instances - fallbacks > 30
+    # of 4 * 2 s * 5/s = 40 instances on average
+    assert report.checked.compared == report.instances - fallbacks > 20
     live_figures, virtual_figures = report.twin.live, report.twin.virtual
     assert live_figures["offload_rate"] == virtual_figures["offload_rate"]
     assert set(live_figures) == set(virtual_figures)

@@ -16,11 +16,14 @@ from tests.support.refused import assert_refused
 pytestmark = pytest.mark.slow  # fleets are simulated
 
 
-@pytest.fixture
-def job(digits):
-    """A brief simulation of the small system."""
+@pytest.fixture(scope="module")
+def job(digits, tmp_path_factory):
+    """A brief simulation of the small system on few rows."""
+    table_path = tmp_path_factory.mktemp("sweep") / "rows.csv"
+    table_lines = digits.table.read_text().splitlines(keepends=True)
+    table_path.write_text("".join(table_lines[:51]))
     scenario = Scenario(time="2min", workload="poisson:6/min")
-    return Job(str(digits.bundle.path), str(digits.table), None, scenario)
+    return Job(str(digits.bundle.path), str(table_path), None, scenario)
 
 
 def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):
@@ -63,16 +66,26 @@ def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
 
 
 def test_interrupted_sweep_continues(job, tmp_path):
-    first_rows = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
-    rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
-    assert rows[0] == first_rows[0]
-    assert len(rows) == 2
+    (first_row,) = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
+    values_by_setting = read_sweeps(["devices=5,6"])
+    rows = run_sweep(job, values_by_setting, tmp_path)
+    # a killed sweep may leave an incomplete row, which is repeated
+    csv_file, plot_file = tmp_path / CSV_FILE, tmp_path / PLOT_FILE
+    csv_text, plot_bytes = csv_file.read_text(), plot_file.read_bytes()
+    assert run_sweep(job, values_by_setting, tmp_path) == rows
+    assert (csv_file.read_text(), plot_file.read_bytes()) == (csv_text, plot_bytes)
+    csv_file.write_text(csv_text[:-20])
+    repeated_rows = run_sweep(job, values_by_setting, tmp_path)
+    assert repeated_rows[0] == rows[0] == first_row
+    assert [row["devices"] for row in repeated_rows] == ["5", "6"]
+    with csv_file.open() as file:
+        assert list(csv.DictReader(file)) == repeated_rows
     assert_refused(
         run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, message="belongs to another sweep"
     )
 
 
-def test_sweep_with_another_setting_or_bundle_does_not_continue(job, digits, tmp_path):
+def test_sweep_with_another_setting_or_bundle_does_not_continue(job, tmp_path):
     values_by_setting = read_sweeps(["devices=5"])
     run_sweep(job, values_by_setting, tmp_path)
     csv_text = (tmp_path / CSV_FILE).read_text()
@@ -81,25 +94,13 @@ def test_sweep_with_another_setting_or_bundle_does_not_continue(job, digits, tmp
         run_sweep, slower_job, values_by_setting, tmp_path, message="another time and link"
     )
     shorter_table = tmp_path / "rows.csv"
-    table_lines = Path(digits.table).read_text().splitlines(keepends=True)
+    table_lines = Path(job.data).read_text().splitlines(keepends=True)
     shorter_table.write_text("".join(table_lines[:-1]))
     other_job = replace(job, data=str(shorter_table))
     assert_refused(run_sweep, other_job, values_by_setting, tmp_path, message="another rows")
     assert (tmp_path / CSV_FILE).read_text() == csv_text
     (tmp_path / sweep.ORIGIN_FILE).unlink()
     assert_refused(run_sweep, job, values_by_setting, tmp_path, message="another sweep")
-
-
-def test_incomplete_row_of_a_killed_sweep_is_repeated(job, tmp_path):
-    values_by_setting = read_sweeps(["devices=5,6"])
-    rows = run_sweep(job, values_by_setting, tmp_path)
-    csv_file = tmp_path / CSV_FILE
-    csv_file.write_text(csv_file.read_text()[:-20])
-    repeated_rows = run_sweep(job, values_by_setting, tmp_path)
-    assert [row["devices"] for row in repeated_rows] == ["5", "6"]
-    assert repeated_rows[0] == rows[0]
-    with csv_file.open() as file:
-        assert list(csv.DictReader(file)) == repeated_rows
 
 
 def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):

@@ -186,12 +186,6 @@ def test_error_of_an_invalid_device_file_names_the_key(tmp_path, text, message):
     assert_file_refused(read_energy, tmp_path / "device.toml", text, message)
 
 
-def test_battery_days_follow_from_capacity_and_use():
-    # a cell of 12.6 Wh lasts 100 days at 453.6 J per day, 86.4 J of which are spent idling
-    cell = DeviceEnergy(idle_w=0.001, battery_wh=12.6)
-    assert cell.battery_days(453.6 - 86.4, RADIOS["none"]) == pytest.approx(100.0)
-
-
 # -- money --------------------------------------------------------------------------------------
 
 
@@ -214,28 +208,6 @@ def test_bill_is_the_sum_of_its_parts():
     bill_parts = (bill.data, bill.workers, bill.energy, bill.features, bill.requests, bill.devices)
     assert bill_parts == pytest.approx((15.0, 0.4 * 730.5, 20.0, 5.0, 2.0, 21.0))
     assert bill.total == pytest.approx(sum(bill_parts))
-
-
-amounts = st.floats(0, 1e9)
-
-
-@given(amounts, amounts, amounts, amounts, st.integers(0, 9), st.floats(1, 1e7), st.floats(1, 50))
-def test_longer_run_with_proportional_use_costs_the_same_per_month(
-    n_bytes, joules, feature_units, n_requests, n_workers, seconds, factor
-):
-    prices = Prices(per_mb=0.01, per_worker_hour=0.08, per_kwh=0.36, per_feature_unit=0.002)
-    usage_amounts = {
-        "n_bytes": n_bytes,
-        "joules": joules,
-        "feature_units": feature_units,
-        "n_requests": n_requests,
-    }
-    usage = Usage(seconds=seconds, n_workers=n_workers, **usage_amounts)
-    longer_amounts = {name: factor * amount for name, amount in usage_amounts.items()}
-    longer_usage = Usage(seconds=factor * seconds, n_workers=n_workers, **longer_amounts)
-    assert prices.monthly_bill(longer_usage).total == pytest.approx(
-        prices.monthly_bill(usage).total, rel=1e-9
-    )
 
 
 def test_prices_are_read_from_a_file(tmp_path):

@@ -23,7 +23,7 @@ def make_live_scenario(**changes: Any) -> Scenario:
     """Make a short live scenario of a few devices, with a deadline that a busy machine meets."""
     default_settings = {
         "devices": 4,
-        "time": "6s",
+        "time": "2s",
         "deadline_ms": 10_000.0,
         "seed": 3,
         "workload": "poisson:3/s",

@@ -4,43 +4,36 @@ import threading
 
 import pytest
 
-from gatewise.errors import InputError
-from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
+from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.broker_url import Endpoint, make_client
-from gatewise_sim.live.run import check_live
+from gatewise_sim.fleet.results import REASON
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
 
 pytestmark = pytest.mark.slow  # runs in real time
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_run_uses_a_given_broker(digits, table):
-    with EmbeddedBroker() as broker:
-        # two workers would share the requests
-        with pytest.raises(InputError, match="does not support shared subscriptions"):
-            check_live(make_live_scenario(workers=2, broker=broker.url))
-        scenario = make_live_scenario(devices=2, time="2s", broker=broker.url)
-        live_run = run_live_fleet(digits, table, scenario)
-        assert (live_run.broker, live_run.fleet.n_lost) == (broker.url, 0)
-
-
-@pytest.mark.usefixtures("nothing_left")
 def test_run_without_mosquitto_uses_and_restarts_the_embedded_broker(digits, table, monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
-    scenario = make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
+    scenario = make_live_scenario(
+        devices=2, time="3s", workload="periodic:100ms", outage=("broker:+1s-+2s",)
+    )
     live_run = run_live_fleet(digits, table, scenario)
     assert (live_run.broker, live_run.fleet.n_lost) == ("embedded", 0)
     faults = [(fault["what"], fault["up"]) for fault in live_run.faults]
     assert faults == [("broker", False), ("broker", True)]
+    assert REASON["link-down"] in live_run.fleet.answers.reason
 
 
-def test_given_broker_keeps_no_status_of_the_devices(digits, table):
+@pytest.mark.usefixtures("nothing_left")
+def test_given_broker_is_used_and_keeps_no_status_of_the_devices(digits, table):
     """A run deletes the retained statuses of its devices, which a given broker would keep."""
     with MosquittoBroker() as broker:
-        run_live_fleet(digits, table, make_live_scenario(devices=2, time="1s", broker=broker.url))
-        retained_topics = list_retained_topics(broker.url)
-    assert retained_topics == []
+        scenario = make_live_scenario(devices=2, time="1s", broker=broker.url)
+        live_run = run_live_fleet(digits, table, scenario)
+        assert (live_run.broker, live_run.fleet.n_lost) == (broker.url, 0)
+        assert list_retained_topics(broker.url) == []
 
 
 def list_retained_topics(url: str) -> list[str]:

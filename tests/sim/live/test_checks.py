@@ -3,6 +3,7 @@
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import EmbeddedBroker
 from gatewise_sim.live.run import check_live
 from tests.sim.live.runs import make_live_scenario
 
@@ -23,6 +24,15 @@ UNREACHABLE_BROKER = "mqtt://127.0.0.1:9"
 def test_impossible_live_run_is_refused_before_anything_starts(changes, message):
     with pytest.raises(InputError, match=message):
         check_live(make_live_scenario(**changes))
+
+
+@pytest.mark.slow
+def test_two_workers_need_a_broker_with_shared_subscriptions():
+    with (
+        EmbeddedBroker() as broker,
+        pytest.raises(InputError, match="does not support shared subscriptions"),
+    ):
+        check_live(make_live_scenario(workers=2, broker=broker.url))
 
 
 def test_embedded_broker_serves_only_one_worker(monkeypatch):

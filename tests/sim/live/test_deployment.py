@@ -2,15 +2,26 @@
 
 import os
 import signal
+import socket
+import time
+from contextlib import ExitStack
 
 import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
+from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.run import LiveRun
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
-from tests.support.processes import find_descendants, find_descendants_named, read_command_line
+from tests.support.processes import (
+    TIMEOUT_S,
+    find_descendants,
+    find_descendants_named,
+    read_command_line,
+)
+from tests.support.waiting import holds_within
 
 pytestmark = pytest.mark.slow
 
@@ -20,28 +31,6 @@ DEADLINE_SECONDS = 0.6
 LAST_RESPONSE_SECONDS = 0.3
 
 
-def run_with_outages(digits, table, *outages: str, **changes) -> tuple[LiveRun, list]:
-    """Run a live fleet; return the run and its faults as (component, is_up, time)."""
-    scenario = make_live_scenario(
-        **{
-            "time": "12s",
-            "workload": "periodic:100ms",
-            "devices": 2,
-            "deadline_ms": 1000.0 * DEADLINE_SECONDS,
-            "outage": outages,
-            **changes,
-        }
-    )
-    live_run = run_live_fleet(digits, table, scenario)
-    assert (live_run.fleet.n_lost, live_run.troubles) == (0, [])
-    return live_run, [(fault["what"], fault["up"], fault["at"]) for fault in live_run.faults]
-
-
-def get_max_start_delay(live_run: LiveRun) -> float:
-    """Get the largest delay of an instance's start on a busy machine, in seconds."""
-    return live_run.send_delay_ms["max"] / 1000.0
-
-
 def count_routes(live_run: LiveRun, begin: float, end: float) -> tuple[int, int]:
     """Count the cloud's answers and the fallbacks among the instances of a time span."""
     answers = live_run.fleet.answers
@@ -49,68 +38,80 @@ def count_routes(live_run: LiveRun, begin: float, end: float) -> tuple[int, int]
     return int((routes == CLOUD).sum()), int((routes == FALLBACK).sum())
 
 
-def test_killed_workers_are_started_again(digits, table):
-    """First one of two workers is killed, and later both."""
-    outages = ("workers:1:+1s-+2500ms", "cloud:+13s-+15s")
-    live_run, faults = run_with_outages(digits, table, *outages, time="26s", workers=2)
-    first_faults = faults[:2]
-    later_faults = faults[2:]
-    assert [(component, is_up) for component, is_up, _ in first_faults] == [
-        ("worker 1", False),
-        ("worker 1", True),
-    ]
-    # the other worker answers in the meantime
-    down_time, up_time = (time for _, _, time in first_faults)
-    assert count_routes(live_run, down_time + 0.5, up_time)[0] > 0
-    assert [(component, is_up) for component, is_up, _ in later_faults] == [
-        ("cloud", False),
-        ("cloud", True),
-    ]
-    down_time, up_time = (time for _, _, time in later_faults)
-    assert down_time >= 13.0
-    assert up_time >= 15.0
-    # responses sent just before the outage still reach their devices, and instances that begin less
-    # than a deadline before the restart may be answered; it is reported later, hence two deadlines
-    last_time = up_time - 2 * DEADLINE_SECONDS - get_max_start_delay(live_run)
-    assert count_routes(live_run, down_time + LAST_RESPONSE_SECONDS, last_time)[0] == 0
-    assert count_routes(live_run, down_time, up_time)[1] > 0
-    reasons = live_run.fleet.answers.reason[live_run.fleet.answers.route == FALLBACK]
-    assert set(reasons.tolist()) <= {REASON[name] for name in ("timeout", "breaker-open", "full")}
+@pytest.fixture
+def deploy(digits):
+    """Function that starts the broker and the workers of a scenario."""
+    with ExitStack() as stack:
+        yield lambda scenario: Deployment(
+            stack, digits.bundle.path, scenario, ["d"], has_cloud=True
+        )
 
 
-def test_killed_broker_is_started_again_on_its_port(digits, table):
-    live_run, faults = run_with_outages(digits, table, "broker:+2s-+3s", time="13s")
-    assert [(component, is_up) for component, is_up, _ in faults] == [
-        ("broker", False),
-        ("broker", True),
-    ]
-    down_time, up_time = (time for _, _, time in faults)
-    assert count_routes(live_run, 0, down_time - 1.0)[0] > 0
-    last_time = up_time - get_max_start_delay(live_run)
-    assert count_routes(live_run, down_time + LAST_RESPONSE_SECONDS, last_time)[0] == 0
-    answers = live_run.fleet.answers
-    assert REASON["link-down"] in answers.reason[answers.route == FALLBACK]
-    # each device waits about a second before it connects again, and doubles the wait each time, so
-    # that after six seconds it has tried at least twice
-    assert count_routes(live_run, up_time + 6.0, 13.0)[0] > 0
+def test_killed_workers_and_broker_are_started_again(deploy):
+    outages = ("workers:1:+1s-+2s", "cloud:+3s-+4s", "broker:+5s-+6s")
+    deployment = deploy(make_live_scenario(time="9s", workers=2, outage=outages))
+    broker_port = Endpoint(deployment.broker.url).port
+    assert len(find_descendants_named("gatewise cloud")) == 2
+    deployment.begin(time.monotonic())
+    expected_faults = []
+    for now, component, is_up, n_workers in [
+        (1.0, "worker 1", False, 1),
+        (2.0, "worker 1", True, 2),
+        (3.0, "cloud", False, 0),
+        (4.0, "cloud", True, 2),
+        (5.0, "broker", False, 2),
+        (6.0, "broker", True, 2),
+    ]:
+        expected_faults.append((component, is_up))
+
+        def has_changed(now=now) -> bool:
+            deployment.tick(now)
+            return len(deployment.faults) == len(expected_faults)
+
+        assert holds_within(has_changed, TIMEOUT_S)
+        assert [(fault["what"], fault["up"]) for fault in deployment.faults] == expected_faults
+        assert len(find_descendants_named("gatewise cloud")) == n_workers
+        if component == "broker":
+            assert is_listening(broker_port) is is_up
+    deployment.stop()
+    assert deployment.troubles == []
 
 
-def test_silent_link_causes_fallbacks_until_the_outage_ends(digits, table):
-    live_run, faults = run_with_outages(digits, table, "link:+4s-+6500ms", time="11s", link="wifi")
-    assert [(component, is_up) for component, is_up, _ in faults] == [
-        ("link", False),
-        ("link", True),
-    ]
-    down_time, up_time = 4.0, 6.5
-    assert count_routes(live_run, 3.0, down_time)[0] > 0
+def is_listening(port: int) -> bool:
+    """Whether a server accepts connections on a port of this machine."""
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_outages_of_link_and_cloud_cause_fallbacks(digits, table):
+    """Nothing arrives over the link for a while; later the workers are killed until the end."""
+    scenario = make_live_scenario(
+        time="10s", workload="periodic:100ms", devices=2, deadline_ms=1000.0 * DEADLINE_SECONDS,
+        outage=("link:+1500ms-+4s", "cloud:+8s-+1h"), link="wifi",
+    )  # fmt: skip
+    live_run = run_live_fleet(digits, table, scenario)
+    assert (live_run.fleet.n_lost, live_run.troubles) == (0, [])
+    assert [(fault["what"], fault["up"]) for fault in live_run.faults] == [
+        ("link", False), ("link", True), ("cloud", False),
+    ]  # fmt: skip
+    max_start_delay = live_run.send_delay_ms["max"] / 1000.0  # seconds, on a busy machine
+    link_down_time, link_up_time = 1.5, 4.0
+    assert count_routes(live_run, 0.0, link_down_time)[0] > 0
     # messages sent just before the outage may still arrive, and those of instances that begin less
     # than a deadline before its end
-    last_time = up_time - DEADLINE_SECONDS - 0.1 - get_max_start_delay(live_run)
-    assert count_routes(live_run, down_time + 0.1, last_time)[0] == 0
-    assert count_routes(live_run, down_time + 0.1, up_time)[1] > 0
+    last_time = link_up_time - DEADLINE_SECONDS - 0.1 - max_start_delay
+    assert count_routes(live_run, link_down_time + 0.1, last_time)[0] == 0
+    assert count_routes(live_run, link_down_time + 0.1, link_up_time)[1] > 0
     # a breaker's second pause takes up to 3 s
-    assert count_routes(live_run, up_time + 3.2, 11.0)[0] > 0
+    assert count_routes(live_run, link_up_time + 3.2, 8.0)[0] > 0
     assert live_run.fleet.device_counts["late"] > 0
+    # responses sent just before the outage of the cloud still reach their devices
+    cloud_down_time = live_run.faults[-1]["at"]
+    assert cloud_down_time >= 8.0
+    assert count_routes(live_run, cloud_down_time + LAST_RESPONSE_SECONDS, 10.0)[0] == 0
+    assert count_routes(live_run, cloud_down_time, 10.0)[1] > 0
+    reasons = live_run.fleet.answers.reason[live_run.fleet.answers.route == FALLBACK]
+    assert set(reasons.tolist()) <= {REASON[name] for name in ("timeout", "breaker-open", "full")}
 
 
 def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(digits, table):

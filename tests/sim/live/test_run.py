@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(digits, table):
     progress: list[tuple[float, int]] = []
-    scenario = make_live_scenario(link="wifi")
+    scenario = make_live_scenario(link="wifi", time="4s")
     live_run = run_live_fleet(
         digits,
         table,
@@ -66,7 +66,7 @@ def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(digits, table):
 
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
 def test_policy_has_the_routes_of_virtual_time(digits, table, policy):
-    scenario = make_live_scenario(time="3s", policy=policy, devices=2)
+    scenario = make_live_scenario(time="1s", workload="periodic:100ms", policy=policy, devices=2)
     live_run = run_live_fleet(digits, table, scenario)
     assert live_run.fleet.n_lost == 0
     routes = live_run.fleet.answers.route
@@ -98,11 +98,11 @@ def test_killed_device_is_reported_and_loses_only_its_instances(digits, table):
     kill_times: list[float] = []
 
     def kill_device(now: float, n_answers: int) -> None:
-        if now > 2.0 and not kill_times:  # a third of the run
+        if now > 1.0 and not kill_times:  # a third of the run
             kill_times.append(now)
             os.kill(find_descendants_named("gatewise edge")[0], signal.SIGKILL)
 
-    scenario = make_live_scenario(devices=2)
+    scenario = make_live_scenario(devices=2, time="3s")
     live_run = run_live_fleet(digits, table, scenario, on_progress=kill_device)
     n_instances = len(scenario.draw_fleet_arrivals(len(table)).time)
     assert live_run.fleet.n_lost > 0
@@ -112,7 +112,7 @@ def test_killed_device_is_reported_and_loses_only_its_instances(digits, table):
     assert live_run.troubles[0].endswith("its instances are lost")
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
 def test_killed_run_leaves_no_process_and_no_file(digits, tmp_path, signal_number):
     # The replaced progress prints once an instance is answered, so that all processes run.
     code = """
@@ -152,13 +152,8 @@ def test_killed_run_leaves_no_process_and_no_file(digits, tmp_path, signal_numbe
     finally:
         simulation.kill()
         simulation.communicate()
-    # Python converts SIGINT to an exception and then dies of it; SIGTERM becomes a status.
-    expected_status = {
-        signal.SIGTERM: 128 + signal_number,
-        signal.SIGKILL: -signal_number,
-        signal.SIGINT: -signal_number,
-    }
-    assert simulation.returncode == expected_status[signal_number], error_output
+    # Python converts SIGINT to an exception and then dies of it.
+    assert simulation.returncode == -signal_number, error_output
     assert wait_for_end(children)
     if signal_number != signal.SIGKILL:  # after which nothing can delete the files
         assert list(scratch.iterdir()) == []
