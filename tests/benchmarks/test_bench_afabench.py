@@ -43,7 +43,7 @@ def run_episodes(policy, X):
     ("method", "settings"),
     [
         (StagedCascade, {"families": ("linear",), "n_stages": 3, "effort": "low"}),
-        (AdaptGBRT, {"n_rounds": 10, "warm_up": 2, "penalties": (0.01, 0.1), "p_full": (0.3,)}),
+        (AdaptGBRT, {"n_rounds": 5, "warm_up": 2, "penalties": (0.05,), "p_full": (0.3,)}),
     ],
 )
 @pytest.mark.parametrize("hard_budget", [None, 4.0])

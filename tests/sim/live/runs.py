@@ -22,7 +22,7 @@ COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_
 def make_live_scenario(**changes: Any) -> Scenario:
     """Make a short live scenario of a few devices, with a deadline that a busy machine meets."""
     default_settings = {
-        "devices": 4,
+        "devices": 3,
         "time": "2s",
         "deadline_ms": 10_000.0,
         "seed": 3,
