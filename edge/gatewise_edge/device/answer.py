@@ -110,8 +110,8 @@ class Answer(msgspec.Struct, eq=False):
 
         - ``edge``: ``stopped``, ``last-stage`` or ``edge-only``;
         - ``cloud``: ``offloaded``, ``missing``, ``cloud-only``, or a failed sensor as below;
-        - ``edge`` and ``cloud``: ``implausible:<name>``, where the name is that of the first column
-          or channel with a value far outside the training range;
+        - ``edge`` and ``cloud``: ``implausible:<name>`` with the name of the first column or
+          channel that has a value far outside the training range;
         - ``fallback``: ``no-link``, ``link-down``, ``breaker-open``, ``offload-limit`` (the bound
           on the rate of offloads), ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``,
           ``cloud:<error code>``, or the failure of a column: ``missing:<name>``,

@@ -33,9 +33,9 @@ _MIN_RANKED_ANSWERS: Final = 40
 class AuditSampler:
     """A sampler that audits a fixed mean share of the answers, and more of the uncertain ones.
 
-    The confidence of an answer is its largest probability. At every stage, most of the answers with
-    which the high-cost model disagrees are among the least confident of the latest answers.
-    Evidence grows fastest if the probability of an audit is proportional to the chance of a
+    The confidence of an answer is its largest probability. At every stage, most answers with which
+    the high-cost model disagrees are among the least confident of the latest answers. Evidence
+    grows fastest if the probability of an audit is proportional to the probability of a
     disagreement. A fixed part of the share is spread evenly over all answers, so that audits also
     detect confident errors.
 

@@ -309,7 +309,7 @@ def _row_names_and_positions(
     manifest = bundle.manifest
     if manifest.encoder is not None:
         raw_names = None if row_names is None else tuple(row_names)
-        # only refuses rows that lack a column, because the encoder finds its columns by name
+        # call it only to refuse rows that lack a column; the encoder finds its columns by name
         _feature_positions(raw_names or manifest.encoder.names, manifest.encoder.names)
         return raw_names, None
     # A device computes the features of a window, so its rows cannot have other names.

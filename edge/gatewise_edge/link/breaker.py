@@ -56,9 +56,9 @@ class Breaker:
     max_failures : int, default 5
         Number of requests in a row without a reply that opens the breaker.
     max_silent_share : float, default 0.8
-        The breaker also opens when this share of the latest `n_recent` requests got no reply.
+        Share of the latest `n_recent` requests without a reply that also opens the breaker.
     n_recent : int, default 20
-        Number of the latest requests that `max_silent_share` refers to.
+        Number of latest requests in this share.
     first_pause_s : float, default 1
         Mean length of the first pause in seconds. Each further pause is twice as long.
     max_pause_s : float, default 30

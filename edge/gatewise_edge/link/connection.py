@@ -34,8 +34,7 @@ _KEEPALIVE_SECONDS: Final = 10
 #: Longest time in seconds between two calls of paho's keepalive, which counts in seconds.
 _TICK_SECONDS: Final = 1.0
 #: Mean pause in seconds before the first attempt to reconnect. Each further attempt doubles it, up
-#: to the maximum. A short fault thus lasts little longer, and the end of a long one is noticed
-#: within 90 s.
+#: to the maximum. The link then works soon after a short fault, and within 90 s after a long one.
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 60.0
 
@@ -212,7 +211,7 @@ class BrokerConnection:
             self._wake_sender = None
 
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
-        """Connect again and again until :meth:`close`, with growing pauses."""
+        """Connect and reconnect until :meth:`close`, with growing pauses."""
         pause_s = _FIRST_PAUSE_SECONDS
         while not self._is_closing.is_set():
             self._end_reason = ""

@@ -48,7 +48,7 @@ class BlockingReader:
 
     Python cannot stop a thread. If a call does not return in time, its thread is abandoned, and
     ends when the call returns. At most `max_hung_threads` threads are abandoned at a time. While
-    that many hang, the next call spends its own timeout on waiting for the last one.
+    that many hang, the next call waits for the last one within its own timeout.
     """
 
     def __init__(self, max_hung_threads: int = 0) -> None:

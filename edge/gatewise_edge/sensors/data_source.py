@@ -53,11 +53,11 @@ def open_source(
     """Open the source that ``--data`` names; a request to stop ends the wait for an instance.
 
     `source_name` is ``-`` for JSON lines on standard input, ``name.csv`` or ``name.parquet`` for a
-    table, ``name.npy`` or ``name.npz`` for arrays, or ``module:function`` for Python, of which the
-    module may be in the current folder. With an encoder, `column_names` are its raw columns, and
-    rows have their cells. A feature that a row lacks is a missing value. The columns `kept_columns`
-    are copied to the answers. With a `window_shape` instances are arrays of this shape, which a
-    table cannot have. Raises InputError if `source_name` is anything else or cannot be opened.
+    table, ``name.npy`` or ``name.npz`` for arrays, or ``module:function`` for Python. The module
+    may be in the current folder. With an encoder, `column_names` are its raw columns, and rows have
+    their cells. A feature that a row lacks is a missing value. The columns `kept_columns` are
+    copied to the answers. With a `window_shape` instances are arrays of this shape, which a table
+    cannot have. Raises InputError if `source_name` is anything else or cannot be opened.
     """
     if window_shape is not None and kept_columns:
         raise InputError("--keep: windows have no further columns")
@@ -189,25 +189,19 @@ def _from_table(
     if table.ignored_columns:
         ignored_names = ", ".join(table.ignored_columns)
         note(f"{source_name}: columns that are not features are ignored: {ignored_names}")
-    # Note the columns that the file lacks.
     encoder_columns = () if encoder is None else encoder.columns
     filled_columns = {column.name for column in encoder_columns if column.fill is not None}
-    for names, treatment in (
-        (
-            [name for name in table.absent_columns if name in filled_columns],
-            "every row is filled in, like an empty cell in training",
-        ),
-        (
-            [name for name in table.absent_columns if name not in filled_columns],
-            "missing in every row; if a stage needs it, the cloud answers, or else the last "
-            "finished stage; in the first stage it is an error",
-        ),
-    ):
-        if names:
-            n_more = len(names) - _MAX_LISTED_NAMES
-            more_note = f" (and {n_more} more)" if n_more > 0 else ""
-            listing = ", ".join(names[:_MAX_LISTED_NAMES]) + more_note
-            note(f"{source_name} has no column {listing}: {treatment}")
+    _note_absent_columns(
+        source_name,
+        [name for name in table.absent_columns if name in filled_columns],
+        "every row is filled in, like an empty cell in training",
+    )
+    _note_absent_columns(
+        source_name,
+        [name for name in table.absent_columns if name not in filled_columns],
+        "missing in every row; if a stage needs it, the cloud answers, or else the last finished "
+        "stage; in the first stage it is an error",
+    )
     # Note invalid cells, which are errors only if a stage needs them.
     errors = table.row_errors
     if errors and encoder is not None:
@@ -219,6 +213,15 @@ def _from_table(
         [(errors.get(i, row), {"kept": cells} if cells else {})]
         for i, (row, cells) in enumerate(table_rows)
     )
+
+
+def _note_absent_columns(source_name: str, names: Sequence[str], treatment: str) -> None:
+    """Print which columns a file lacks, and how rows without them are treated."""
+    if names:
+        n_more = len(names) - _MAX_LISTED_NAMES
+        more_note = f" (and {n_more} more)" if n_more > 0 else ""
+        listing = ", ".join(names[:_MAX_LISTED_NAMES]) + more_note
+        note(f"{source_name} has no column {listing}: {treatment}")
 
 
 # -- Python --------------------------------------------------------------------------------
@@ -262,7 +265,8 @@ def _read_rows(
 ) -> Iterator[list[SourcedInstance]]:
     """Read the instances of an iterator until it ends.
 
-    If a function `is_called` for each instance, None ends the instances, and an error replaces one.
+    With `is_called` each instance is the result of a call. None then ends the instances, and the
+    error of a call takes the place of its instance.
     """
     pause_s = _FIRST_PAUSE_SECONDS
     while True:

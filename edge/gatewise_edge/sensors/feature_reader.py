@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from operator import gt, lt
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,9 +22,9 @@ from gatewise.errors import InputError
 from gatewise.models.tree_sources import FLOAT32_MAX
 from gatewise_edge.errors import SensorError
 
-#: Number of values up to which plain Python is faster than two calls of numpy.
+#: Largest number of values for which plain Python is faster than two calls of numpy.
 _MAX_PLAIN_VALUES: Final = 64
-#: Number of values up to which a known row is checked as a whole instead of in each stage. For a
+#: Largest number of values of a row that is checked as a whole instead of in each stage. For a
 #: longer row this would take more time, because a stage reads few of its values.
 _MAX_CHECKED_ROW_VALUES: Final = 1024
 #: Largest number of stages whose limits are cached; a cascade has fewer.
@@ -48,6 +48,16 @@ class FeatureSource(Protocol):
         instance waits for it.
         """
         ...
+
+
+class _StageLimits(NamedTuple):
+    """Smallest and largest plausible values of a stage's features, as arrays and as lists."""
+
+    features: NDArray[np.intp]
+    lowest: Values
+    highest: Values
+    lowest_list: list[float]
+    highest_list: list[float]
 
 
 class Meter:
@@ -77,8 +87,8 @@ class Meter:
         self.costs = costs
         self.names = tuple(costs.names or () if names is None else names)
         self.limits = limits
-        #: Limits of each stage's features, as arrays and as lists, by the id of the features.
-        self._stage_limits: dict[int, tuple[NDArray[np.intp], Values, Values, Any, Any]] = {}
+        #: Limits of each stage, by the `id` of the stage's array of features.
+        self._limits_of_stage: dict[int, _StageLimits] = {}
         self.all_features: Mask = np.ones(costs.n_features, np.bool_)
         self.all_features.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
@@ -87,7 +97,7 @@ class Meter:
         self._highest = np.minimum(highest, FLOAT32_MAX)
 
     def is_plausible_row(self, row: Values) -> bool:
-        """Whether every value of a row is finite and plausible; False for a long row as well."""
+        """Whether every value of a row is finite and plausible; False for a row of many values."""
         if len(row) > _MAX_CHECKED_ROW_VALUES:
             return False
         # NaN and infinity do not lie between the limits, which are finite.
@@ -98,21 +108,23 @@ class Meter:
         if self.limits is None:
             return None
         # Cache the limits by the array of features, because each stage always passes the same one.
-        stage_limits = self._stage_limits.get(id(features))
-        if stage_limits is None or stage_limits[0] is not features:
+        stage_limits = self._limits_of_stage.get(id(features))
+        if stage_limits is None or stage_limits.features is not features:
             lowest, highest = (limit[features] for limit in self.limits)
-            stage_limits = features, lowest, highest, lowest.tolist(), highest.tolist()
+            stage_limits = _StageLimits(
+                features, lowest, highest, lowest.tolist(), highest.tolist()
+            )
             # A lazy stage passes a new array of a single feature at each call.
-            if len(features) > 1 and len(self._stage_limits) < _MAX_CACHED_STAGES:
-                self._stage_limits[id(features)] = stage_limits
-        _, lowest, highest, lowest_numbers, highest_numbers = stage_limits
+            if len(features) > 1 and len(self._limits_of_stage) < _MAX_CACHED_STAGES:
+                self._limits_of_stage[id(features)] = stage_limits
         if len(values) <= _MAX_PLAIN_VALUES:
-            numbers = values.tolist()
-            if not (
-                any(map(lt, numbers, lowest_numbers)) or any(map(gt, numbers, highest_numbers))
-            ):
+            value_list = values.tolist()
+            is_any_outside = any(map(lt, value_list, stage_limits.lowest_list)) or any(
+                map(gt, value_list, stage_limits.highest_list)
+            )
+            if not is_any_outside:
                 return None
-        is_outside = (values < lowest) | (values > highest)
+        is_outside = (values < stage_limits.lowest) | (values > stage_limits.highest)
         return int(features[is_outside.argmax()]) if is_outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
@@ -260,7 +272,7 @@ class Reading:
         acquired = self.acquired
         limits = self._meter.limits
 
-        def value_of(position: int) -> float:
+        def acquire_at(position: int) -> float:
             feature = features[position]
             if not was_read[feature]:
                 return float(self.acquire(np.array([feature]), allow_missing=allow_missing)[0])
@@ -272,7 +284,7 @@ class Reading:
                 self._record_implausible(feature)
             return value
 
-        return value_of
+        return acquire_at
 
     def _record_implausible(self, feature: int) -> None:
         self.implausible = self.implausible or self._meter.names[feature]

@@ -1,4 +1,4 @@
-"""The reads of bound sensors: one at a time, with retries, within the deadline of an instance.
+"""Reads of sensors: one at a time, with retries, within the deadline of an instance.
 
 :class:`BoundSensors` enters the values, or the failures of sensors, in a
 :class:`~gatewise_edge.sensors.feature_reader.Reading`.
@@ -24,8 +24,8 @@ from gatewise_edge.sensors.feature_reader import Reading
 
 _LOG = logging.getLogger(__name__)
 
-#: Number of instances that may wait in vain for a read. Later instances do not wait for it, and so
-#: have time for the cloud.
+#: Number of instances that may wait in vain for a read. Later instances do not wait for it, so that
+#: they have time for the cloud.
 _MAX_FUTILE_WAITS: Final = 2
 
 
@@ -131,8 +131,8 @@ class SensorFunction:
     def _failure(self, error: Exception, n_calls: int) -> SensorError:
         if isinstance(error, SensorError):
             return error
-        tries_note = f" ({n_calls} tries)" if n_calls > 1 else ""
-        message = f"sensor {self.name!r} failed: {type(error).__name__}: {error}{tries_note}"
+        calls_note = f" ({n_calls} tries)" if n_calls > 1 else ""
+        message = f"sensor {self.name!r} failed: {type(error).__name__}: {error}{calls_note}"
         failure = SensorError(self.name, message)
         failure.__cause__ = error
         return failure
@@ -236,16 +236,17 @@ class BoundSensors:
         self, sensor_name: str, reading: Reading, *, is_abandoned: bool = False
     ) -> SensorError:
         """Enter the failure of the late sensor `sensor_name`, and return it."""
-        error = SensorError(
+        failure = SensorError(
             sensor_name, f"sensor {sensor_name!r} did not answer in time", cause="sensor-late"
         )
         for feature, sensor in self._sensors.items():
             if sensor.name == sensor_name:
                 if feature == sensor.features[0]:  # a sensor of several features counts once
-                    n_late = sensor.state.counts.late = sensor.state.counts.late + 1
-                    if n_late & (n_late - 1) == 0:  # the 1st, 2nd, 4th, 8th and so on
-                        _LOG.warning("%s (late instances so far: %d)", error, n_late)
-                    sensor.state.counts.hung += is_abandoned
+                    counts = sensor.state.counts
+                    counts.late += 1
+                    if counts.late & (counts.late - 1) == 0:  # the 1st, 2nd, 4th, 8th and so on
+                        _LOG.warning("%s (late instances so far: %d)", failure, counts.late)
+                    counts.hung += is_abandoned
                     sensor.state.n_futile_waits += 1
-                reading.failures[feature] = error
-        return error
+                reading.failures[feature] = failure
+        return failure

@@ -44,8 +44,8 @@ class Sensors:
         They return a mapping by feature name, or a sequence in the bundle's order of the group's
         features. A feature's own sensor takes precedence over the sensor of its group.
     retries : int or mapping of str to int, default 0
-        Largest number of retries after a failed read, or such numbers by the name of the feature or
-        group. No retry begins after the deadline.
+        Largest number of retries after a failed read, for all sensors or by the name of the feature
+        or group. No retry begins after the deadline.
     retry_wait : float, default 0
         Seconds before each retry.
     timeout : float or mapping of str to float, optional
@@ -61,8 +61,8 @@ class Sensors:
     -----
     Functions run one at a time, except while one hangs, and while an audit reads after an answer.
     The same function never runs twice at the same time: until a hanging call returns, the sensor
-    counts as failed for every instance that needs it. At most one thread per sensor can hang
-    therefore. :attr:`hung_sensors` lists such sensors.
+    counts as failed for every instance that needs it. Therefore at most one thread per sensor can
+    hang. :attr:`hung_sensors` lists the sensors that hang.
 
     A function returns NaN for a missing value and raises an exception if it cannot read. Apart from
     retries, it is called at most once per instance. An acquired feature costs as much as in
@@ -129,9 +129,9 @@ class Sensors:
         if not names:
             return None
         sensor_list = ", ".join(map(repr, names))
-        return (
-            f"sensor{'s' * (len(names) > 1)} {sensor_list} do{'es' * (len(names) == 1)} not return"
-        )
+        if len(names) == 1:
+            return f"sensor {sensor_list} does not return"
+        return f"sensors {sensor_list} do not return"
 
     def bind(
         self,
@@ -173,19 +173,12 @@ class Sensors:
             )
             sensors.update(dict.fromkeys(sensor.features, sensor))
 
-        def provides(name: str, group: int) -> bool:
-            """Whether sensor `name` reads a group: its own group, or one that requires it."""
-            group_name = costs.group_names[group] if group >= 0 else None
-            if group_name is None or group_name in self._groups:
-                return group_name == name
-            return name in (costs.group_names[group_index] for group_index in costs.requires[group])
-
         # Groups come first, because a feature's own sensor replaces the sensor of its group.
         for name, group_sensor in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            is_provided = [provides(name, group) for group in costs.group.tolist()]
-            group_columns = list(dict.fromkeys(compress(columns.column_of, is_provided)))
+            is_read = [self._reads_group(name, group, costs) for group in costs.group.tolist()]
+            group_columns = list(dict.fromkeys(compress(columns.column_of, is_read)))
             own_columns = [
                 column for column in group_columns if columns.names[column] not in self._features
             ]
@@ -201,6 +194,16 @@ class Sensors:
             if feature not in sensors:
                 raise InputError(f"{column_noun} {column_names[feature]!r} has no sensor")
         return BoundSensors(column_names, sensors, self._reader)
+
+    def _reads_group(self, name: str, group: int, costs: FeatureCosts) -> bool:
+        """Whether the sensor of group `name` reads the group with the index `group`.
+
+        It reads its own group, and the groups without a sensor that require its group.
+        """
+        group_name = costs.group_names[group] if group >= 0 else None
+        if group_name is None or group_name in self._groups:
+            return group_name == name
+        return name in [costs.group_names[required] for required in costs.requires[group]]
 
     def close(self) -> None:
         """End the reading thread, unless a sensor blocks it."""

@@ -112,7 +112,7 @@ def open_signal(
     if (
         rate_hz is not None
         and signal.rate_hz is not None
-        and not _are_equal(rate_hz, signal.rate_hz)
+        and not _are_equal_rates(rate_hz, signal.rate_hz)
     ):
         resampler = WindowResampler(rate_hz, signal.rate_hz, signal.shape[0])
     conversion = _sample_conversion(source_name, signal, options, recording)
@@ -167,26 +167,30 @@ def _check_options(source_name: str, signal: SignalInput, options: SignalOptions
 # -- rate ----------------------------------------------------------------------------------
 
 
-def _are_equal(rate_hz: float, other_hz: float) -> bool:
-    # A rate such as 100/3 is written with a few digits.
+def _are_equal_rates(rate_hz: float, other_hz: float) -> bool:
+    """Whether two rates are equal, although a rate such as 100/3 is written with a few digits."""
     return math.isclose(rate_hz, other_hz, rel_tol=1e-6)
 
 
 def _sample_rate_hz(
     source_name: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> float | None:
-    """Return the rate of the samples.
+    """Find the rate of the samples: the option's, the recording's or the bundle's.
 
     Raises InputError if it is not the bundle's and `convert` is not set.
     """
     stated_hz = options.rate_hz
     recorded_hz = None if recording is None else recording.rate_hz
-    if recorded_hz is not None and stated_hz is not None and not _are_equal(recorded_hz, stated_hz):
+    if (
+        recorded_hz is not None
+        and stated_hz is not None
+        and not _are_equal_rates(recorded_hz, stated_hz)
+    ):
         raise InputError(
             f"--signal {source_name} has {recorded_hz:g} samples per second, not {stated_hz:g}"
         )
     rate_hz = recorded_hz if stated_hz is None else stated_hz
-    if rate_hz is None or signal.rate_hz is None or _are_equal(rate_hz, signal.rate_hz):
+    if rate_hz is None or signal.rate_hz is None or _are_equal_rates(rate_hz, signal.rate_hz):
         return signal.rate_hz if rate_hz is None else rate_hz
     if not options.convert:
         rate_source = "rate_hz" if recorded_hz is None else f"--signal {source_name}"

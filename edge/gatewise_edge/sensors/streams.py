@@ -48,7 +48,7 @@ class Samples:
     time: float | None = None
 
 
-#: Samples in order, with an error for one that cannot be read, and None for lost samples.
+#: Samples in order. An error stands for a sample that cannot be read, and None for lost samples.
 Batch = Sequence[Samples | InputError | None]
 
 

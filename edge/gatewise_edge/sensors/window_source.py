@@ -29,14 +29,14 @@ class ChannelLimits:
         Names of the channels.
     lowest, highest : ndarray of float32, shape (n_channels,)
         Smallest and largest plausible value.
-    varies : ndarray of bool, shape (n_channels,)
+    is_varying : ndarray of bool, shape (n_channels,)
         Whether the channel varied within every training window.
     """
 
     names: Sequence[str]
     lowest: Values
     highest: Values
-    varies: Mask
+    is_varying: Mask
 
     def first_implausible(self, window: NDArray[Any]) -> str:
         """Name of the first implausible channel of a window, (n_values, n_channels), or ""."""
@@ -45,7 +45,7 @@ class ChannelLimits:
         is_outside = (
             (smallest < self.lowest)
             | (largest > self.highest)
-            | (self.varies & (smallest == largest))
+            | (self.is_varying & (smallest == largest))
         )
         return self.names[is_outside.argmax()] if is_outside.any() else ""
 
@@ -54,8 +54,8 @@ class WindowSource:
     """A :class:`.FeatureSource` with one window; it computes a block when it is first read.
 
     A block that cannot be computed counts as a failed sensor. A block that is a function or a
-    network may take any time, so the `reader` runs it, and it counts as a late sensor if it does
-    not return in time. Values of the window itself that are features take no time. Raises
+    network may take any time. The `reader` therefore runs it, and it counts as a late sensor if it
+    does not return in time. Features that are values of the window itself take no time. Raises
     InputError if the window has another shape or type.
 
     `implausible` is the name of the first channel with values far outside the training range, or

@@ -45,7 +45,7 @@ class WindowStream(InstanceSource):
         self._flaws = flaws
         self._time_unit = time_unit
         self._n_marked_gaps = 0  # gaps from a line "gap" or an unreadable sample
-        self._n_errors = 0
+        self._n_unreadable = 0
         length = self._length
         if resampler is not None:
             hop = max(1, resampler.n_input_samples(hop or length))
@@ -63,14 +63,14 @@ class WindowStream(InstanceSource):
             "gaps": windower.n_gaps + self._n_marked_gaps,
             "dropped_samples": windower.n_dropped,
             "refused_windows": windower.n_refused,
-            "bad_samples": self._n_errors,
+            "bad_samples": self._n_unreadable,
             "flaws": len(self._flaws),
         }
 
     def _instances(self, batches: Iterator[Batch]) -> Iterator[list[SourcedInstance]]:
         """Cut windows from batches of samples; errors take the places of windows."""
         windower = self._windower
-        follows_gap = False  # whether there was a gap since the last window
+        follows_gap = False  # whether the next window follows a gap
         # Without times, the time of a window is counted from the first sample up to the first gap.
         is_continuous = windower.rate_hz is not None
         for batch in batches:
@@ -83,7 +83,7 @@ class WindowStream(InstanceSource):
                     follows_gap = True
                     is_continuous = False
                     if samples is not None:
-                        self._n_errors += 1
+                        self._n_unreadable += 1
                         instances.append((samples, {}))
                     continue
                 if samples.time is not None and windower.rate_hz is None:

@@ -1,4 +1,4 @@
-"""Enrolment of a device: it makes a key and gets a certificate in exchange for a one-time token.
+"""Enrolment of a device, which makes a key and gets a certificate for a one-time token.
 
 A token is ``NAME.SECRET.DIGEST``. The digest is the SHA-256 of the authority's certificate, with
 which the device recognises the right server before it trusts any certificate.
@@ -70,10 +70,10 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     unverified_context.verify_mode = ssl.CERT_NONE
     content = _fetch(f"{url}/ca.crt", unverified_context)
     try:
-        is_server_of_token = hmac.compare_digest(ca_digest(content), digest)
+        has_digest_of_token = hmac.compare_digest(ca_digest(content), digest)
     except ValueError:
-        is_server_of_token = False
-    if not is_server_of_token:
+        has_digest_of_token = False
+    if not has_digest_of_token:
         raise LinkError(url, f"{url} is not the enrolment server of this token")
     # Trust only the first certificate, because the digest does not cover what follows it.
     authority_certificate = x509.load_pem_x509_certificate(content).public_bytes(
@@ -83,13 +83,16 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     verified_context = ssl.create_default_context(cadata=authority_certificate.decode())
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    csr_builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    csr = csr_builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    request_body = json.dumps({"token": token, "csr": csr.decode()}).encode()
+    signing_request = (
+        x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    )
+    encoded_request = signing_request.public_bytes(serialization.Encoding.PEM).decode()
+    request_body = json.dumps({"token": token, "csr": encoded_request}).encode()
     content = _fetch(f"{url}/enrol", verified_context, request_body)
     try:
         response: dict[str, Any] = json.loads(content)
-        certificate, broker_url = str(response["certificate"]), str(response["broker"])
+        certificate = str(response["certificate"])
+        broker_url = str(response["broker"])
         x509.load_pem_x509_certificate(certificate.encode())
     except (ValueError, KeyError, TypeError):
         raise LinkError(url, f"{url} sends a malformed response") from None

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from gatewise.errors import InputError
 from gatewise_edge.link.topics import answers_topic, status_topic
@@ -31,21 +31,30 @@ _MIN_INTERVAL_S: Final = 1.0
 _NAME_FORM: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 #: Topic levels without wildcards and NUL.
 _PREFIX_FORM: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
-#: Name, template and further properties of each sensor.
-_SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
-    "label": ("Label", "value_json.label", {"icon": "mdi:label"}),
-    "confidence": (
+
+
+class _Entity(NamedTuple):
+    """A sensor as Home Assistant shows it: its name, the template of its value, and properties."""
+
+    name: str
+    template: str
+    properties: dict[str, Any]
+
+
+_ENTITIES: Final = {
+    "label": _Entity("Label", "value_json.label", {"icon": "mdi:label"}),
+    "confidence": _Entity(
         "Confidence",
         "(value_json.confidence * 100) | round(1) if value_json.confidence is number else None",
         {"unit_of_measurement": "%", "state_class": "measurement"},
     ),
-    "route": ("Route", "value_json.route", {"icon": "mdi:source-branch"}),
-    "cost_today": (
+    "route": _Entity("Route", "value_json.route", {"icon": "mdi:source-branch"}),
+    "cost_today": _Entity(
         "Cost today",
         "value_json.cost_today | round(6)",
         {"state_class": "total_increasing", "icon": "mdi:counter"},
     ),
-    "share_offloaded": (
+    "share_offloaded": _Entity(
         "Share offloaded today",
         "(value_json.share_offloaded * 100) | round(1)",
         {"unit_of_measurement": "%", "state_class": "measurement"},
@@ -80,14 +89,14 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         "availability_topic": status_topic(device),
         "availability_template": "{{ 'offline' if value == 'offline' else 'online' }}",
         "components": {
-            sensor_key: {
+            key: {
                 "platform": "sensor",
-                "unique_id": f"{entity_prefix}_{sensor_key}",
-                "name": name,
-                "value_template": "{{ " + template + " }}",
-                **properties,
+                "unique_id": f"{entity_prefix}_{key}",
+                "name": entity.name,
+                "value_template": "{{ " + entity.template + " }}",
+                **entity.properties,
             }
-            for sensor_key, (name, template, properties) in _SENSORS.items()
+            for key, entity in _ENTITIES.items()
         },
     }
 
@@ -131,7 +140,7 @@ class HomeAssistant:
         self._publish_document = publish_document
         self._latest_document: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
-        self._next_time_s = clock()
+        self._next_publication_at = clock()
         #: The current day, and the sums of its answers.
         self._day = today()
         self._cost = 0.0
@@ -168,9 +177,9 @@ class HomeAssistant:
         )
 
     def _publish_when_due(self) -> None:
-        wait_s = self._next_time_s - self._clock()
+        wait_s = self._next_publication_at - self._clock()
         if wait_s <= 0:
-            self._next_time_s = self._clock() + _MIN_INTERVAL_S
+            self._next_publication_at = self._clock() + _MIN_INTERVAL_S
             self._publish()
         elif self._timer is None:
             self._timer = threading.Timer(wait_s, self._on_timer)

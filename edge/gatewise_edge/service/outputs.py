@@ -45,8 +45,9 @@ class AnswerFile:
     """A file to which each answer is appended as a line; a context manager. Thread-safe.
 
     Without a `path` the file is standard output. Each line is one write. If the disk stores only a
-    part of a line, the remainder is written before the next line. A full disk does not end the
-    device. If the file ends with an incomplete line, the first answer begins a new line.
+    part of a line, the remainder is written before the next line. The device continues when the
+    disk is full. If the file already ends with an incomplete line, the first answer begins a new
+    line.
 
     Attributes
     ----------
@@ -145,12 +146,12 @@ def _ends_within_a_line(path: Path) -> bool:
 
 
 class AnswerLog(AnswerFile):
-    """The answer log of ``--resume``, with one line for each row of a file. Thread-safe.
+    """The answer log of ``--resume``, with one line for each answered row of a file. Thread-safe.
 
-    The first line of the log identifies the content of the file `data_path`. `answered_rows` is
-    the set of rows that have a line and are not answered again. An incomplete last line, which a
-    killed process may leave, is cut off. Raises InputError if the log belongs to other data, or
-    cannot be read or written.
+    The first line of the log identifies the content of the file `data_path`. `answered_rows` are
+    the rows with a line, which are not answered again. An incomplete last line, which a killed
+    process may leave, is cut off. Raises InputError if the log belongs to other data, or cannot be
+    read or written.
     """
 
     def __init__(self, path: Path, data_path: Path) -> None:

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer, Observer
@@ -30,6 +30,14 @@ _MAX_LOGGED_FAILURES: Final = 100
 
 #: A function that writes the document of a line.
 LineWriter = Callable[[dict[str, Any]], None]
+
+
+class _DueInstance(NamedTuple):
+    """An instance to answer now, with the number of its row and further fields of its line."""
+
+    row_number: int
+    instance: Instance
+    fields: Mapping[str, Any]
 
 
 class AnswerWriter:
@@ -119,18 +127,19 @@ def run_loop(
     """
     logged_failures: set[str] = set()
 
-    def answer_one(row_number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
+    def answer_one(due_instance: _DueInstance) -> None:
         """Answer an instance, and pass the outcome to observers and writer."""
+        row_number = due_instance.row_number
         heartbeat.begin(row_number)
         try:
-            outcome = _answer_or_error(classify, instance, logged_failures)
+            outcome = _answer_or_error(classify, due_instance.instance, logged_failures)
             if isinstance(outcome, Answer):
                 heartbeat.note_answer()
             elif not isinstance(outcome, InputError):  # a restart cannot help an invalid instance
                 heartbeat.note_failure()
             for observe in observers:
                 observe(outcome)
-            writer.write(row_number, outcome, fields)
+            writer.write(row_number, outcome, due_instance.fields)
         finally:
             heartbeat.end(row_number)
 
@@ -138,7 +147,7 @@ def run_loop(
     # Answer one instance at a time on this thread.
     if parallel == 1:
         for due_instance in due_instances:
-            answer_one(*due_instance)
+            answer_one(due_instance)
             if writer.is_reader_gone:
                 return
         return
@@ -154,7 +163,7 @@ def run_loop(
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for due_instance in due_instances:
             free_threads.acquire()
-            pool.submit(answer_one, *due_instance).add_done_callback(free_thread)
+            pool.submit(answer_one, due_instance).add_done_callback(free_thread)
             if failures or writer.is_reader_gone:
                 break
     if failures:
@@ -213,17 +222,17 @@ def _due_instances(
     limit: int | None,
     interval_s: float,
     answered_rows: Set[int],
-) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Yield unanswered instances, with row number and fields, when each is due.
+) -> Iterator[_DueInstance]:
+    """Yield each unanswered instance when it is due.
 
-    A request to stop ends the iterator after the instances that were already read. The first field
-    is ``at``, the time in Unix seconds at which the instance was read.
+    A request to stop ends the iterator after the instances that were already read. The field ``at``
+    is the Unix time at which the instance was read.
     """
     row_number = -1
     n_due = 0
     due_at = time.monotonic()
     # A request to stop may come while an instance is answered, in the pause, or during the read.
-    # The instances that are buffered then follow without a pause.
+    # Instances that were already read then follow without a pause.
     while n_due != limit and not (stop_request.signal_name and not instances.n_buffered):
         row_number += 1
         with suppress(StopInterrupt):
@@ -239,7 +248,7 @@ def _due_instances(
             n_due += 1
             due_at = max(due_at, time.monotonic()) + interval_s
             # State the time, because an outage may delay the publication of the line.
-            yield row_number, instance, {"at": round(time.time(), 3), **fields}
+            yield _DueInstance(row_number, instance, {"at": round(time.time(), 3), **fields})
 
 
 class AnswerTotals:
@@ -291,8 +300,9 @@ class AnswerTotals:
         }
 
     def __str__(self) -> str:
-        routes = ", ".join(f"{self.routes[route]} {route}" for route in ("edge", "cloud"))
-        return f"{routes}, {self.routes['fallback']} fallback, {self.n_errors} errors"
+        routes = ("edge", "cloud", "fallback")
+        counts_text = ", ".join(f"{self.routes[route]} {route}" for route in routes)
+        return f"{counts_text}, {self.n_errors} errors"
 
     def summary_text(self) -> str:
         """Format the :meth:`summary` as a line of text."""

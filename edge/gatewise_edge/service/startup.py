@@ -50,16 +50,16 @@ def open_bundles(
         except BundleError as error:
             failures.append(error)
     if not bundles:
-        raise failures[-1]  # that of the configured bundle, which comes last
+        raise failures[-1]  # the configured bundle comes last
     for failure in failures:
         _LOG.error("%s", failure)
     return bundles
 
 
 def make_with_first_usable(make: Callable[[Bundle], Result], bundles: Sequence[Bundle]) -> Result:
-    """Make a device with the first usable bundle.
+    """Call `make` with each bundle in turn, and return the first result.
 
-    Logs the error of each bundle that `make` refuses, and raises the error of the last one.
+    Logs the error of each bundle that `make` refuses, and raises the error for the last bundle.
     """
     for bundle in bundles[:-1]:
         try:

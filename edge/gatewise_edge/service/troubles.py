@@ -37,7 +37,7 @@ class Troubles:
     def __init__(self, link: MqttLink | None, parts: Mapping[str, HasTrouble | None]) -> None:
         self._link = link
         self._parts = {name: part for name, part in parts.items() if part is not None}
-        self._first_error: str | None = None
+        self._connect_error: str | None = None
 
     def connect_link(self, timeout_s: float) -> None:
         """Connect the link; if that fails, log it, and let the link retry in the background."""
@@ -47,7 +47,7 @@ class Troubles:
             self._link.connect(timeout_s)
             note(f"device {self._link.device} at {self._link.url}")
         except LinkError as error:
-            self._first_error = str(error)
+            self._connect_error = str(error)
             _LOG.error("%s; the device answers without it and retries", error)
 
     def by_part(self) -> dict[str, str | None]:
@@ -62,8 +62,8 @@ class Troubles:
         if link.is_ready:
             return None
         # the error of the first attempt is outdated once the link has been connected
-        if self._first_error is not None and link.connection_number == 0:
-            return self._first_error
+        if self._connect_error is not None and link.connection_number == 0:
+            return self._connect_error
         return f"broker {link.url} is not connected"
 
     def __str__(self) -> str:

@@ -64,10 +64,10 @@ class Notifier:
 class Heartbeat:
     """A thread that notifies the service manager while the device is alive.
 
-    The device is not alive if an instance takes longer than `max_seconds` seconds, or if all
-    instances have failed for longer than that. It is alive while it waits for an instance, however
-    long. If it is not alive, the manager gets no notification and restarts the service. `status`
-    returns the text of a notification.
+    The device is not alive if an instance takes longer than `max_seconds`, or if all instances have
+    failed for longer than that. While it waits for an instance, it is alive, however long it waits.
+    If it is not alive, the manager gets no notification and restarts the service. `status` returns
+    the text of a notification.
     """
 
     def __init__(
@@ -102,12 +102,10 @@ class Heartbeat:
         if start_times and self._clock() - min(start_times) > self._max_seconds:
             return "an instance is long past its deadline"
         first_failure_at = self._first_failure_at
-        if (
-            first_failure_at is not None
-            and self._latest_failure_at - first_failure_at > self._max_seconds
-        ):
-            seconds = self._latest_failure_at - first_failure_at
-            return f"no instance could be answered in {seconds:.0f} s: see the log"
+        if first_failure_at is not None:
+            failing_seconds = self._latest_failure_at - first_failure_at
+            if failing_seconds > self._max_seconds:
+                return f"no instance could be answered in {failing_seconds:.0f} s: see the log"
         return None
 
     def begin(self, instance_number: int) -> None:

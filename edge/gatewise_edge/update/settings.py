@@ -28,8 +28,8 @@ class UpdateSettings:
     ca_file : str or path, optional
         Certificate authorities to trust in addition to the system's.
     interval : float, default 3600
-        Mean time between two checks, in seconds. Each interval is drawn from 75 % to 125 % of it.
-        This spreads the checks of a fleet that was switched on at once.
+        Mean time between two checks, in seconds. Each interval is drawn from 75 % to 125 % of the
+        mean, which spreads the checks of a fleet that was switched on at once.
     announcement_spread : float, default 0
         Longest wait between an announcement and the check, in seconds. Each wait is drawn at
         random, because the devices of a fleet must not check all at once.

@@ -8,11 +8,11 @@
     <folder>/metadata/                       the verified metadata of the repository
     <folder>/lock                            locked by the process that updates
 
-The folder of a release is named by its digest, the SHA-256 of its ``release.json``. That file lists
-the hash of every other file, so a complete release can be recognised from its files alone. A
-release is moved to its folder by a rename once it is complete. If one copy of the state is
-damaged, the store reads the other copy. If both are damaged, it removes no release. If the store
-cannot be written, it logs the error, and the device still runs the releases in it.
+The name of a release's folder is its digest, the SHA-256 of its ``release.json``. That file lists
+the hash of every other file, so the files alone show whether a release is complete. Once it is
+complete, a rename moves it to its folder. If one copy of the state is damaged, the store reads the
+other copy. If both are damaged, it removes no release. If the store cannot be written, it logs the
+error, and the device still runs the releases in it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOG = logging.getLogger(__name__)
 #: time.
 _MAX_REFUSED_RELEASES: Final = 16
 #: Number of starts without an answer after which a release on trial is postponed. A single start
-#: proves nothing, because the power may have failed.
+#: without one proves nothing, because the power may have failed.
 _MAX_STARTS: Final = 5
 #: Bytes of the disk that a release must leave free, so that the state can still be written.
 _SPARE_BYTES: Final = 8 << 20
@@ -62,17 +62,17 @@ _STATE_FILES: Final = ("state.json", "state.copy.json")
 #: Largest number of times that the pause of a release is doubled. The bound keeps it a finite
 #: number.
 _MAX_DOUBLINGS: Final = 16
-#: Number of bytes that are read of a state file. A state has a few kilobytes, but a damaged file
+#: Largest number of bytes to read of a state file. A state has a few kilobytes, but a damaged file
 #: may have any size.
 _MAX_STATE_BYTES: Final = 64 << 10
 Count = Annotated[int, Meta(ge=0)]
 
 
 class State(Record, frozen=True):
-    """State of the updates, which persists over restarts.
+    """State of the updates, which is kept over restarts.
 
-    Releases are stated by their digests. An empty digest stands for the bundle that the device was
-    set up with. The active release is on trial if it is not the proved one.
+    A release is identified by its digest. An empty digest stands for the bundle with which the
+    device was set up. The active release is on trial if it is not the proved one.
 
     Attributes
     ----------
@@ -147,9 +147,9 @@ class _StateDocument(Record, frozen=True):
 
 
 def read_state(folder: Path) -> tuple[State, bool]:
-    """Read the newer undamaged state file; return its state, and whether both are damaged."""
+    """Read the newer undamaged state file; return its state, and whether the state was lost."""
     states = []
-    is_lost = False
+    has_damaged_file = False
     for file_name in _STATE_FILES:
         try:
             with (folder / file_name).open("rb") as file:
@@ -158,9 +158,9 @@ def read_state(folder: Path) -> tuple[State, bool]:
             pass
         except (OSError, DocumentError):
             _LOG.error("%s is ignored: it is damaged or cannot be read", folder / file_name)
-            is_lost = True
+            has_damaged_file = True
     if not states:
-        return State(), is_lost
+        return State(), has_damaged_file
     return max(states, key=lambda state: state.revision), False
 
 
@@ -268,9 +268,9 @@ class Store:
         first_bundle: Path | None,
         fetch: Callable[[str, Path], None],
     ) -> None:
-        """Complete a release from its ``release.json``, which :attr:`partial_folder` has.
+        """Complete a release whose ``release.json`` is in :attr:`partial_folder`.
 
-        Files that another release or the bundle `first_bundle` also has are copied.
+        Files that another release or the bundle `first_bundle` has are copied, and
         ``fetch(name, path)`` fetches the others. Partial files of other releases are removed.
         Raises UpdateError.
         """

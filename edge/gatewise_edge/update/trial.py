@@ -27,8 +27,8 @@ class Trial:
 
     Bad answers are errors and answers that took more than `deadline_ms`. A release passes after
     `min_answers` good answers and `min_seconds` of running time, summed over restarts. It fails
-    when it has at least three bad answers, they are more than a fifth of its answers, and their
-    share is more than 1.5 times that of the previous release.
+    when it has at least three bad answers, if their share is above a fifth and above 1.5 times the
+    share of the previous release.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Trial:
             if previous_counts is not None:
                 n_bad_before, n_answers = previous_counts
                 self._previous_bad_flags.clear()
-                # the order is not saved; the bad answers are taken as the oldest
+                # the order was not saved, so count the bad answers as the oldest
                 self._previous_bad_flags.extend(i < n_bad_before for i in range(n_answers))
             self.is_running = True
             self._began_at = self._clock()

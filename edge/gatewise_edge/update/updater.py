@@ -1,4 +1,4 @@
-"""Over-the-air updates: fetch a release, check it, run it, and leave it if it fails."""
+"""Over-the-air updates: fetch, check and run a release, and return from it if it fails."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Updater:
     """Run on a device the release that its repository offers.
 
     Create the updater before the link is opened, then create the device, then call :meth:`start`;
-    see :mod:`gatewise_edge.update`. The updater checks the repository at intervals and whenever a
-    message arrives on the model's topic; it does not read the message. A new release first runs on
-    trial (:class:`gatewise_edge.update.trial.Trial`). If it fails, the device returns to the last
-    release that passed its trial. The updater works on its own thread and never delays an answer.
+    see :mod:`gatewise_edge.update`. The updater checks the repository at intervals, and when a
+    message arrives on the model's topic, whatever its content. A new release first runs on trial
+    (:class:`gatewise_edge.update.trial.Trial`). If it fails, the device returns to the last release
+    that passed its trial. The updater works on its own thread and never delays an answer.
 
     Parameters
     ----------
@@ -109,10 +109,10 @@ class Updater:
         self._release_status = ReleaseStatus(link, store, clock)
         self._must_act = False  # whether the thread must act on an answer
         self._is_stopping = False
-        self._skipped_digests: set[str] = set()  # digests that this process does not try again
+        self._skipped_digests: set[str] = set()  # releases that this process does not try again
         #: Releases that the repository has not withdrawn.
         self._valid_digests: Set[str] = {store.state.proved, store.state.previous}
-        self._running_digest = ""  # digest of the running release; empty for the first bundle
+        self._running_digest = ""  # the running release; empty for the first bundle
         self._trouble: str | None = None
         self._device: Device | None = None
         self._thread: threading.Thread | None = None
@@ -276,7 +276,7 @@ class Updater:
                     break
         finally:
             self._leave_withdrawn()
-            if changes := self._clear_withdrawn_changes(self.store.state.active):
+            if changes := self._withdrawal_changes(self.store.state.active):
                 self.store.save(**changes)
         self._trouble = None
         self._schedule.n_failures = 0
@@ -291,11 +291,13 @@ class Updater:
         _LOG.warning("%s was withdrawn", self._release_name)
         self._increment("withdrawn")
         proved_digests = (state.proved, state.previous)
-        valid_digests = [digest for digest in proved_digests if digest in self._valid_digests]
-        self._return_to(valid_digests)
+        self._return_to([digest for digest in proved_digests if digest in self._valid_digests])
 
-    def _clear_withdrawn_changes(self, active: str) -> dict[str, str]:
-        """State changes that keep a later start from running a withdrawn release."""
+    def _withdrawal_changes(self, active: str) -> dict[str, str]:
+        """Changes of the state with which later starts run no withdrawn release.
+
+        `active` is the release to run, which is kept.
+        """
         state = self.store.state
         valid_digests = {"", active, *self._valid_digests}
         return {
@@ -351,7 +353,7 @@ class Updater:
             n_starts=1,
             n_bad_before=n_bad_before,
             n_answers_before=n_answers_before,
-            **self._clear_withdrawn_changes(digest),
+            **self._withdrawal_changes(digest),
         )
         if not is_saved and digest != state_before.proved:
             self.store.save(active=state_before.active)
@@ -371,7 +373,7 @@ class Updater:
                 **state_before.trial_counts,
             )
             if self.store.state.is_on_trial:
-                # without the answers during the check, which are those of the release on trial
+                # continue with the counts from before the check
                 self._trial.begin(
                     **state_before.trial_counts,
                     previous_counts=(n_bad_before, n_answers_before),
@@ -398,6 +400,7 @@ class Updater:
         return self._device.bundle.manifest.release
 
     def _end_passed_trial(self) -> None:
+        """Record that the active release has passed its trial."""
         self._trial.end()
         state = self.store.state
         self.store.save(
@@ -417,17 +420,17 @@ class Updater:
         self._increment("rolled_back")
 
     def _return_to(self, digests: Sequence[str]) -> None:
-        """Run the first of `digests` that opens, or else the first bundle.
+        """Run the first of the releases `digests` that opens, or else the first bundle.
 
-        It works without a network and on a disk that cannot be written.
+        This needs no network, and works on a disk that cannot be written.
         """
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:
                 bundle = self._open_bundle(digest)
                 # Save the choice first: a device that is killed meanwhile starts with this release.
-                changes = {"active": digest, "proved": digest, "n_starts": 0}
-                self.store.save(**self._clear_withdrawn_changes(digest) | changes)
+                choice = {"active": digest, "proved": digest, "n_starts": 0}
+                self.store.save(**self._withdrawal_changes(digest) | choice)
                 self._device.adopt(bundle)
             except GatewiseError as error:
                 _LOG.error("cannot return to %s: %s", digest or self._first_bundle_path, error)

@@ -40,7 +40,7 @@ def write_library(
     bundle : Bundle
         Written at its active operating point.
     folder : Path
-        Gets the headers, the sources and the files of the build system.
+        Folder for the headers, the sources and the files of the build system.
     build : {"arduino", "zephyr", "esp-idf", "cmake"}
         The build system.
     **options

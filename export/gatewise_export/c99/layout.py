@@ -89,14 +89,14 @@ def pack_trees(
     """
     trees = trees.in_canonical_order()
     is_inner = trees.feature >= 0
-    rank: NDArray[np.int64] = np.cumsum(is_inner) - is_inner  # inner nodes before each node
+    n_inner_before: NDArray[np.int64] = np.cumsum(is_inner) - is_inner
     leaf_values, output = leaf_rows(trees)
     return PackedTrees(
-        start=np.append(rank[trees.roots], is_inner.sum()),
+        start=np.append(n_inner_before[trees.roots], is_inner.sum()),
         slot=slots[trees.feature[is_inner]].astype(np.int64),
         threshold=trees.threshold[is_inner],
         nan_left=trees.nan_left[is_inner] & takes_missing,
-        skip=rank[trees.right[is_inner]] - rank[is_inner] - 1,
+        skip=n_inner_before[trees.right[is_inner]] - n_inner_before[is_inner] - 1,
         leaves=pack_leaves(leaf_values),
         output=output,
         base=trees.base,

@@ -1,8 +1,9 @@
 """Write a model's C files: ``<name>.h``, ``<name>.c`` and ``<name>_names.c``.
 
-The engine, ``templates/engine.c``, evaluates tables of trees, linear models and kernel machines. A
-section of this template has the name of the C function or type that it defines. A section of which
-the name has spaces is a part of a function. Functions that a cascade does not call are left out.
+The engine, ``templates/engine.c``, evaluates tables of trees, linear models and kernel machines.
+Each section of this template has the name of the C function or type that it defines. A section
+with a space in its name is a part of a function. Functions that a cascade does not call are left
+out.
 
 Every sum is in float32 and in the order of :mod:`gatewise.models`: the trees in order and then the
 base, or the features or landmarks in order and then the bias. Sums start at +0, so a sum of -0
@@ -27,8 +28,8 @@ from gatewise_export.c99.stage_tables import write_stage_case
 ENGINE_TEMPLATE = "engine.c"
 #: C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
 #:
-#: A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests
-#: in this order which fields are not null, except the last form in use.
+#: A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests in
+#: this order which field is not null; it needs no test for the last form in use.
 LEAF_CODE = {
     "small": "trees->step * (float)READ(int8_t, trees->small + i)",
     "pick": "READ_FLOAT(trees->value + READ(pick_type, trees->pick + i))",
@@ -41,13 +42,15 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
 
     `prefix` is a C identifier that begins every public name.
     """
-    is_required = _required_slots(cascade, layout)
+    is_needed_by_cloud = _slots_of_cloud(cascade, layout)
     # an instance with a missing value may be offloaded if the cloud does not need the value
-    offloads_missing = cascade.offloads and not cascade.takes_missing and not is_required.all()
+    offloads_missing = (
+        cascade.offloads and not cascade.takes_missing and not is_needed_by_cloud.all()
+    )
     model_tables = _model_tables(layout)
-    if offloads_missing and is_required.any():
+    if offloads_missing and is_needed_by_cloud.any():
         comment = "1: the cloud needs the value of this slot."
-        model_tables.add("required", is_required, "uint8_t", comment)
+        model_tables.add("required", is_needed_by_cloud, "uint8_t", comment)
     stage_tables = c_text.Tables(layout.types)
     cases = "".join(
         write_stage_case(stage_tables, cascade, layout, stage_index)
@@ -57,7 +60,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     placeholders = _placeholders(cascade, layout, prefix, table_bytes)
     public_functions = _public_functions(cascade, cases, placeholders, offloads_missing)
     if offloads_missing:
-        required_test = "READ(uint8_t, required + i) || " if is_required.any() else ""
+        required_test = "READ(uint8_t, required + i) || " if is_needed_by_cloud.any() else ""
         public_functions = (
             c_text.fill_template("model.c", "only_missing", required=required_test, **placeholders)
             + public_functions
@@ -100,7 +103,7 @@ def _model_tables(layout: Layout) -> c_text.Tables:
     return tables
 
 
-def _required_slots(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
+def _slots_of_cloud(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
     """Mark the slots of values that the cloud needs, shape (n_slots,)."""
     if cascade.cloud_takes_missing:
         return np.zeros(layout.n_slots, np.bool_)
@@ -234,5 +237,7 @@ def _leaf_number_body(layout: Layout) -> str:
 
 
 def _leaf_form(forest: PackedTrees) -> str:
-    leaves = forest.leaves
-    return "small" if leaves.small is not None else "pick" if leaves.picks is not None else "value"
+    """Name the field that stores a forest's leaf numbers, as in :data:`LEAF_CODE`."""
+    if forest.leaves.small is not None:
+        return "small"
+    return "value" if forest.leaves.picks is None else "pick"

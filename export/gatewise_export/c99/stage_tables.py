@@ -19,9 +19,10 @@ from gatewise_export.c99.layout import Layout, PackedTrees
 def write_stage_case(
     tables: c_text.Tables, cascade: Cascade, layout: Layout, stage_index: int
 ) -> str:
-    """Add a stage's tables; write the case that acquires features, runs the model and compares.
+    """Add the tables of a stage, and write the C case that runs the stage.
 
-    The case returns whether the stage stops, or -1 if a value was refused.
+    The case acquires the features, runs the model and compares the score with the threshold. It
+    returns whether the stage stops, or -1 if a value was refused.
     """
     stage = layout.stages[stage_index]
     name = f"stage_{stage_index}"

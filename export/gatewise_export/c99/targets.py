@@ -61,7 +61,7 @@ class BuildTarget:
         """Whether the program's clock counts instructions."""
         return bool(self.emulator)
 
-    def explain_missing_program(self) -> str | None:
+    def missing_program(self) -> str | None:
         """Name a program that is not installed, and how to install it; None if all are."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
@@ -73,7 +73,7 @@ class BuildTarget:
 
         Raises InputError if a program is not installed or the compiler fails.
         """
-        if (problem := self.explain_missing_program()) is not None:
+        if (problem := self.missing_program()) is not None:
             raise InputError(f"{self.name}: {problem}")
         # these templates have no public C name, so the prefix has no effect
         placeholders = c_text.common_placeholders("m")

@@ -40,7 +40,7 @@ JSON_CLASS_BYTES = 15
 
 
 def no_client_reason(manifest: Manifest) -> str | None:
-    """Get the reason why a bundle cannot have a C client; None if it can."""
+    """Reason why a bundle cannot have a C client; None if it can."""
     if manifest.cloud is None or manifest.last_exit < len(manifest.stages):
         return "the bundle offloads no instance at its operating point"
     if manifest.signal is not None or manifest.instance is not None:
@@ -66,15 +66,15 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
             )
     columns = manifest.cloud_inputs().astype(np.int64)
     column_type = c_text.unsigned_type(int(columns.max(initial=0)))
-    pieces = _shared_pieces(manifest, len(columns))
+    constants = _request_constants(manifest, len(columns))
     tables = c_text.Tables()
-    for name, piece in pieces.items():
-        tables.add(name, np.frombuffer(piece, np.uint8), "uint8_t")
+    for name, constant in constants.items():
+        tables.add(name, np.frombuffer(constant, np.uint8), "uint8_t")
     tables.add("request_columns", columns, column_type, "Features, in the order of a request.")
     takes_missing = manifest.missing.cloud == "allowed"
     n_classes = len(manifest.classes)
-    shared_bytes = {
-        form: sum(len(piece) for name, piece in pieces.items() if name.startswith(form))
+    constant_bytes = {
+        form: sum(len(constant) for name, constant in constants.items() if name.startswith(form))
         for form in ("cbor", "json")
     }
     placeholders: dict[str, Any] = {
@@ -82,15 +82,15 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         "model": c_text.c_string(manifest.name),
         "model_version": c_text.c_string(manifest.version),
         "n_columns": len(columns),
-        "cbor_bytes": shared_bytes["cbor"]
+        "cbor_bytes": constant_bytes["cbor"]
         + ID_BYTES
         + CBOR_TTL_BYTES
         + FLOAT_BYTES * len(columns)
         + CRC_BYTES,
         "cbor_response_bytes": RESPONSE_BYTES + FLOAT_BYTES * n_classes + CBOR_ROW_BYTES,
         # an id in hexadecimal digits, and numbers with commas between them
-        "json_bytes": shared_bytes["json"]
-        - len(pieces["json_null"])
+        "json_bytes": constant_bytes["json"]
+        - len(constants["json_null"])
         + 2 * ID_BYTES
         + len(LONGEST_JSON_TTL)
         + len(",".join([LONGEST_JSON_FLOAT] * len(columns)))
@@ -107,7 +107,7 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
     }
 
 
-def _shared_pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
+def _request_constants(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
     """Encode the parts that all requests share, in order, and the model's name and version."""
     encode = cbor2.dumps
 

@@ -16,7 +16,7 @@ class FailingLink:
     device = "pi-1"
     url = "mqtt://broker"
     trouble = None
-    ready = False
+    is_ready = False
     connection_number = 0
 
     def connect(self, timeout_s: float) -> None:

@@ -78,7 +78,7 @@ class LinkRequester:
 class ClockLink:
     """A link that carries a real device's messages to a virtual worker in virtual time."""
 
-    ready = True
+    is_ready = True
 
     def __init__(self, clock, virtual_link, worker, cloud_model) -> None:
         self.clock, self.virtual_link, self.worker, self.cloud_model = (

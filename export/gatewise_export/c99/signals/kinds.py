@@ -145,6 +145,8 @@ def _write_mfcc(code: StepCode, step: sound.Mfcc) -> None:
 
 
 def _grid_call_writer(function: str) -> Callable[[StepCode, Any], None]:
+    """Make a writer of calls with the rows and columns of a grid as arguments."""
+
     def write(code: StepCode, step: images.Thumbnail | images.BlockStatistics) -> None:
         height, width = code.input_shapes[0]
         scratch = code.reserve_scratch(-(-height // step.rows))  # a float per row of a grid cell

@@ -75,10 +75,10 @@ def plan_signals(
             for step in _steps_of_block(graph, graph.blocks[block_index])
         )
     )
-    unsupported = [step.label for step in steps if type(step) not in CALL_WRITERS]
-    if unsupported:
+    unsupported_labels = [step.label for step in steps if type(step) not in CALL_WRITERS]
+    if unsupported_labels:
         raise ConversionError(
-            f"cannot write {', '.join(unsupported)} in C: Python functions, networks and "
+            f"cannot write {', '.join(unsupported_labels)} in C: Python functions, networks and "
             "user-defined steps have no C form. Leave out their blocks, or run the bundle with "
             "Python"
         )
@@ -185,9 +185,9 @@ def _place_memory(
 ) -> tuple[dict[str, int], int]:
     """Place the results and the working memory of steps; return offsets and the size in floats.
 
-    A result is needed from its step to its last reader. The result of a step that reads only the
-    window is needed only until its last reader within a block, because the step can run again for
-    another block.
+    A result is needed from its step to its last reader. If a step reads only the window, its result
+    is needed only until its last reader within a block, because the step can run again for another
+    block.
     """
     # find the steps during which each result is needed
     steps_with_result = [{i} for i in range(len(step_codes))]

@@ -98,7 +98,7 @@ def write_signals(
     dtype : dtype
         Type of a window's values: int8, uint8, int16, uint16 or float32.
     folder : str or Path
-        Gets ``<name>_signals.h``, ``.c`` and ``_selftest.c``.
+        Folder for ``<name>_signals.h``, ``.c`` and ``_selftest.c``.
     name : str, default "model"
         Prefix of every public C name.
     sample : array-like of shape (n, ...), optional
@@ -164,7 +164,7 @@ def signal_files(
     tables = _add_plan_tables(plan)
     n_words = len(_packed_bits([], len(plan.step_codes)))
     # The struct has a pointer to the window, the floats, the bits and the number of steps that ran.
-    # A 64-bit pointer needs a struct of a multiple of 8 bytes, so the words after it are even.
+    # A 64-bit pointer needs a struct of a multiple of 8 bytes, so an even number of words follows.
     n_floats = plan.n_floats + (plan.n_floats + n_words + 1) % 2
     bytes_after_pointer = 4 * (n_floats + n_words + 1)
     placeholders = c_text.common_placeholders(prefix) | {

@@ -94,9 +94,9 @@ def _write_program(
 ) -> list[str]:
     """Write the blocks and a program that times them; return the labels of the steps."""
     source, files = signal_files(signal.graph, signal.shape, signal.dtype, PREFIX, windows)
-    header, c_code = files[f"{PREFIX}_signals.h"], files[f"{PREFIX}_signals.c"]
+    c_code = files[f"{PREFIX}_signals.c"]
     assert c_code.count(STEP_CALL_LINE) == 1
-    (folder / f"{PREFIX}_signals.h").write_text(header, "ascii")
+    (folder / f"{PREFIX}_signals.h").write_text(files[f"{PREFIX}_signals.h"], "ascii")
     (folder / f"{PREFIX}_timed.c").write_text(
         c_code.replace(STEP_CALL_LINE, "            run_step(step);\n")
     )
@@ -120,6 +120,7 @@ def _write_program(
 
 
 def _machine_description(machine: BuildTarget, mhz: float) -> str:
+    """Describe the machine, its compiler and, for an emulated chip, its clock."""
     compiler_version = subprocess.run(
         [machine.compiler[0], "--version"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
