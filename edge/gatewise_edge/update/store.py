@@ -268,7 +268,7 @@ class Store:
         first_bundle: Path | None,
         fetch: Callable[[str, Path], None],
     ) -> None:
-        """Complete a release whose ``release.json`` is in :attr:`partial_folder`.
+        """Complete a release that has its ``release.json`` in :attr:`partial_folder`.
 
         Files that another release or the bundle `first_bundle` has are copied, and
         ``fetch(name, path)`` fetches the others. Partial files of other releases are removed.

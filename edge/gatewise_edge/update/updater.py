@@ -130,21 +130,18 @@ class Updater:
                 previous_counts = state.n_bad_before, state.n_answers_before
                 self._trial.begin(**state.trial_counts, previous_counts=previous_counts)
             elif self._running_digest in state.refused:
-                refused_digests = tuple(
-                    digest for digest in state.refused if digest != self._running_digest
-                )
-                self.store.save(refused=refused_digests)
+                other_digests = (name for name in state.refused if name != self._running_digest)
+                self.store.save(refused=tuple(other_digests))
+        elif self.store.is_complete(state.active) and state.is_on_trial:
+            _LOG.error("release %s does not run on this device", state.active)
+            self.store.refuse(state.active, active=state.proved)
         elif self.store.is_complete(state.active):
-            if state.is_on_trial:
-                _LOG.error("release %s does not run on this device", state.active)
-                self.store.refuse(state.active, active=state.proved)
-            else:  # it ran before, so a wrong option or a sensor may be the cause
-                _LOG.error("release %s did not start; the next start tries it again", state.active)
-                self._skipped_digests.add(state.active)
+            # it ran before, so a wrong option or a sensor may be the cause
+            _LOG.error("release %s did not start; the next start tries it again", state.active)
+            self._skipped_digests.add(state.active)
         self._release_status.begin(device)
-        self._thread = threading.Thread(
-            target=self._run_updates, name="gatewise-update", daemon=True
-        )
+        name = "gatewise-update"
+        self._thread = threading.Thread(target=self._run_updates, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -290,14 +287,11 @@ class Updater:
         state = self.store.state
         _LOG.warning("%s was withdrawn", self._release_name)
         self._increment("withdrawn")
-        proved_digests = (state.proved, state.previous)
-        self._return_to([digest for digest in proved_digests if digest in self._valid_digests])
+        digests = (state.proved, state.previous)
+        self._return_to([digest for digest in digests if digest in self._valid_digests])
 
     def _withdrawal_changes(self, active: str) -> dict[str, str]:
-        """Changes of the state with which later starts run no withdrawn release.
-
-        `active` is the release to run, which is kept.
-        """
+        """Changes of the state with which later starts run `active` or a valid release."""
         state = self.store.state
         valid_digests = {"", active, *self._valid_digests}
         return {
@@ -341,8 +335,8 @@ class Updater:
     def _adopt(self, digest: str, release_name: str) -> None:
         """Run a complete release, on trial unless it has passed a trial before."""
         device = self._device
-        state_before = self.store.state
         assert device is not None
+        state_before = self.store.state
         # Save the choice first, so that a device that is killed meanwhile starts with this release.
         n_bad_before, n_answers_before = self._trial.previous_counts
         is_saved = self.store.save(
