@@ -28,8 +28,8 @@ from gatewise_export.c99.stage_tables import write_stage_case
 ENGINE_TEMPLATE = "engine.c"
 #: C expression that reads leaf number i, by the field of ``trees_type`` that stores the numbers.
 #:
-#: A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests in
-#: this order which field is not null; it needs no test for the last form in use.
+#: A forest has ``small``, or ``pick`` and ``value``, or ``value`` alone. The generated code tests
+#: in this order which field is not null; it needs no test for the last form in use.
 LEAF_CODE = {
     "small": "trees->step * (float)READ(int8_t, trees->small + i)",
     "pick": "READ_FLOAT(trees->value + READ(pick_type, trees->pick + i))",

@@ -28,12 +28,12 @@ static void copy_window(uint32_t number, ${element} *window)
 /* Largest distance of a window's features from Python's values. */
 static float window_distance(${p}_signals *signals, uint32_t number)
 {
-    const float *of_python = expected + number * ${n_features}u;
+    const float *expected_row = expected + number * ${n_features}u;
     float largest = 0.0f;
     uint32_t i;
     for (i = 0; i < ${n_features}u; i++) {
         float value = ${p}_signals_acquire((int)READ(uint16_t, feature + i), signals);
-        float gap = distance(value, READ_FLOAT(of_python + i), READ_FLOAT(scale + i));
+        float gap = distance(value, READ_FLOAT(expected_row + i), READ_FLOAT(scale + i));
         largest = gap > largest ? gap : largest;
     }
     return largest;
@@ -65,11 +65,11 @@ ${compare}    }
 
 static float acquire_expected(int wanted_feature, void *context)
 {
-    const float *of_python = expected + *(const uint32_t *)context * ${n_features}u;
+    const float *expected_row = expected + *(const uint32_t *)context * ${n_features}u;
     uint32_t i;
     for (i = 0; i < ${n_features}u; i++)
         if ((int)READ(uint16_t, feature + i) == wanted_feature)
-            return READ_FLOAT(of_python + i);
+            return READ_FLOAT(expected_row + i);
     return NAN;
 }
 

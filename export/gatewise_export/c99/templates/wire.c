@@ -7,7 +7,7 @@
 ${flash}
 ${tables}
 #define MIN_RETRY_MS 20
-#define MAX_HOLD_MS 30000u
+#define MAX_PAUSE_MS 30000u
 #define MAX_ENTRIES 32u
 
 /* A key of up to three letters as one number. */
@@ -17,12 +17,12 @@ ${tables}
 
 typedef struct {
     uint8_t *bytes;
-    size_t room, size; /* size > room: the message did not fit */
+    size_t capacity, size; /* size > capacity: the message did not fit */
 } writer_type;
 
 static void put(writer_type *writer, uint8_t byte)
 {
-    if (writer->size < writer->room)
+    if (writer->size < writer->capacity)
         writer->bytes[writer->size] = byte;
     writer->size++;
 }
@@ -48,14 +48,14 @@ static uint32_t crc32_of(const uint8_t *bytes, size_t size)
     return ~crc;
 }
 
-size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+size_t ${p}_wire_encode_cbor(uint8_t *message, size_t capacity, const uint8_t *id, uint32_t ttl_ms,
                              const float *row)
 {
     writer_type writer;
     uint32_t crc;
     int i, shift;
     writer.bytes = message;
-    writer.room = room;
+    writer.capacity = capacity;
     writer.size = 0;
     put_piece(&writer, cbor_head, sizeof cbor_head);
     for (i = 0; i < 16; i++)
@@ -74,7 +74,7 @@ size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, u
             put(&writer, (uint8_t)(bits >> shift));
     }
     put_piece(&writer, cbor_tail, sizeof cbor_tail);
-    if (writer.size + 4 > room)
+    if (writer.size + 4 > capacity)
         return 0;
     crc = crc32_of(message, writer.size);
     for (shift = 24; shift >= 0; shift -= 8)
@@ -188,13 +188,13 @@ static void put_number(writer_type *writer, float value)
     }
 }
 
-size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+size_t ${p}_wire_encode_json(uint8_t *message, size_t capacity, const uint8_t *id, uint32_t ttl_ms,
                              const float *row)
 {
     writer_type writer;
     int i, nibble;
     writer.bytes = message;
-    writer.room = room;
+    writer.capacity = capacity;
     writer.size = 0;
     put_piece(&writer, json_head, sizeof json_head);
     for (i = 0; i < 32; i++) {
@@ -216,7 +216,7 @@ size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, u
     }
     put(&writer, ']');
     put(&writer, '}');
-    return writer.size > room ? 0 : writer.size;
+    return writer.size > capacity ? 0 : writer.size;
 }
 
 /* -- reading ------------------------------------------------------------------------------------ */
@@ -228,11 +228,11 @@ typedef struct {
 /* Flags of the entries that a response had; each entry may occur once. */
 enum {
     HAS_LAYOUT = 1, HAS_ID = 2, HAS_MODEL = 4, HAS_VERSION = 8, HAS_ROWS = 16, HAS_CLASSES = 32,
-    HAS_LABEL = 64, HAS_SHARES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
-    ANSWER = HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_SHARES | HAS_TIME
+    HAS_LABEL = 64, HAS_PROBABILITIES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
+    ANSWER = HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_PROBABILITIES | HAS_TIME
 };
 
-/* The number of a key; 0 for a key of more than three letters, which no known entry has. */
+/* Return the number of a key; 0 for a key of more than three letters, which no known entry has. */
 static uint32_t key_of(const uint8_t *bytes, size_t size)
 {
     uint32_t key = 0;
@@ -257,7 +257,7 @@ static int is_piece(const uint8_t *bytes, size_t size, const uint8_t *piece, siz
 }
 
 /* Whether a value can be a probability, which half precision may round by 0.001; false for NaN. */
-static int is_share(float value)
+static int is_probability(float value)
 {
     return value >= -0.001f && value <= 1.001f;
 }
@@ -341,7 +341,7 @@ static uint32_t little_endian(const uint8_t *bytes)
 }
 
 /* Read a typed array (tag 85, float32) with a probability for each class. */
-static int read_shares(const item_type *item, float *probability)
+static int read_probabilities(const item_type *item, float *probability)
 {
     int i;
     if (item->kind != 2 || item->tag != 85 || item->size != 4u * ${P}_CLASSES)
@@ -349,10 +349,10 @@ static int read_shares(const item_type *item, float *probability)
     for (i = 0; i < ${P}_CLASSES; i++) {
         uint32_t bits = little_endian(item->bytes + 4 * i);
         memcpy(probability + i, &bits, 4);
-        if (!is_share(probability[i]))
+        if (!is_probability(probability[i]))
             return 0;
     }
-    return HAS_SHARES;
+    return HAS_PROBABILITIES;
 }
 
 /* Read an entry and return its flag. Return 0 if it is invalid or answers another request, and
@@ -384,7 +384,7 @@ static int read_entry(const item_type *key, const item_type *item, const uint8_t
         response->label = item->bytes[0] | item->bytes[1] << 8;
         return HAS_LABEL;
     case KEY('p', 0, 0):
-        return read_shares(item, response->probability);
+        return read_probabilities(item, response->probability);
     case KEY('u', 's', 0):
         response->worker_us = item->number;
         return is_number ? HAS_TIME : 0;
@@ -444,6 +444,7 @@ static uint8_t peek(reader_type *reader)
     return reader->next < reader->end ? *reader->next : 0;
 }
 
+/* Skip white space and a character; return 0 if another character follows. */
 static int skip_mark(reader_type *reader, char mark)
 {
     if (peek(reader) != (uint8_t)mark)
@@ -489,13 +490,14 @@ static int read_float(reader_type *reader, float *value)
         }
     }
     if (n_digits && reader->next < reader->end && (*reader->next == 'e' || *reader->next == 'E')) {
-        int exponent = 0, falls;
+        int exponent = 0, is_negative_exponent;
         reader->next++;
-        falls = reader->next < reader->end && *reader->next == '-';
-        reader->next += falls || (reader->next < reader->end && *reader->next == '+');
+        is_negative_exponent = reader->next < reader->end && *reader->next == '-';
+        reader->next +=
+            is_negative_exponent || (reader->next < reader->end && *reader->next == '+');
         for (; is_digit(reader); reader->next++)
             exponent = exponent < 1000 ? exponent * 10 + (*reader->next - '0') : exponent;
-        power += falls ? -exponent : exponent;
+        power += is_negative_exponent ? -exponent : exponent;
     }
     if (power < -400 || power > 400)
         return 0;
@@ -514,7 +516,7 @@ static int read_unsigned(reader_type *reader, uint32_t *number)
 }
 
 /* Skip a value of an unknown key: brackets up to their closing bracket, and whole strings. */
-static int skip_over(reader_type *reader)
+static int skip_value(reader_type *reader)
 {
     int depth = 0;
     const uint8_t *bytes;
@@ -534,7 +536,7 @@ static int skip_over(reader_type *reader)
 }
 
 /* Whether a text is the id in lower-case hexadecimal digits. */
-static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
+static int is_id_in_hex(const uint8_t *text, size_t size, const uint8_t *id)
 {
     size_t i;
     if (size != 32)
@@ -547,17 +549,17 @@ static int is_hex(const uint8_t *text, size_t size, const uint8_t *id)
     return 1;
 }
 
-/* Read a list with one row, a list of the probabilities of all classes. */
-static int read_json_shares(reader_type *reader, float *probability)
+/* Read the probabilities of all classes, a list in a list with one row. */
+static int read_json_probabilities(reader_type *reader, float *probability)
 {
     int i;
     if (!skip_mark(reader, '[') || !skip_mark(reader, '['))
         return 0;
     for (i = 0; i < ${P}_CLASSES; i++)
         if ((i && !skip_mark(reader, ',')) || !read_float(reader, probability + i) ||
-            !is_share(probability[i]))
+            !is_probability(probability[i]))
             return 0;
-    return skip_mark(reader, ']') && skip_mark(reader, ']') ? HAS_SHARES : 0;
+    return skip_mark(reader, ']') && skip_mark(reader, ']') ? HAS_PROBABILITIES : 0;
 }
 
 static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
@@ -576,7 +578,7 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
     case KEY('v', 0, 0):
         return number == 1u ? HAS_LAYOUT : 0;
     case KEY('i', 'd', 0):
-        return is_hex(text, size, id) ? HAS_ID : 0;
+        return is_id_in_hex(text, size, id) ? HAS_ID : 0;
     case KEY('m', 0, 0):
         return is_piece(text, size, model, sizeof model) ? HAS_MODEL : 0;
     case KEY('m', 'v', 0):
@@ -591,7 +593,7 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
         response->label = (int32_t)number;
         return HAS_LABEL;
     case KEY('p', 0, 0):
-        return read_json_shares(reader, response->probability);
+        return read_json_probabilities(reader, response->probability);
     case KEY('u', 's', 0):
         response->worker_us = number;
         return HAS_TIME;
@@ -601,7 +603,7 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
     case KEY('e', 0, 0):
         return put_error(response, text, size);
     default:
-        return skip_over(reader) ? HAS_NOTHING : 0;
+        return skip_value(reader) ? HAS_NOTHING : 0;
     }
 }
 
@@ -686,7 +688,8 @@ static void plan_retry(${p}_wire *wire, uint32_t when)
     wire->plans_retry = (uint8_t)is_due(wire->deadline, when + expected_ms(wire));
 }
 
-static void measure(${p}_wire *wire, uint32_t ms) /* RFC 6298, with beta = 1/4 and alpha = 1/8 */
+/* Update the smoothed round trip and its deviation: RFC 6298, with beta = 1/4 and alpha = 1/8. */
+static void measure(${p}_wire *wire, uint32_t ms)
 {
     uint32_t sample = ms * SIXTEENTHS;
     uint32_t gap = sample > wire->round_trip ? sample - wire->round_trip : wire->round_trip - sample;
@@ -724,8 +727,8 @@ static void measure_response(${p}_wire *wire, uint32_t now_ms)
 int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms)
 {
     wire->state = ${P}_WIRE_UNSENT;
-    wire->holds = (uint8_t)(wire->holds && !is_due(now_ms, wire->hold_until));
-    if (wire->holds)
+    wire->is_paused = (uint8_t)(wire->is_paused && !is_due(now_ms, wire->paused_until));
+    if (wire->is_paused)
         return wire->state;
     wire->random(wire->id, sizeof wire->id, wire->context);
 #if ${P}_WIRE_JSON
@@ -775,10 +778,10 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
     wire->was_refused = 1;
     wire->n_copies_out--;
     if (may_be_retried(response->error)) {
-        wait = response->wait_ms < MAX_HOLD_MS ? response->wait_ms : MAX_HOLD_MS;
+        wait = response->wait_ms < MAX_PAUSE_MS ? response->wait_ms : MAX_PAUSE_MS;
         if (wait) {
-            wire->holds = 1;
-            wire->hold_until = now_ms + wait;
+            wire->is_paused = 1;
+            wire->paused_until = now_ms + wait;
         }
         if (!wire->n_copies_out && !wire->was_resent)
             plan_retry(wire, now_ms + (wait > expected_ms(wire) ? wait : expected_ms(wire)));

@@ -54,11 +54,11 @@ typedef struct {
     float probability[${P}_CLASSES];
 } ${p}_wire_response;
 
-/* Encode a request without sending it. Return the number of bytes written, or 0 if `room` is too small
-   or a value is infinite. NaN is a missing value. */
-size_t ${p}_wire_encode_cbor(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+/* Encode a request without sending it. Return the number of bytes written, or 0 if `capacity` is too
+   small or a value is infinite. NaN is a missing value. */
+size_t ${p}_wire_encode_cbor(uint8_t *message, size_t capacity, const uint8_t *id, uint32_t ttl_ms,
                              const float *row);
-size_t ${p}_wire_encode_json(uint8_t *message, size_t room, const uint8_t *id, uint32_t ttl_ms,
+size_t ${p}_wire_encode_json(uint8_t *message, size_t capacity, const uint8_t *id, uint32_t ttl_ms,
                              const float *row);
 
 /* Decode a response. Return 1 if it answers the request with this `id` of 16 bytes, else 0. */
@@ -88,11 +88,11 @@ typedef struct {
     ${p}_wire_random random;
     void *context;
     uint32_t sent_at, resent_at, retry_at, deadline; /* ms */
-    uint32_t hold_until; /* ms; workers asked for no request before that time */
+    uint32_t paused_until; /* ms; workers are busy and want no request before */
     uint32_t round_trip, deviation; /* smoothed, in sixteenths of a ms */
     uint16_t size;
     uint8_t state, backoff, n_copies_out;
-    uint8_t plans_retry, was_resent, was_refused, holds, has_round_trip;
+    uint8_t plans_retry, was_resent, was_refused, is_paused, has_round_trip;
     uint8_t id[16];
     ${p}_wire_response response;
     uint8_t message[${P}_WIRE_BYTES]; /* the request, which a retry sends again */

@@ -34,7 +34,7 @@ def make_blocks(**options: Any) -> list[Any]:
 
 def make_target_parameter(target: str) -> Any:
     """Make a test parameter that is skipped if a program for the target is missing."""
-    problem = TARGETS[target].explain_missing_program()
+    problem = TARGETS[target].missing_program()
     return pytest.param(target, marks=pytest.mark.skipif(problem is not None, reason=str(problem)))
 
 
