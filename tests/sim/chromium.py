@@ -147,14 +147,13 @@ class Page:
         self._target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         session_reply = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)
         self._session = session_reply["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.resize(width)
         self.call("Emulation.setScrollbarsHidden", hidden=True)  # phones show no scroll bars
         scheme = "dark" if is_dark else "light"
         self.call("Emulation.setEmulatedMedia", media=media,
                   features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
-        self._url = url
         error = self.call("Page.navigate", url=url).get("errorText")
         assert error is None, f"{url}: {error}"
         browser.wait_for("Page.loadEventFired", self._session)
@@ -176,32 +175,15 @@ class Page:
         return reply["result"].get("value")
 
     @property
-    def accessible_nodes(self) -> list[dict[str, Any]]:
-        """Nodes of the accessibility tree that screen readers do not ignore."""
-        self.call("Accessibility.enable")
-        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [node for node in nodes if not node.get("ignored")]
-
-    @property
     def console_messages(self) -> list[str]:
         """Messages of the page's console, exceptions and log entries."""
         event_kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
         self.evaluate("1")  # earlier events arrive before its reply
         return [
-            json.dumps(event["params"]) for event in self._events if event["method"] in event_kinds
+            json.dumps(event["params"])
+            for event in self._browser.events
+            if event.get("sessionId") == self._session and event["method"] in event_kinds
         ]
-
-    @property
-    def requests(self) -> list[str]:
-        """URLs that the page requested, except its own."""
-        urls = [event["params"]["request"]["url"] for event in self._events
-                 if event["method"] == "Network.requestWillBeSent"]  # fmt: skip
-        return [url for url in urls if url != self._url]
-
-    @property
-    def _events(self) -> list[dict[str, Any]]:
-        """Events of this page."""
-        return [event for event in self._browser.events if event.get("sessionId") == self._session]
 
     def close(self) -> None:
         """Close the page."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
-import importlib.util
+import io
 import json
 import os
 import shutil
@@ -29,8 +28,10 @@ from gatewise_sim.doctor.probe import BrokerProbe
 from gatewise_sim.doctor.round_trip import _rate_round_trip
 from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
+from tests.support.bundle_files import replace_file
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
 from tests.support.ports import free_port
+from tests.support.product_code import PACKAGES
 from tests.support.waiting import wait_until
 
 bundle = small_bundle.bundle
@@ -393,25 +394,14 @@ def test_packet_limit_of_the_broker_is_found(start_broker, bundle):
 def test_failed_self_test_and_unreadable_bundle_are_found(tmp_path, bundle):
     bundle_copy = tmp_path / "spoilt"
     shutil.copytree(bundle.path, bundle_copy)
-    problem = find_only_problem(list_findings(None, bundle=_reverse_sample(bundle_copy)))
-    assert problem.code == "self-test"
+    # the outputs of the reversed sample are wrong, but every hash is correct
+    arrays = dict(np.load(bundle_copy / "sample.npz"))
+    content = io.BytesIO()
+    np.savez(content, **arrays | {"X": arrays["X"][::-1]})
+    replace_file(bundle_copy, "sample.npz", content.getvalue())
+    assert find_only_problem(list_findings(None, bundle=bundle_copy)).code == "self-test"
     (bundle_copy / "stage_0.onnx").write_bytes(b"noise")
     assert find_only_problem(list_findings(None, bundle=bundle_copy)).code == "bundle-unusable"
-
-
-def _reverse_sample(path):
-    """Reverse the rows of the sample, so that its outputs are wrong but every hash is correct."""
-    arrays = dict(np.load(path / "sample.npz"))
-    arrays["X"] = arrays["X"][::-1]
-    np.savez(path / "sample.npz", **arrays)
-    content = (path / "sample.npz").read_bytes()
-    manifest = json.loads((path / "manifest.json").read_text())
-    manifest["files"]["sample.npz"] = {
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "size": len(content),
-    }
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    return path
 
 
 def test_clock_behind_the_bundle_is_found(tmp_path):
@@ -427,16 +417,7 @@ def test_missing_library_is_found(tmp_path):
     for entry in site_packages.iterdir():
         if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__")):
             (tmp_path / entry.name).symlink_to(entry)
-    package_names = (
-        "gatewise",
-        "gatewise_export",
-        "gatewise_edge",
-        "gatewise_cloud",
-        "gatewise_sim",
-    )
-    package_folders = [
-        str(Path(importlib.util.find_spec(name).origin).parents[1]) for name in package_names
-    ]
+    package_folders = [str(folder.parent) for folder in PACKAGES.values()]
     process = subprocess.run(
         [sys.executable, "-S", "-m", "gatewise", "doctor", "--json", "--broker",
          "mqtt://127.0.0.1:1"],

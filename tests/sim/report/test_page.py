@@ -5,6 +5,7 @@ from __future__ import annotations
 import html as escaping
 import re
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import pytest
 from markupsafe import Markup
@@ -68,6 +69,15 @@ def test_ids_are_unique_and_references_exist(page):
     assert set(references) <= set(ids)
 
 
+def test_headings_and_regions_are_named_for_screen_readers(page):
+    levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(level <= previous_level + 1 for previous_level, level in pairwise(levels))
+    regions = re.findall(r'<\w+[^>]*role="region"[^>]*>', page)
+    assert regions
+    assert all("aria-label" in region for region in regions)
+
+
 def test_plots_are_well_formed_and_have_descriptions(page):
     plots = parse_plots(page)
     assert len(plots) == 3  # accuracy against cost, latencies, and the run over time
@@ -91,7 +101,7 @@ def test_outage_is_described_by_the_time_of_day():
     assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in text
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("without_plots")
 def test_operating_points_are_in_the_plot_or_counted():
     report = make_report()
     (left, right), (low, high) = frontier_limits(report)
@@ -111,6 +121,7 @@ def test_operating_points_are_in_the_plot_or_counted():
     )
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_agreement_of_operating_points_is_not_called_accuracy():
     report = make_report()
     assert "agree with the high-cost model" not in render_page(report)
