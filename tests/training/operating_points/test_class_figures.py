@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from sklearn import metrics
 from sklearn.utils.class_weight import compute_class_weight
 
-from gatewise.decision import ALWAYS_STOP, midpoint_threshold
+from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
+from gatewise_training.operating_points.candidate_points import list_candidates
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
@@ -113,36 +112,6 @@ def test_one_message_lists_all_errors_of_bounds():
         ClassBounds.from_mappings(("ok", 2), {"x": 0.5, "ok": 1.5})
     assert ClassBounds.from_mappings(("ok", 2), {"2": 0.5}).min_recall == (None, 0.5)
     assert not ClassBounds.from_mappings(("ok", 2), {"ok": 0})
-
-
-def test_one_stage_is_tuned_exactly_under_class_weights():
-    record = draw_record(3, n=80, rare_share=0.2)
-    record = replace(
-        record,
-        scores=record.scores[:1],
-        correctness=record.correctness[[0, 2]],
-        exit_costs=record.exit_costs[[0, 2]],
-        agrees_with_reference=None,
-        exit_answers=None,
-        class_weights=np.where(record.exit_answers.truth == 0, 6.0, 1.0),
-    )
-    distinct_scores = np.unique(record.scores[0])
-    thresholds = [
-        None,
-        ALWAYS_STOP,
-        *(midpoint_threshold(low, high) for low, high in pairwise(distinct_scores.tolist())),
-    ]
-    for lam in (0.01, 0.03, 0.1):  # accuracy per unit of cost
-
-        def compute_net_accuracy(setting, lam=lam):
-            point = record.measure(setting)
-            assert point.weighted_accuracy == point.effective_accuracy
-            return point.effective_accuracy - lam * point.cost
-
-        (setting,) = tune_thresholds(record, np.array([lam]))
-        assert compute_net_accuracy(setting) == pytest.approx(
-            max(compute_net_accuracy((threshold,)) for threshold in thresholds), abs=1e-12
-        )
 
 
 def make_frontier(record, bounds):
@@ -300,19 +269,6 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     assert n_certified > n_draws / 2
     # the share 0.05 and two standard deviations of a share of the draws
     assert n_violated.max() / n_draws <= 0.05 + 2 * (0.05 * 0.95 / n_draws) ** 0.5
-
-
-def test_errors_name_the_rows_needed_to_certify_losses_by_class():
-    record = draw_record(7, n=1000, rare_share=0.03)
-    frontier = Frontier.from_points(
-        [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
-    )
-    bounds = ClassBounds.from_mappings((0, 1), None, None, {0: 0.05})
-    n_rows = record.exit_answers.class_rows()[0]
-    calibration = CalibrationRecords((record,), (record,), 0.95)
-    # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
-    with pytest.raises(InputError, match=rf"needs 59 .*, but there are {n_rows};"):
-        calibration.certify_point(frontier, bounds, max_loss=1.0)
 
 
 def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows():

@@ -146,26 +146,6 @@ def test_testing_stops_at_the_first_failure():
     assert failing_point.offload_rate > risky_point.offload_rate + 0.05
 
 
-def test_promises_that_no_row_can_break_need_few_rows():
-    small_record = draw_record(5, 3)
-    tuning_record = draw_record(6, 500)
-    for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
-        certified_point = certify(
-            small_record,
-            list_candidates(
-                tuning_record, list_points(tuning_record), make_promise(**bound), n_rows=3
-            ),
-            make_promise(**bound),
-        )
-        assert certified_point.guarantee["method"] == "certain"
-    # the cheapest exit costs 1
-    assert certify(small_record, list_points(tuning_record), make_promise(budget=0.9)) is None
-    # a stage with a NaN score does not always stop
-    small_record.scores[0, 0] = np.nan
-    edge_only = small_record.measure((ALWAYS_STOP, None, None))
-    assert certify(small_record, [edge_only], make_promise(offload_rate=0.01)) is None
-
-
 def test_bets_do_not_depend_on_the_order_of_rows():
     """If the order counted, a bet on rows sorted by cost could win before it loses."""
     record = draw_record(9, 2000)
@@ -245,6 +225,12 @@ def test_a_promise_that_no_row_can_break_is_certain():
     assert is_certain(edge_only, max_loss=1.0)
     assert is_certain(edge_only, offload_rate=0.0)
     assert not is_certain(cloud_only, offload_rate=0.99)
+    # the cheapest exit costs 1, so the lowest possible cost cannot be promised
+    assert certify(record, [edge_only], make_promise(budget=0.9)) is None
+    # a stage with a NaN score does not always stop
+    record_with_nan = draw_record(12, 50)
+    record_with_nan.scores[0, 0] = np.nan
+    assert certify(record_with_nan, [edge_only], make_promise(offload_rate=0.01)) is None
     # the last stage costs 6 and the cloud 12
     assert [is_certain(mixed_point, budget=limit) for limit in (5.99, 6.0)] == [False, True]
     assert [is_certain(cloud_only, budget=limit) for limit in (11.99, 12.0)] == [False, True]

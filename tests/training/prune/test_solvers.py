@@ -8,7 +8,6 @@ price of a unit of cost in training errors.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -166,10 +165,9 @@ def draw_small_case(seed):
     return SmallCase(problem, errors, mean_costs, lams)
 
 
-def compare_solvers(seeds):
-    """Compare all solvers with brute force; count optima that keep some, but not all nodes."""
-    n_partial = 0
-    for seed in seeds:
+def test_every_solver_finds_the_optimum_of_48_small_problems():
+    n_partial = 0  # optima that keep some, but not all nodes
+    for seed in range(48):
         case = draw_small_case(seed)
         problem = case.problem
         sequence = prune_each_tree(problem)
@@ -199,7 +197,7 @@ def compare_solvers(seeds):
         for level in sequence.levels[:: max(1, len(sequence.levels) // 5)]:
             assert problem.objective(sequence.kept_at(level), lam) >= optimum - 1e-12
         n_partial += 0 < exact_solutions[0].is_kept.sum() < problem.is_inner.sum()
-    return n_partial
+    assert n_partial > 10
 
 
 def assert_pruning(problem, solution):
@@ -213,30 +211,18 @@ def assert_pruning(problem, solution):
     assert solution.objective == pytest.approx(problem.objective(is_kept, solution.lam), abs=1e-12)
 
 
-def test_every_solver_finds_the_optimum_of_48_small_problems():
-    assert compare_solvers(range(48)) > 10  # enough optima keep only some of the nodes
-
-
-def make_wine_problem(n_trees=6, n_validation_rows=80, depth_cost=0.0):
-    """Make a problem of some hundred nodes."""
+@pytest.fixture(scope="module")
+def problem_of_wine():
+    """A problem of some hundred nodes."""
     X, y = load_wine(return_X_y=True)
     X = X.astype(np.float32)
     row_order = np.random.default_rng(0).permutation(len(X))
-    fit_rows, validation_rows = row_order[n_validation_rows:], row_order[:n_validation_rows]
-    forest = RandomForestClassifier(n_trees, max_features=3, random_state=0).fit(
-        X[fit_rows], y[fit_rows]
-    )
+    fit_rows, validation_rows = row_order[80:], row_order[:80]
+    forest = RandomForestClassifier(6, max_features=3, random_state=0).fit(X[fit_rows], y[fit_rows])
     costs = FeatureCosts(
         1 + np.arange(13) % 4 / 2, group=["a"] * 3 + ["b"] * 2 + [None] * 8, shared={"a": 2, "b": 3}
     )
-    return build_problem(
-        Forest.from_sklearn(forest), X[validation_rows], costs, depth_cost=depth_cost
-    )
-
-
-@pytest.fixture(scope="module")
-def problem_of_wine():
-    return make_wine_problem()
+    return build_problem(Forest.from_sklearn(forest), X[validation_rows], costs)
 
 
 @pytest.mark.parametrize("lam", [0.003, 0.01, 0.03])
@@ -268,8 +254,8 @@ def test_fewer_iterations_leave_a_larger_gap(problem_of_wine):
 
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.0, 5.0), lam=st.floats(0.0, 0.2))
 @settings(max_examples=60, deadline=None)
-def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
-    problem = make_shared_problem()
+def test_any_multipliers_prove_a_lower_bound(problem_of_wine, seed, scale, lam):
+    problem = problem_of_wine
     rng = np.random.default_rng(seed)
     beta = scale * rng.normal(size=len(problem.column_nodes)) * even_shares(problem, lam)
     optimum = mincut.solve(problem, lam).objective
@@ -278,8 +264,8 @@ def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
 
 @given(seed=st.integers(0, 10_000), lam=st.floats(0.0, 0.2))
 @settings(max_examples=60, deadline=None)
-def test_repair_does_not_make_a_pruning_worse(seed, lam):
-    problem = make_shared_problem()
+def test_repair_does_not_make_a_pruning_worse(problem_of_wine, seed, lam):
+    problem = problem_of_wine
     rng = np.random.default_rng(seed)
     is_kept = problem.is_inner & (rng.random(problem.n_nodes) < 0.9)
     for h in np.flatnonzero(problem.parent >= 0):
@@ -296,11 +282,6 @@ def test_repair_does_not_make_a_pruning_worse(seed, lam):
     )
     assert level_objective == pytest.approx(problem.objective(level_set, lam), abs=1e-12)
     assert level_objective <= (repaired_objective + problem.objective(is_kept, lam)) / 2 + 1e-12
-
-
-@cache
-def make_shared_problem():
-    return make_wine_problem()
 
 
 def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
@@ -331,16 +312,6 @@ def test_all_nodes_with_a_profit_stay_if_features_or_cost_are_free(problem_of_wi
             solution = module.solve(problem, lam)
             assert solution.objective == pytest.approx(0.0, abs=1e-12)  # leaves are pure
             assert solution.bound == pytest.approx(0.0, abs=1e-12)
-
-
-def test_trees_of_one_leaf_have_an_empty_pruning():
-    X, y = np.zeros((6, 2), np.float32), np.array([0, 0, 0, 0, 1, 1])
-    forest = RandomForestClassifier(2, bootstrap=False, random_state=0).fit(X, y)
-    problem = build_problem(Forest.from_sklearn(forest), X, FeatureCosts.uniform(2))
-    for module in (mincut, lp, dantzig_wolfe, primal_dual):
-        solution = module.solve(problem, 0.1)
-        assert not solution.is_kept.any()
-        assert solution.objective == solution.bound == pytest.approx(1 / 3)  # two of the six rows
 
 
 def test_invalid_settings_are_refused(problem_of_wine):
