@@ -12,7 +12,7 @@ from gatewise_training import ConfidenceCascade, StagedCascade
 def wine_rows():
     X, y = load_wine(return_X_y=True)
     row_order = np.random.default_rng(0).permutation(len(y))
-    return X[row_order, :8], y[row_order]
+    return X[row_order, :6], y[row_order]
 
 
 @pytest.mark.slow
