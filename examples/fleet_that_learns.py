@@ -33,8 +33,8 @@ def write_csv(path: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 if sys.argv[1] == "rows":
-    write_csv("train.csv", [*NAMES, "label"], draw_pumps(600, seed=0, has_new_sensors=False))
-    write_csv("week.csv", [*NAMES, "label"], draw_pumps(3000, seed=1, has_new_sensors=True))
+    write_csv("train.csv", [*NAMES, "label"], draw_pumps(400, seed=0, has_new_sensors=False))
+    write_csv("week.csv", [*NAMES, "label"], draw_pumps(1500, seed=1, has_new_sensors=True))
 else:
     with open("week.csv") as week_file, open("to-label.csv") as label_file:
         true_labels = {

@@ -1,6 +1,7 @@
 """Run the examples of signals, from the raw signal to a device and a worker.
 
-They run unchanged, but their high-cost model has fewer rounds, which are most of the fits' time.
+They run unchanged, but with a high-cost model of few rounds and only linear stages, because fits
+take most of the time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch
     monkeypatch.setenv("GATEWISE_DATA", str(DATA_FOLDER))
     monkeypatch.setattr("sys.argv", [str(script)])
     monkeypatch.syspath_prepend(script.parent)  # the example imports live.py from its folder
-    importlib.import_module("live").SEARCH["high_cost_model"].set_params(n_estimators=15)
+    search_settings = importlib.import_module("live").SEARCH
+    search_settings["high_cost_model"].set_params(n_estimators=15)
+    monkeypatch.setitem(search_settings, "families", ("linear",))
     runpy.run_path(str(script), run_name="__main__")
     output = capsys.readouterr().out
     pattern = r"new groups: accuracy (.*), (.*) of (.*) us of features per window; .*% off"

@@ -77,8 +77,11 @@ class Shell:
         self._background_processes: list[subprocess.Popen[str]] = []
 
     def run(self, text: str) -> str:
-        """Run lines and return their standard output; AssertionError if one fails."""
-        joined_text = re.sub(r"\\\n\s*", "", text)
+        """Run lines and return their standard output; AssertionError if one fails.
+
+        Commands with `&&` between them are run like lines.
+        """
+        joined_text = re.sub(r"\\\n\s*", "", text).replace(" && ", "\n")
         return "".join(self._run_line(line) for line in joined_text.splitlines() if line.strip())
 
     def _run_line(self, line: str) -> str:
