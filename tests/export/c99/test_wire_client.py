@@ -179,7 +179,7 @@ def make_hard_floats(n_per_kind: int) -> np.ndarray:
 
 @pytest.mark.slow
 def test_requests_keep_the_exact_floats(client):
-    rows = np.resize(make_hard_floats(7500), (10_000, 3))
+    rows = np.resize(make_hard_floats(2500), (3400, 3))
     largest_bytes = {"cbor": 0, "json": 0}
     decoders = {"cbor": decode_request, "json": decode_json_request}
     for row in rows:
@@ -428,7 +428,7 @@ def test_a_worker_answers_the_c_client_as_in_python(library_folder, broker, json
     client = make_client(library_folder, json=json)
     suffix = "/json" if json else ""
     mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{suffix}")
-    rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(100, 3)).astype(np.float32)
     topic = f"gw/v1/c-{json}/req{suffix}"
     for row, label, probabilities in zip(rows, *small_bundle.cloud_answers(rows), strict=True):
         assert offload_and_wait(client, mqtt, topic, row, 10_000) == ANSWERED
@@ -442,7 +442,7 @@ def test_a_worker_answers_the_c_client_as_in_python(library_folder, broker, json
 def test_each_row_has_one_outcome_while_the_link_is_cut(library_folder, broker):
     client = make_client(library_folder)
     port = int(broker.url.rpartition(":")[2])
-    rows = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     labels, _ = small_bundle.cloud_answers(rows)
     outcomes = []
     with Relay(port) as relay:

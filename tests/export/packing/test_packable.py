@@ -58,6 +58,7 @@ from gatewise_training.learners.given_models.packable import (
     TRANSFORMERS,
     check_packable,
 )
+from gatewise_training.learners.given_models.probe_rows import N_ROWS
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")
@@ -103,7 +104,7 @@ def make_scaled_table(n_classes=2):
     return X, y if n_classes == 2 else y + (X[:, 1] > 0.35)
 
 
-def assert_conversion_holds(model, X, y, *, allow_missing=False, n_rows=10_000):
+def assert_conversion_holds(model, X, y, *, allow_missing=False, n_rows=N_ROWS):
     """Fit and convert a model, and check that no probed row is answered differently."""
     check_packable(model)
     with warnings.catch_warnings():
@@ -218,17 +219,17 @@ def test_conversions_of_powers_losses_and_imputed_values_hold():
 
 QUIET_CATBOOST = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
 TREE_MODELS = {
-    "LightGBM": lambda: LGBMClassifier(n_estimators=40, min_child_samples=5, verbose=-1),
-    "XGBoost": lambda: xgboost.XGBClassifier(n_estimators=40, n_jobs=1),
-    "XGBoost's forest": lambda: xgboost.XGBRFClassifier(n_estimators=40, n_jobs=1),
+    "LightGBM": lambda: LGBMClassifier(n_estimators=20, min_child_samples=5, verbose=-1),
+    "XGBoost": lambda: xgboost.XGBClassifier(n_estimators=20, n_jobs=1),
+    "XGBoost's forest": lambda: xgboost.XGBRFClassifier(n_estimators=20, n_jobs=1),
     "XGBoost's dart": lambda: xgboost.XGBClassifier(
         n_estimators=20, n_jobs=1, booster="dart", rate_drop=0.3, num_parallel_tree=2
     ),
-    "CatBoost": lambda: CatBoostClassifier(iterations=40, **QUIET_CATBOOST),
+    "CatBoost": lambda: CatBoostClassifier(iterations=20, **QUIET_CATBOOST),
     "CatBoost leaf by leaf": lambda: CatBoostClassifier(
         iterations=20, grow_policy="Lossguide", **QUIET_CATBOOST
     ),
-    "histograms": lambda: HistGradientBoostingClassifier(max_iter=40, min_samples_leaf=5),
+    "histograms": lambda: HistGradientBoostingClassifier(max_iter=20, min_samples_leaf=5),
     "tree": lambda: DecisionTreeClassifier(random_state=0),
     "forest": lambda: RandomForestClassifier(30, min_samples_leaf=3, random_state=0),
     "bagging": lambda: BaggingClassifier(DecisionTreeClassifier(min_samples_leaf=4), 7),
