@@ -8,8 +8,6 @@ import pytest
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
-    BUSY,
-    FAILED,
     MAX_CLASSES,
     MAX_VALUE_BYTES,
     AuditMark,
@@ -44,15 +42,12 @@ def test_request_refuses_instances_of_a_wrong_shape_or_value():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"labels": [2]},  # the classes are 0 and 1
-        {"labels": [-1]},
-        {"labels": [0, 1]},  # two labels for one row of probabilities
-        {"labels": [[0]]},
-        {"probabilities": [[np.nan, 1]]},
-        {"probabilities": [[5.0, 0.0]]},
-        {"probabilities": [[-1.0, 1.0]]},
+        *({"labels": [2]}, {"labels": [-1]}),  # the classes are 0 and 1
+        *({"labels": [0, 1]}, {"labels": [[0]]}),  # for one row of probabilities
+        {"labels": [], "probabilities": np.empty((0, 2))},
+        *({"probabilities": [[np.nan, 1]]}, {"probabilities": [[5.0, 0.0]]}),
+        *({"probabilities": [[-1.0, 1.0]]}, {"probabilities": [0.5, 0.5]}),
         {"probabilities": [[1.0]]},  # at least two classes
-        {"probabilities": [0.5, 0.5]},
         {"worker_us": -1},
     ],
 )
@@ -64,35 +59,19 @@ def test_response_refuses_labels_and_probabilities_that_do_not_match(changes):
         make_response(**(ANSWER_FIELDS | changes))
 
 
-def test_error_response_has_no_answers():
-    refusal = make_response(error=BUSY, wait_ms=5)
-    assert refusal.n_rows == 0
-    assert refusal.probabilities.shape == (0, 0)
-    assert refusal.is_retryable
-    assert not make_response(error=FAILED).is_retryable
-
-
 def test_error_names_the_probability_farthest_outside_of_0_to_1():
     for outlier, other_probability in ((-1.0, 1.0), (2.0, 0.0)):
         with pytest.raises(WireError, match=f"a probability of {outlier:g}"):
             make_response(labels=[0], probabilities=[[other_probability, outlier]])
 
 
-@pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
-def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
-    # An estimate from audits divides by the probability.
-    assert AuditMark(0, 1.0).probability == 1.0
-    with pytest.raises(WireError):
-        AuditMark(0, probability)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
-        {"class_index": -1},
-        {"class_index": MAX_CLASSES + 1},
-        {"confidence": -0.1},
-        {"confidence": 1.1},
+        *({"class_index": -1}, {"class_index": MAX_CLASSES + 1}),
+        # An estimate from audits divides by the probability.
+        *({"probability": 0.0}, {"probability": 1.01}, {"probability": -0.5}),
+        *({"confidence": -0.1}, {"confidence": 1.1}),
     ],
 )
 def test_audit_mark_refuses_fields_out_of_bounds(changes):
@@ -100,14 +79,6 @@ def test_audit_mark_refuses_fields_out_of_bounds(changes):
     assert AuditMark(**fields, confidence=0.0).confidence == 0.0
     with pytest.raises(WireError):
         AuditMark(**(fields | changes))
-
-
-def test_time_to_live_is_0_to_one_day():
-    for ttl_ms in (0, 86_400_000):  # 24 * 60 * 60 s
-        assert make_request(ttl_ms=ttl_ms).ttl_ms == ttl_ms
-    for ttl_ms in (-1, 86_400_001):
-        with pytest.raises(WireError):
-            make_request(ttl_ms=ttl_ms)
 
 
 @pytest.mark.parametrize(
@@ -134,16 +105,16 @@ def test_only_floats_can_have_missing_values():
     assert not make_request(X=np.zeros((2, 2), np.uint8)).has_missing
 
 
-def test_request_may_be_late_by_up_to_a_year():
-    assert make_request(late_s=31_622_400).late_s == 31_622_400  # 366 days
-    for late_s in (-1, 31_622_401):
+@pytest.mark.parametrize(
+    ("name", "largest"),
+    [("ttl_ms", 86_400_000), ("late_s", 31_622_400)],  # 24 * 60 * 60 s, 366 days
+)
+def test_times_of_a_request_lie_within_their_bounds(name, largest):
+    for value in (0, largest):
+        assert getattr(make_request(**{name: value}), name) == value
+    for value in (-1, largest + 1):
         with pytest.raises(WireError):
-            make_request(late_s=late_s)
-
-
-def test_response_without_answers_is_refused():
-    with pytest.raises(WireError):
-        make_response(labels=[], probabilities=np.empty((0, 2)))
+            make_request(**{name: value})
 
 
 def test_answer_needs_its_model_and_an_error_may_lack_it():

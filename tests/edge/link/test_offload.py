@@ -18,6 +18,10 @@ def make_answer(request_id: bytes, **changes: object) -> Response:
     return Response(id=request_id, **(fields | changes))
 
 
+def make_refusal(request_id: bytes, error: str = BUSY, **fields: object) -> Response:
+    return Response(id=request_id, model="m", version="1", error=error, **fields)
+
+
 def open_request(offloads: OffloadTable, now: float = 0.0, deadline: float = 1.0) -> Offload:
     offload = offloads.open(new_id(), "m", "1", now=now, deadline=deadline, payload=b"payload")
     assert offload is not None
@@ -43,15 +47,18 @@ def test_answer_in_time_settles_its_request():
     assert offloads.round_trip.smoothed_s == 0.2
 
 
-def test_deadline_settles_a_request_and_its_late_answer_is_counted():
+@pytest.mark.parametrize("answered_at", [1.0, 1.5])
+def test_deadline_settles_a_request_and_its_late_answer_is_counted(answered_at):
     offloads = OffloadTable()
-    offload = open_request(offloads)
-    assert not offloads.poll(offload, 1.0)
-    assert offload.state == "timeout"
-    assert offloads.receive(make_answer(offload.id), 1.5) is None
-    assert offloads.counts.late == 1
+    offload = open_request(offloads, deadline=1.0)
+    if answered_at > 1.0:
+        assert not offloads.poll(offload, 1.0)
+        assert offload.state == "timeout"
+    settled_offload = offloads.receive(make_answer(offload.id), answered_at)
+    assert settled_offload is (offload if answered_at == 1.0 else None)
+    assert (offload.state, offloads.counts.timeouts, offloads.counts.late) == ("timeout", 1, 1)
     # The late answer is measured, so that the next retry is planned for a slow link.
-    assert offloads.round_trip.smoothed_s == 1.5
+    assert offloads.round_trip.smoothed_s == answered_at
 
 
 @pytest.mark.parametrize(("round_trip_s", "retry_at"), [(0.1, 0.2), (0.0005, 0.02), (None, 0.5)])
@@ -71,14 +78,12 @@ def test_one_retry_after_twice_the_round_trip(round_trip_s, retry_at):
 def test_no_request_is_sent_for_the_time_that_a_busy_worker_states():
     offloads = make_table_with_round_trip(0.01)
     offload = open_request(offloads)
-    refusal = Response(id=offload.id, model="m", version="1", error=BUSY, wait_ms=400)
-    assert offloads.receive(refusal, 0.02) is None
+    assert offloads.receive(make_refusal(offload.id, wait_ms=400), 0.02) is None
     assert offloads.pause_until == pytest.approx(0.42)  # 0.02 + 0.4 s
     assert not offloads.poll(offload, 0.41)
     assert offloads.poll(offload, 0.43)
     second_offload = open_request(offloads, 0.5)
-    long_refusal = Response(id=second_offload.id, model="m", version="1", error=BUSY, wait_ms=10**6)
-    offloads.receive(long_refusal, 0.6)
+    offloads.receive(make_refusal(second_offload.id, wait_ms=10**6), 0.6)
     assert second_offload.state == "refused"  # no retry fits before the deadline
     assert offloads.pause_until == pytest.approx(30.6)  # at most 30 s
 
@@ -87,7 +92,7 @@ def test_request_that_gets_busy_twice_is_refused():
     """There is time for a third copy, but a request has at most two."""
     offloads = make_table_with_round_trip(0.01)
     offload = open_request(offloads)
-    refusal = Response(id=offload.id, model="m", version="1", error=BUSY, wait_ms=50)
+    refusal = make_refusal(offload.id, wait_ms=50)
     assert offloads.receive(refusal, 0.02) is None
     assert not offloads.poll(offload, 0.0699)  # the worker asked for 0.02 + 0.05 s
     assert offloads.poll(offload, 0.0701)
@@ -117,24 +122,16 @@ def test_retry_waits_longer_on_a_link_with_varying_round_trips():
     assert offloads.poll(offload, 0.5)
 
 
-def test_busy_for_one_copy_does_not_settle_the_request():
+def test_busy_for_one_copy_does_not_settle_the_request_but_other_errors_do():
     offloads = make_table_with_round_trip(0.1)
     offload = open_request(offloads)
     assert offloads.poll(offload, 0.2)
-    assert (
-        offloads.receive(Response(id=offload.id, model="m", version="1", error=BUSY), 0.3) is None
-    )
+    assert offloads.receive(make_refusal(offload.id), 0.3) is None
     assert offloads.receive(make_answer(offload.id), 0.4) is offload
-
-
-def test_other_errors_settle_a_request_at_once_even_without_a_model():
-    offloads = OffloadTable()
-    offload = open_request(offloads)
-    assert (
-        offloads.receive(Response(id=offload.id, model="", version="", error=FAILED), 0.1)
-        is offload
-    )
-    assert offload.state == "refused"
+    second_offload = open_request(offloads)
+    failure = Response(id=second_offload.id, model="", version="", error=FAILED)  # of no model
+    assert offloads.receive(failure, 0.1) is second_offload
+    assert second_offload.state == "refused"
 
 
 def test_response_must_match_its_request():
@@ -144,20 +141,30 @@ def test_response_must_match_its_request():
     for changes in ({"model": "other"}, {"version": "2"}, two_answers):
         assert offloads.receive(make_answer(offload.id, **changes), 0.1) is None
     assert offloads.receive(make_answer(new_id()), 0.1) is None
-    assert (offloads.counts.mismatched, offloads.counts.unknown) == (3, 1)
-    assert not offload.is_settled
+    counts = offloads.counts
+    assert (counts.mismatched, counts.unknown, offload.is_settled) == (3, 1, False)
+    offloads.receive(make_answer(offload.id), 0.1)
+    # Also after it is settled.
+    assert offloads.receive(make_answer(offload.id, model="other"), 0.2) is None
+    assert (counts.mismatched, counts.duplicates) == (4, 0)
+    assert offloads.receive(make_answer(offload.id), 0.3) is None
+    assert (counts.mismatched, counts.duplicates) == (4, 1)
 
 
 def test_numbers_of_requests_in_flight_and_of_settled_requests_are_bounded():
-    offloads = OffloadTable(max_in_flight=2, n_remembered=3)
+    offloads = OffloadTable(max_in_flight=2)
     first_offload, _ = open_request(offloads), open_request(offloads)
     assert offloads.open(new_id(), "m", "1", now=0.0, deadline=1.0) is None
     assert offloads.counts.full == 1
-    for i in range(5):
+    all_offloads = []
+    for _ in range(257):  # it remembers the latest 256, so that the first one is forgotten
+        all_offloads.append(first_offload)
         offloads.abandon(first_offload, 0.1)
-        first_offload = open_request(offloads, now=0.1 * i)
-    assert offloads.counts.unsent == 5
-    assert len(offloads._settled_offloads) == 3
+        first_offload = open_request(offloads)
+    assert offloads.counts.unsent == 257
+    for offload, counts in ((all_offloads[0], (1, 0)), (all_offloads[1], (1, 1))):
+        offloads.receive(make_answer(offload.id), 0.2)
+        assert (offloads.counts.unknown, offloads.counts.late) == counts
 
 
 def simulate(
@@ -245,11 +252,7 @@ class OffloadHistory(RuleBasedStateMachine):
         offload = data.draw(st.sampled_from(self.all_offloads))
         was_settled = offload.is_settled
         self.n_responses += 1
-        response = (
-            make_answer(offload.id)
-            if error is None
-            else Response(id=offload.id, model="m", version="1", error=error)
-        )
+        response = make_refusal(offload.id, error) if error else make_answer(offload.id)
         settled_offload = self.offloads.receive(response, self.now)
         assert settled_offload is None or (settled_offload is offload and not was_settled)
 
@@ -314,36 +317,3 @@ def test_audit_is_admitted_when_workers_are_not_busy_and_fewer_than_4_are_in_fli
     assert not offloads.admit_audit(5.0)
     assert offloads.admit_audit(9.0)  # the others are past their deadline
     assert len(offloads) == 0
-
-
-def test_answer_at_the_deadline_is_late():
-    offloads = OffloadTable()
-    offload = open_request(offloads, deadline=1.0)
-    assert offloads.receive(make_answer(offload.id), 1.0) is offload
-    assert (offload.state, offloads.counts.timeouts, offloads.counts.late) == ("timeout", 1, 1)
-
-
-def test_response_of_another_model_to_a_settled_request_is_mismatched():
-    offloads = OffloadTable()
-    offload = open_request(offloads)
-    offloads.receive(make_answer(offload.id), 0.1)
-    assert offloads.receive(make_answer(offload.id, model="n"), 0.2) is None
-    assert (offloads.counts.mismatched, offloads.counts.duplicates) == (1, 0)
-    assert offloads.receive(make_answer(offload.id), 0.3) is None
-    assert (offloads.counts.mismatched, offloads.counts.duplicates) == (1, 1)
-
-
-def test_offloads_remember_the_latest_256_settled_requests():
-    offloads = OffloadTable()
-    open_offloads = []
-    for _ in range(257):  # the first one is forgotten
-        open_offloads.append(open_request(offloads))
-        offloads.receive(make_answer(open_offloads[-1].id), 0.1)
-    offloads.receive(make_answer(open_offloads[0].id), 0.2)
-    assert (offloads.counts.unknown, offloads.counts.duplicates) == (1, 0)
-    offloads.receive(make_answer(open_offloads[1].id), 0.2)
-    assert (offloads.counts.unknown, offloads.counts.duplicates) == (1, 1)
-
-
-def test_counts_start_at_zero():
-    assert set(asdict(OffloadTable().counts).values()) == {0}
