@@ -8,14 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.small_bundle import HARD_ROW, SURE_ROW, answer_sample
+from tests.support.small_bundle import HARD_ROW, SURE_ROW
 from tests.support.waiting import wait_until
 
 #: Deadline that is met also on a loaded machine.
@@ -34,20 +33,6 @@ def start_worker(bundle, broker, command) -> Callable[[], subprocess.Popen[str]]
         return worker.process
 
     return start_process
-
-
-def test_device_and_worker_give_the_answers_of_the_sample(bundle, broker, start_worker):
-    start_worker()
-    link = MqttLink(broker.url)
-    with Device(bundle, link=link, deadline_ms=LONG_DEADLINE_MS) as device:
-        link.connect(CONNECT_TIMEOUT_S)
-        answers = answer_sample(device)
-    assert {"edge", "cloud"} == {answer.route for answer in answers}
-    expected_probabilities = bundle.sample()["cloud_probabilities"]
-    for answer, probabilities in zip(answers, expected_probabilities, strict=True):
-        if answer.route == "cloud":
-            # the wire has float32 probabilities
-            np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
 
 
 def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, start_worker):
@@ -78,7 +63,7 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=100) as device:
         link.connect(CONNECT_TIMEOUT_S)
-        assert device.answer(HARD_ROW).route == "cloud"
+        wait_until(lambda: device.answer(HARD_ROW).route == "cloud", "an answer in time")
         worker.kill()
         worker.wait()
         answers = [device.answer(HARD_ROW) for _ in range(8)]

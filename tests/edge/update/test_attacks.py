@@ -8,6 +8,7 @@ device in use mostly has.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -51,9 +52,7 @@ def set_version(path, version, key_path):
     metadata.to_file(str(path))
 
 
-@pytest.mark.parametrize(
-    "damaged_pattern", [None, "timestamp.json", "snapshot.json", "targets.json", "*"]
-)
+@pytest.mark.parametrize("damaged_pattern", [None, "snapshot.json", "*"])
 def test_rollback_to_older_metadata_is_refused(device_at_8, fleet, server, damaged_pattern):
     """Also if the device's own metadata is damaged, which once made older metadata count as new."""
     old_folder = copy_repository(fleet, "old")
@@ -250,45 +249,30 @@ def send_nothing(handler):
     time.sleep(TIMEOUT_S)  # longer than every timeout of the device
 
 
-@pytest.mark.parametrize(
-    "send_fault",
-    [
-        send_endless_body,
-        send_endless_headers,
-        send_endless_continue,
-        send_slowly,
-        send_redirect,
-        send_garbage,
-        send_nothing,
-    ],
-)
-def test_update_succeeds_after_a_server_with_faults(
-    device_at_8, fleet, server, send_fault, monkeypatch
-):
+def test_updates_succeed_after_a_server_with_faults(device_at_8, fleet, server, monkeypatch):
     """Once, slow headers and 100 Continue blocked the updater for ever."""
-    fleet.publish("9")
-    server.handlers["/metadata/timestamp.json"] = send_fault
-    with monkeypatch.context() as patch:
-        # Shorter than the 60 s of a real device, so that the test is short.
-        patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
-        device_at_8.wait_for_refusal("fetch", "8")
-    server.handlers.clear()
-    device_at_8.wait_for_version("9")
-    # The same fault for a file of a release.
-    device_at_8.pass_trial()
-    fleet.publish("10")
-    (manifest_path,) = (fleet.folder / "targets/small/10").glob("*.manifest.json")
-    server.handlers[f"/targets/small/10/{manifest_path.name}"] = send_fault
-    with monkeypatch.context() as patch:
-        patch.setattr("gatewise_export.repository.client._RELEASE_SECONDS", 0.5)
-        device_at_8.wait_for_refusal("fetch", "9")
-    server.handlers.clear()
-    device_at_8.wait_for_version("10")
+    faults = (
+        *(send_endless_body, send_endless_headers, send_endless_continue, send_slowly),
+        *(send_redirect, send_garbage, send_nothing),
+    )
+    for number, send_fault in enumerate(faults, 9):
+        fleet.publish(str(number))
+        (manifest_path,) = (fleet.folder / f"targets/small/{number}").glob("*.manifest.json")
+        with monkeypatch.context() as patch:
+            # Shorter than the minutes of a real device, so that the test is short.
+            patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
+            server.handlers = {"/metadata/timestamp.json": send_fault}
+            device_at_8.wait_for_refusal("fetch", str(number - 1))
+        with monkeypatch.context() as patch:
+            patch.setattr("gatewise_export.repository.client._RELEASE_SECONDS", 0.5)
+            server.handlers = {f"/targets/small/{number}/{manifest_path.name}": send_fault}
+            device_at_8.wait_for_refusal("fetch", str(number - 1))
+        server.handlers = {}
+        device_at_8.wait_for_version(str(number))
+        device_at_8.pass_trial()
 
 
-@pytest.mark.parametrize(
-    "send_fault", [send_endless_headers, send_endless_continue, send_slowly, send_nothing]
-)
+@pytest.mark.parametrize("send_fault", [send_endless_headers, send_nothing])
 def test_closing_does_not_wait_for_a_slow_server(device_at_8, server, send_fault):
     server.handlers[""] = send_fault
     n_requests_before = len(server.requested_paths)
@@ -304,12 +288,10 @@ def test_closing_does_not_wait_for_a_slow_server(device_at_8, server, send_fault
 def test_mirror_is_used_after_a_failure(run_device, fleet, server):
     broken_server = Server(fleet.folder)
     broken_server.handlers[""] = send_redirect
-    try:
+    with contextlib.closing(broken_server):
         device = run_device(urls=[broken_server.url, server.url])
         fleet.publish("8")
         device.wait_for_version("8")
-    finally:
-        broken_server.close()
 
 
 # -- publishers ----------------------------------------------------------------------------

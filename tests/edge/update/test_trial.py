@@ -63,26 +63,23 @@ def test_trial_passes_after_enough_answers_and_enough_time():
 
 
 @pytest.mark.parametrize(
-    ("n_good", "n_bad", "verdict"),
+    ("n_good", "n_bad", "previous_counts", "verdict"),
     [
-        (0, 2, None),
-        (0, 3, "failed"),
-        (12, 3, None),  # 3 of 15 are a fifth
-        (11, 3, "failed"),
-        (16, 4, None),  # 4 of 20 are a fifth
+        (0, 2, (0, 0), None),
+        (0, 3, (0, 0), "failed"),
+        (12, 3, (0, 0), None),  # 3 of 15 are a fifth
+        (11, 3, (0, 0), "failed"),
+        (16, 4, (0, 0), None),  # 4 of 20 are a fifth
+        # Half of the previous answers were bad. 1.5 times as many, 75 %, are tolerated.
+        (5, 15, (10, 20), None),  # 75 %
+        (4, 13, (10, 20), "failed"),  # 76 %
     ],
 )
-def test_trial_fails_with_three_bad_answers_if_they_are_more_than_a_fifth(n_good, n_bad, verdict):
-    trial, _ = begin_trial()
-    assert verdict_after(trial, n_good, n_bad) == verdict
-
-
-# 15 of 20 are 75 %, and 13 of 17 are 76 %.
-@pytest.mark.parametrize(("n_good", "n_bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
-def test_share_of_bad_answers_is_compared_with_the_previous_release(n_good, n_bad, verdict):
-    # Half of the previous answers were bad. 1.5 times as many, 75 %, are tolerated.
-    trial, _ = begin_trial(previous_counts=(10, 20))
-    assert trial.previous_counts == (10, 20)
+def test_trial_fails_with_three_bad_answers_if_their_share_is_too_large(
+    n_good, n_bad, previous_counts, verdict
+):
+    trial, _ = begin_trial(previous_counts=previous_counts)
+    assert trial.previous_counts == previous_counts
     assert verdict_after(trial, n_good, n_bad) == verdict
 
 
@@ -158,12 +155,22 @@ def test_version_with_only_errors_is_rolled_back(
     assert (restarted_device.version, server.requested_files("8")) == ("7", fetched_files)
 
 
-def test_status_names_the_release_that_failed(run_device, fleet):
-    """A rollout counts these failures against its limit."""
-    statuses = []
+@pytest.fixture
+def statuses():
+    return []
+
+
+@pytest.fixture
+def link(statuses):
+    """A link that appends each status of the device to `statuses`."""
     link = FakeLink()
     link.watch = lambda topic, handle: None
     link.set_status = statuses.append
+    return link
+
+
+def test_status_names_the_release_that_failed(run_device, fleet, link, statuses):
+    """A rollout counts these failures against its limit."""
     offer = fleet.publish("8")
     updated_device = run_device(link=link)
     updated_device.wait_for_version("8")
@@ -174,11 +181,7 @@ def test_status_names_the_release_that_failed(run_device, fleet):
     assert statuses[-1] == statuses[-2]
 
 
-def test_status_says_when_a_trial_has_ended(run_device, fleet):
-    statuses = []
-    link = FakeLink()
-    link.watch = lambda topic, handle: None
-    link.set_status = statuses.append
+def test_status_says_when_a_trial_has_ended(run_device, fleet, link, statuses):
     fleet.publish("8")
     updated_device = run_device(link=link)
     updated_device.wait_for_version("8")

@@ -118,14 +118,16 @@ def test_bundle_must_be_signed_if_the_device_has_a_key(run_device, fleet, tmp_pa
 
 
 @pytest.mark.slow
-def test_announcements_cause_few_checks(run_device):
+def test_announcements_cause_few_checks_and_nothing_else(run_device, fleet):
+    fleet.add("8")  # it is not published
     device = run_device(min_interval=0.5)
     device.wait_for_check()
-    for _ in range(500):
-        device.updater.receive_announcement(b"\xff\x00 anything")
+    for payload in (b"\xff\x00 anything", b'{"version": "8", "serial": 999}') * 250:
+        device.updater.receive_announcement(payload)
     device.wait_for_count("announced", 501)  # one came from `wait_for_check`
     # Without a bound there would be a check for nearly every announcement.
     assert device.updater.counters["checks"] <= 4
+    assert (device.version, device.updater.counters["adopted"]) == ("7", 0)
 
 
 def test_invalid_update_settings_are_refused(run_device, tmp_path):
@@ -161,21 +163,18 @@ def test_device_leaves_a_withdrawn_release_despite_failures(
     fleet.repository.rollback()
     fleet.publish("9")
 
-    def send_not_found(handler) -> None:
-        handler.send_error(404)
-
     def raise_read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     if failure == "missing":
         release_folder = fleet.repository.folder / "targets" / "small" / "9"
-        server.handlers |= {
-            f"/targets/small/9/{path.name}": send_not_found for path in release_folder.iterdir()
-        }
+        for path in release_folder.iterdir():
+            server.handlers[f"/targets/small/9/{path.name}"] = lambda handler: handler.send_error(
+                404
+            )
     elif failure == "disk full":  # a release must leave 8 MiB free
-        monkeypatch.setattr(
-            store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
-        )
+        usage = SimpleNamespace(free=1 << 20)
+        monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: usage)
     else:
         monkeypatch.setattr(store_module, "replace_file", raise_read_only)
         metadata_path = device_at_8.store.folder / "metadata"
@@ -223,9 +222,10 @@ def test_flipped_bit_in_the_state_loses_no_release(device_at_8, run_device, serv
     """Once, it deleted both bundles and forgot the versions seen."""
     device_at_8.close()
     for file_name in file_names:
-        content = bytearray((device_at_8.store.folder / file_name).read_bytes())
+        path = device_at_8.store.folder / file_name
+        content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 4  # any bit
-        (device_at_8.store.folder / file_name).write_bytes(content)
+        path.write_bytes(content)
     n_fetched = len(server.requested_files("8"))
     restarted_device = run_device(urls=[server.url])
     assert restarted_device.version == ("8" if len(file_names) == 1 else "7")
@@ -240,32 +240,28 @@ def test_proved_release_that_did_not_start_once_is_tried_again(device_at_8, run_
     device_at_8.wait_for_version("9")
     device_at_8.pass_trial()
     device_at_8.close()
-    device_without_release = run_device(n_skipped=1)
-    device_without_release.wait_for_check()
-    assert (device_without_release.version, device_without_release.store.state.refused) == ("8", ())
-    device_without_release.close()
-    restarted_device = run_device()
-    restarted_device.wait_for_check()
-    assert (restarted_device.version, restarted_device.store.state.is_on_trial) == ("9", False)
+    for n_skipped, version in ((1, "8"), (0, "9")):
+        device = run_device(n_skipped=n_skipped)
+        device.wait_for_check()
+        assert (device.version, device.store.state.refused) == (version, ())
+        assert not device.store.state.is_on_trial
+        device.close()
 
 
 def test_proved_release_that_runs_is_no_longer_refused(device_at_8, run_device):
     device_at_8.close()
     device_at_8.store.save(refused=("other", device_at_8.store.state.proved))
-    restarted_device = run_device()
-    restarted_device.wait_for_check()
-    assert (restarted_device.version, restarted_device.store.state.refused) == ("8", ("other",))
+    device = run_device()
+    device.wait_for_check()
+    assert (device.version, device.store.state.refused) == ("8", ("other",))
 
 
 def test_release_on_trial_that_did_not_start_is_refused(device_on_trial, run_device, server):
     refused_digest = device_on_trial.store.state.active
     device_on_trial.close()
-    restarted_device = run_device(urls=[server.url], n_skipped=1)
-    restarted_device.wait_for_check()
-    assert (restarted_device.version, restarted_device.store.state.refused) == (
-        "7",
-        (refused_digest,),
-    )
+    device = run_device(urls=[server.url], n_skipped=1)
+    device.wait_for_check()
+    assert (device.version, device.store.state.refused) == ("7", (refused_digest,))
 
 
 def test_device_answers_while_the_store_cannot_be_written(
