@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -214,39 +215,16 @@ def test_the_certificate_of_the_server_is_refused_for_a_client(secure_broker):
     secure_broker.wait_for_line("unsupported certificate purpose|certificate verify failed")
 
 
+@pytest.mark.usefixtures("quick_reconnects")
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
+    """A client uses its renewed certificate at its next connection."""
     broker_folder = make_broker_folder(tmp_path / "broker")
     old_files = {
-        setting: Path(path).read_text()
+        setting: shutil.copy(path, tmp_path / setting)
         for setting, path in broker_folder.client_arguments("pi-1").items()
     }
-    renewed_folder = make_broker_folder(
-        tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"]
-    )
-    assert renewed_folder.roster.devices == ("pi-1",)
-    copied_files = {}
-    for setting, pem_text in old_files.items():
-        copied_files[setting] = tmp_path / f"old-{setting}"
-        copied_files[setting].write_text(pem_text)
-    broker = SecureBroker(renewed_folder)
-    try:
-        connect_link(broker.url, **renewed_folder.client_arguments("pi-1"))
-        with pytest.raises(LinkError):
-            connect_link(broker.url, **copied_files)
-        broker.wait_for_line("certificate verify failed|revoked")
-    finally:
-        broker.close()
-
-
-@pytest.mark.usefixtures("quick_reconnects")
-def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
-    broker_folder = make_broker_folder(tmp_path / "broker")
-    link = MqttLink(
-        f"mqtts://127.0.0.1:{broker_folder.roster.port}",
-        device="pi-1",
-        **broker_folder.client_arguments("pi-1"),
-    )
     broker = SecureBroker(broker_folder)
+    link = MqttLink(broker.url, device="pi-1", **broker_folder.client_arguments("pi-1"))
     link.open(lambda _: None)
     try:
         link.connect(CONNECT_SECONDS)
@@ -254,11 +232,16 @@ def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
         wait_until(lambda: not link.is_ready, "the end of the connection")
         expiry_before = link.certificate_expires
         renewed_folder = make_broker_folder(
-            broker_folder.folder, devices=[], renew=["pi-1"], port=broker_folder.roster.port
+            broker_folder.folder, devices=[], revoke=["pi-2"], renew=["pi-1"], port=broker.port
         )
-        broker = SecureBroker(renewed_folder)  # refuses the old one
+        assert renewed_folder.roster.devices == ("pi-1",)
+        broker = SecureBroker(renewed_folder)
         wait_until(lambda: link.is_ready, "a connection with the new certificate")
         assert link.certificate_expires >= expiry_before
+        link.close()
+        with pytest.raises(LinkError):
+            connect_link(broker.url, **old_files)
+        broker.wait_for_line("certificate verify failed|revoked")
     finally:
         link.close()
         broker.close()

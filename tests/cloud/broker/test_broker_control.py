@@ -86,26 +86,36 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
 
 
 def test_revoked_client_has_no_rights_and_after_a_reload_no_connection(broker, capsys, tmp_path):
+    """Also if another client gets its name."""
+    folder = broker.broker_folder
     run_broker_command(broker, capsys, "add", "pi-6")
-    files = broker.broker_folder.client_arguments("pi-6")
+    old_files = folder.client_arguments("pi-6")
     for key in ("cert_file", "key_file"):
-        files[key] = shutil.copy(files[key], tmp_path)
+        old_files[key] = shutil.copy(old_files[key], tmp_path)
     run_broker_command(broker, capsys, "revoke", "pi-6")
-    worker = MqttClient(
-        broker.url, REQUEST_TOPICS, files=broker.broker_folder.client_arguments("w-1")
-    )
-    revoked_client = MqttClient(broker.url, files=files)
+    worker = MqttClient(broker.url, REQUEST_TOPICS, files=folder.client_arguments("w-1"))
+    revoked_client = MqttClient(broker.url, files=old_files)
     revoked_client.publish("gw/v1/pi-6/req", b"a request of a revoked client")
-    device = MqttClient(broker.url, files=broker.broker_folder.client_arguments("pi-2"))
+    device = MqttClient(broker.url, files=folder.client_arguments("pi-2"))
     device.publish("gw/v1/pi-2/req", b"a request")
     assert worker.get() == ("gw/v1/pi-2/req", b"a request")
     for client in (worker, revoked_client, device):
         client.close()
+    arguments = ["--dir", str(folder.folder), "--broker", broker.url]
+    assert main(["broker", "add", "pi-6", *arguments]) == 0
+    assert "refuses the old certificate of pi-6 only after" in capsys.readouterr().err
+    other_link = make_link(broker, "pi-1")
+    other_link.connect(CONNECT_TIMEOUT_S)
+
     broker.reload()
-    link = MqttLink(broker.url, device="pi-6", **files)
+    old_link = MqttLink(broker.url, device="pi-6", **old_files)
     with pytest.raises(LinkError, match="closed the connection"):
-        link.connect(10)
-    link.close()
+        old_link.connect(10)
+    new_link = make_link(broker, "pi-6")
+    new_link.connect(CONNECT_TIMEOUT_S)
+    assert (other_link.is_ready, other_link.connection_number) == (True, 1)
+    for link in (old_link, new_link, other_link):
+        link.close()
 
 
 def test_revocation_is_repeated_after_the_broker_was_out_of_reach(broker, capsys):
@@ -122,33 +132,6 @@ def test_revocation_is_repeated_after_the_broker_was_out_of_reach(broker, capsys
     assert list_clients(broker, capsys)["pi-4"]["rights"] is False
 
 
-def test_old_certificate_of_a_client_that_is_added_again_is_refused_after_a_reload(
-    broker, capsys, tmp_path
-):
-    run_broker_command(broker, capsys, "add", "pi-5")
-    old_files = broker.broker_folder.client_arguments("pi-5")
-    for key in ("cert_file", "key_file"):
-        old_files[key] = shutil.copy(old_files[key], tmp_path)
-    run_broker_command(broker, capsys, "revoke", "pi-5")
-    arguments = ["--dir", str(broker.broker_folder.folder), "--broker", broker.url]
-    assert main(["broker", "add", "pi-5", *arguments]) == 0
-    output = capsys.readouterr()
-    assert "refuses the old certificate of pi-5 only after" in output.err
-    other_link = make_link(broker, "pi-1")
-    other_link.connect(CONNECT_TIMEOUT_S)
-
-    broker.reload()
-    old_link = MqttLink(broker.url, device="pi-5", **old_files)
-    with pytest.raises(LinkError, match="closed the connection"):
-        old_link.connect(10)
-    old_link.close()
-    new_link = make_link(broker, "pi-5")
-    new_link.connect(CONNECT_TIMEOUT_S)
-    new_link.close()
-    assert (other_link.is_ready, other_link.connection_number) == (True, 1)
-    other_link.close()
-
-
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
     run_broker_command(broker, capsys, "add", "pi-7")
     link = make_link(broker, "pi-7")
@@ -160,18 +143,14 @@ def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
     link.close()
 
 
-def test_an_added_worker_has_the_role_of_workers(broker, capsys):
-    run_broker_command(broker, capsys, "add", "w-9", "--worker")
-    assert list_clients(broker, capsys)["w-9"]["role"] == "workers"
-
-
 def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
     run_broker_command(broker, capsys, "add", "bench-9", "--labeller")
-    assert list_clients(broker, capsys)["bench-9"]["role"] == "labellers"
-    worker = MqttClient(
-        broker.url, LABEL_TOPICS, REQUEST_TOPICS, files=broker.broker_folder.client_arguments("w-1")
-    )
-    labeller = MqttClient(broker.url, files=broker.broker_folder.client_arguments("bench-9"))
+    run_broker_command(broker, capsys, "add", "w-9", "--worker")
+    clients = list_clients(broker, capsys)
+    assert (clients["bench-9"]["role"], clients["w-9"]["role"]) == ("labellers", "workers")
+    client_arguments = broker.broker_folder.client_arguments
+    worker = MqttClient(broker.url, LABEL_TOPICS, REQUEST_TOPICS, files=client_arguments("w-9"))
+    labeller = MqttClient(broker.url, files=client_arguments("bench-9"))
     labeller.publish("gw/v1/bench-9/req", b"a request")
     labeller.publish("gw/v1/bench-9/labels", b"a label")
     assert worker.get() == ("gw/v1/bench-9/labels", b"a label")

@@ -18,7 +18,6 @@ from gatewise_cloud import CloudModel, ModelError
 from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_cloud.models.backends import PythonBackend
-from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.errors import SelfTestError
 from gatewise_export import Bundle, pack
 from gatewise_export.bundle.repacking import repack
@@ -227,15 +226,3 @@ def test_another_model_fails_the_self_test(packed_system):
 def test_invalid_backends_are_refused(url):
     with pytest.raises(InputError):
         backend_factory(url)
-
-
-@pytest.mark.slow
-def test_a_worker_answers_through_its_backend(packed_system, mosquitto, connect_caller):
-    system, bundle = packed_system
-    make_flower_backend = backend_factory("python:opaque_flower:Flower")
-    with Worker(bundle, mosquitto.url, backend=make_flower_backend):
-        client = connect_caller(mosquitto)
-        requests = [client.ask(rows, model="iris", version="1") for rows in np.array_split(X, 10)]
-        answers = {answer.id: answer for answer in client.responses(10)}
-    labels = np.concatenate([answers[request.id].labels for request in requests])
-    np.testing.assert_array_equal(labels, system.high_cost_model_.labels(X))

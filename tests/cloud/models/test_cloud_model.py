@@ -95,18 +95,6 @@ def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     assert len(answer.labels) == 3
 
 
-@pytest.mark.parametrize(
-    ("bundle_options", "error_class"),
-    [({"has_cloud": False}, ModelError), ({"has_wrong_sample": True}, SelfTestError)],
-)
-def test_the_backend_of_a_refused_bundle_is_closed(tmp_path, bundle_options, error_class):
-    path = tiny.write_bundle(tmp_path / "b", **bundle_options)
-    backend = ClosableBackend()
-    with pytest.raises(error_class):
-        CloudModel.from_bundle(path, backend=backend)
-    assert backend.is_closed
-
-
 class ClosableBackend(Backend):
     """Backend with correct answers for the tiny bundle, which notes whether it was closed."""
 
@@ -120,37 +108,41 @@ class ClosableBackend(Backend):
         self.is_closed = True
 
 
-def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
-    with pytest.raises(SelfTestError, match="8 of 8 sample rows") as error_info:
-        CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", has_wrong_sample=True))
-    assert error_info.value.differences == {"cloud_label": 8}
+@pytest.mark.parametrize(
+    ("bundle_options", "error_class", "message"),
+    [
+        ({"has_cloud": False}, ModelError, "has no cloud model"),
+        ({"has_wrong_sample": True}, SelfTestError, "8 of 8 sample rows"),
+    ],
+)
+def test_a_bundle_that_cannot_be_served_is_refused_and_its_backend_closed(
+    tmp_path, bundle_options, error_class, message
+):
+    path = tiny.write_bundle(tmp_path / "b", **bundle_options)
+    backend = ClosableBackend()
+    with pytest.raises(error_class, match=message) as error_info:
+        CloudModel.from_bundle(path, backend=backend)
+    assert backend.is_closed
+    if error_class is SelfTestError:
+        assert error_info.value.differences == {"cloud_label": 8}
 
 
 @pytest.mark.parametrize(
-    ("kind", "weights_slice", "message"),
+    ("kind", "graph", "message"),
     [
-        ("classifier", np.s_[:, :], "must have 2 output"),
-        ("margins", np.s_[:3, :], "does not load"),
-        ("margins", np.s_[:, :2], "probabilities for 8 instances"),
+        ("classifier", tiny.linear_graph(tiny.CLOUD_WEIGHTS), "must have 2 output"),
+        ("margins", tiny.linear_graph(tiny.CLOUD_WEIGHTS[:3]), "does not load"),
+        ("margins", tiny.linear_graph(tiny.CLOUD_WEIGHTS[:, :2]), "probabilities for 8 instances"),
+        ("margins", b"not a graph", "does not load"),
     ],
+    ids=["no labels", "other inputs", "other outputs", "no graph"],
 )
-def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, weights_slice, message):
-    graph = tiny.linear_graph(tiny.CLOUD_WEIGHTS[weights_slice])
+def test_an_unsuitable_graph_is_not_served(tmp_path, kind, graph, message):
     path = tiny.write_bundle(tmp_path / "b", kind=kind, graph=graph)
     with pytest.raises(ModelError, match=message) as error_info:
         CloudModel.from_bundle(path)
     assert error_info.value.model == "tiny 1"
     assert "\n" not in str(error_info.value)
-
-
-def test_a_file_that_is_not_a_graph_is_not_served(tmp_path):
-    path = tiny.write_bundle(tmp_path / "b", graph=b"not a graph")
-    with pytest.raises(ModelError, match="does not load"):
-        CloudModel.from_bundle(path)
-
-
-def test_a_damaged_bundle_is_not_served(tmp_path):
-    path = tiny.write_bundle(tmp_path / "b")
     (path / "cloud.onnx").write_bytes(b"other")
     with pytest.raises(BundleError, match=r"cloud\.onnx"):
         CloudModel.from_bundle(path)
@@ -173,9 +165,3 @@ def test_the_signature_is_checked_for_paths_and_opened_bundles(tmp_path):
         Bundle.open(signed_path, public_key=public_key),
     ):
         assert load_model(bundle) == ("tiny", "1")
-
-
-def test_a_bundle_without_a_cloud_model_is_not_served(tmp_path):
-    path = tiny.write_bundle(tmp_path / "b", has_cloud=False)
-    with pytest.raises(ModelError, match="has no cloud model"):
-        CloudModel.from_bundle(path)

@@ -9,8 +9,6 @@ the group "blood".
 from __future__ import annotations
 
 import json
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -227,25 +225,6 @@ def test_failing_sensor_ends_the_walk(lazy_bundle, make_lazy_bundle):
     # The first stage answers, and the features acquired before are charged.
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:blood", 0)
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
-
-
-@pytest.mark.parametrize("is_second", [True, False])
-def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy_bundle, is_second):
-    may_return = threading.Event()
-    row = [0.1, 0, 1, 1, 1, 1] if is_second else SURE_YES_ROW
-    sensors, reads = make_sensors(row, read_blood=lambda: may_return.wait(60) and [1.0, 1.0])
-    with Device(make_lazy_bundle(is_second=is_second), sensors=sensors, deadline_ms=100) as device:
-        started_at = time.monotonic()
-        if is_second:
-            answer = device.answer()
-            assert (answer.route, answer.reason) == ("fallback", "sensor-late:blood")
-            assert (answer.stage, answer.cost) == (0, 1.5)
-        else:
-            with pytest.raises(SensorError, match="did not answer in time"):
-                device.answer()
-        assert time.monotonic() - started_at < 30  # before the sensor returns
-        may_return.set()
-    assert reads == (["a", "b", "blood"] if is_second else ["a", "blood"])
 
 
 def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, make_lazy_bundle):

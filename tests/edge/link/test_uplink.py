@@ -165,7 +165,7 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
 N_ROWS = 60
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("has_breaker", [False, True])
 def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has_breaker):
     rng = np.random.default_rng(seed)

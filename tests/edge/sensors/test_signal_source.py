@@ -39,6 +39,21 @@ def read_instances(path, signal=SIGNAL_INPUT, **options):
     return instances, source.counts
 
 
+@pytest.fixture
+def read_csv(tmp_path):
+    """Function that writes the text of a recording, and reads its instances and counts."""
+
+    def write_and_read(text, **options):
+        (tmp_path / "r.csv").write_text(text)
+        return read_instances(tmp_path / "r.csv", **options)
+
+    return write_and_read
+
+
+def assert_recorded(windows, expected=COUNTS):
+    np.testing.assert_array_equal(np.concatenate(windows), expected)
+
+
 #: Format tags of a .wav file, from Microsoft's `mmreg.h`.
 PCM_TAG = 1
 FLOAT_TAG = 3
@@ -86,9 +101,8 @@ def csv_lines(times, counts=COUNTS, header="t,a,b\n"):
     )
 
 
-def npy_bytes(path, array):
-    np.save(path, array)
-    return path.read_bytes()
+def rows_of(counts=COUNTS):
+    return "".join(f"{x},{y}\n" for x, y in counts)
 
 
 TIMES = np.arange(len(COUNTS)) / RATE_HZ
@@ -128,7 +142,7 @@ FAULTS = {
     "another kind of file": ("r.mp3", COUNTS.tobytes),
     "a .wav as plain numbers": ("r.raw", wave_bytes),
     "cut .wav": ("r.wav", lambda: wave_bytes()[:-7]),
-    "cut .npy": ("r.npy", lambda: None),  # see `write_fault`
+    "cut .npy": ("r.npy", lambda: COUNTS),  # see `write_fault`
     "cut stream": ("r.raw", lambda: COUNTS.tobytes() + b"\1"),
     "a .wav of no length": ("r.wav", lambda: wave_bytes(n_stated_bytes=0)),
     "a .wav without samples": ("r.wav", lambda: wave_bytes(COUNTS[:0])),
@@ -143,12 +157,12 @@ def write_fault(folder, fault_name):
     file_name, make_content = FAULTS[fault_name]
     content = make_content()
     path = folder / file_name
-    if content is None:
-        path.write_bytes(npy_bytes(path, COUNTS)[:-7])
-    elif isinstance(content, np.ndarray):
+    if isinstance(content, np.ndarray):
         np.save(path, content)
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if fault_name == "cut .npy":
+        path.write_bytes(path.read_bytes()[:-7])
     return path
 
 
@@ -179,7 +193,7 @@ def test_every_fault_of_a_recording_is_reported(fault_name, tmp_path):
 )
 def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_path):
     windows, counts = read_instances(write_fault(tmp_path, fault_name))
-    np.testing.assert_array_equal(np.concatenate(windows), COUNTS[: n_windows * LENGTH])
+    assert_recorded(windows, COUNTS[: n_windows * LENGTH])
     assert counts["flaws"] >= 1
     assert counts["windows"] == n_windows
 
@@ -195,7 +209,7 @@ def test_a_long_wave_file_ends_at_the_size_in_its_ds64_chunk(signature, tmp_path
         signature + content[4:12] + ds64_chunk + content[12:] + b"LIST\x40\0\0\0" + bytes(64)
     )
     windows, counts = read_instances(path)
-    np.testing.assert_array_equal(np.concatenate(windows), COUNTS)
+    assert_recorded(windows)
     assert (counts["samples"], counts["flaws"]) == (len(COUNTS), 0)
 
 
@@ -205,19 +219,13 @@ def test_a_long_wave_file_ends_at_the_size_in_its_ds64_chunk(signature, tmp_path
         (TIMES * 1000, "s", 'if the times are in ms, set time_unit = "ms"'),
         (TIMES, "us", 'if the times are in s, set time_unit = "s"'),
         (TIMES * 1e6, "ms", 'if the times are in us, set time_unit = "us"'),
-        (
-            TIMES / 2,
-            "s",
-            "200 samples per second, but the bundle's blocks are for 100: set rate_hz",
-        ),
+        (TIMES / 2, "s", "200 samples per second, but the bundle's blocks are for 100: set rate_h"),
         (TIMES[::-1], "s", "the times of the samples do not advance"),
         (TIMES * 0, "s", "the times of the samples do not advance"),
     ],
 )
-def test_error_describes_times_of_another_rate(times, time_unit, advice, tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text(csv_lines(times))
-    (error,), _ = read_instances(path, time_unit=time_unit)
+def test_error_describes_times_of_another_rate(times, time_unit, advice, read_csv):
+    (error,), _ = read_csv(csv_lines(times), time_unit=time_unit)
     assert advice in str(error)
 
 
@@ -232,104 +240,86 @@ def test_error_describes_times_of_another_rate(times, time_unit, advice, tmp_pat
         TIMES.round(2) + 1.7e9,  # seconds since 1970
     ],
 )
-def test_jitter_and_clock_errors_are_no_gaps(times, tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text(csv_lines(times))
-    windows, counts = read_instances(path)
+def test_jitter_and_clock_errors_are_no_gaps(times, read_csv):
+    windows, counts = read_csv(csv_lines(times))
     assert (len(windows), counts["gaps"], counts["dropped_samples"]) == (10, 0, 0)
 
 
-def test_gap_is_detected_despite_jitter(tmp_path):
+def test_gap_is_detected_despite_jitter(read_csv):
     times = TIMES + RNG.uniform(-0.004, 0.004, len(TIMES))
     times[100:] += 0.1  # ten samples are lost
-    path = tmp_path / "r.csv"
-    path.write_text(csv_lines(times))
-    windows, counts = read_instances(path)
+    windows, counts = read_csv(csv_lines(times))
     assert counts["gaps"] == 1
     # Three windows of 32 fit the 100 samples before the gap, and six the 220 after it.
-    assert [window[0, 0] for window in windows] == [
-        *COUNTS[:96:LENGTH, 0],
-        *COUNTS[100:292:LENGTH, 0],
-    ]
+    assert_recorded(windows, np.concatenate([COUNTS[:96], COUNTS[100:292]]))
 
 
-def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
-    path = tmp_path / "r.csv"
+def test_columns_with_the_names_of_the_channels_may_have_any_order(read_csv):
     for header, counts in (("sep=,\ny,x\n", COUNTS[:, ::-1]), ("acc_x,acc_y\n", COUNTS)):
-        path.write_text(header + "".join(f"{x},{y}\n" for x, y in counts))
-        assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+        assert_recorded(read_csv(header + rows_of(counts))[0])
     rows = zip(COUNTS[:, 1], TIMES, COUNTS[:, 0], strict=True)
-    path.write_text("y,time,x\n" + "".join(f"{y},{time},{x}\n" for y, time, x in rows))
-    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+    text = "y,time,x\n" + "".join(f"{y},{time},{x}\n" for y, time, x in rows)
+    assert_recorded(read_csv(text)[0])
 
 
-def test_header_without_the_names_of_the_channels_is_logged(tmp_path, caplog):
-    path = tmp_path / "r.csv"
-    rows = "".join(f"{x},{y}\n" for x, y in COUNTS)
-    path.write_text("acc_x,acc_y\n" + rows)
-    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+def test_header_without_the_names_of_the_channels_is_logged(read_csv, caplog):
+    assert_recorded(read_csv("acc_x,acc_y\n" + rows_of())[0])
     assert not caplog.text
-    path.write_text("gx,gy\n" + rows)  # a gyroscope's channels, or other names of the same
-    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+    # a gyroscope's channels, or other names of the same
+    assert_recorded(read_csv("gx,gy\n" + rows_of())[0])
     assert caplog.text.count("the columns are gx, gy, not the bundle's channels") == 1
 
 
-def test_column_that_is_read_as_the_time_is_logged(tmp_path, caplog):
+def test_column_that_is_read_as_the_time_is_logged(read_csv, caplog):
     caplog.set_level("INFO", logger="gatewise_edge")
-    path = tmp_path / "r.csv"
-    path.write_text("acc_x,acc_y,temperature\n" + "1,2,20.5\n" * LENGTH)
-    (error,), _ = read_instances(path)
+    (error,), _ = read_csv("acc_x,acc_y,temperature\n" + "1,2,20.5\n" * LENGTH)
     assert "the times of the samples do not advance" in str(error)
     assert "the times are read from the column 'temperature' (numbers in s)" in caplog.text
 
 
 @pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
-def test_times_may_be_in_iso_8601(zone, tmp_path):
+def test_times_may_be_in_iso_8601(zone, read_csv):
     start = datetime.datetime(2026, 3, 29, 1, 59, 59)  # in Europe the next second is 3 o'clock
     rows = [
         f"{(start + datetime.timedelta(seconds=time)).isoformat()}{zone},{x},{y}\n"
         for time, (x, y) in zip(TIMES, COUNTS, strict=True)
     ]
     del rows[3 * LENGTH]
-    path = tmp_path / "r.csv"
-    path.write_text("time,x,y\n" + "".join(rows))
-    windows, counts = read_instances(path)
+    windows, counts = read_csv("time,x,y\n" + "".join(rows))
     assert (len(windows), counts["gaps"], counts["bad_samples"]) == (9, 1, 0)
-    path.write_text("time,x,y\n29.3.2026 2:00,1,2\n" + "".join(rows))
-    error = read_instances(path)[0][0]
+    error = read_csv("time,x,y\n29.3.2026 2:00,1,2\n" + "".join(rows))[0][0]
     assert "line 2: '29.3.2026 2:00' is not a time: give a number, or ISO 8601" in str(error)
 
 
-def test_cells_may_have_quotes(tmp_path):
-    path = tmp_path / "r.csv"
-    path.write_text('"acc_x","acc_y"\n' + "".join(f'"{x}","{y}"\n' for x, y in COUNTS))
-    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
+def test_cells_may_have_quotes(read_csv):
+    quoted_rows = "".join(f'"{x}","{y}"\n' for x, y in COUNTS)
+    assert_recorded(read_csv('"acc_x","acc_y"\n' + quoted_rows)[0])
 
 
-def test_cells_beside_the_columns_of_the_header_are_no_values(tmp_path):
-    path = tmp_path / "r.csv"
+def test_cells_beside_the_columns_of_the_header_are_no_values(read_csv):
     # R writes the names of rows, but no cell above them.
-    path.write_text("acc_x,acc_y\n" + "1,2\n" * LENGTH + "7,1,2\n")
-    (_, error), _ = read_instances(path)
+    (_, error), _ = read_csv("acc_x,acc_y\n" + "1,2\n" * LENGTH + "7,1,2\n")
     assert f"line {LENGTH + 2}: 3 cells, but the header has 2" in str(error)
-    path.write_text("time,acc_x,acc_y,temperature\n" + "7,1,2,20\n" * LENGTH)
-    (error,), _ = read_instances(path)
+    (error,), _ = read_csv("time,acc_x,acc_y,temperature\n" + "7,1,2,20\n" * LENGTH)
     assert "leave only the time and the bundle's channels acc_x, acc_y" in str(error)
 
 
-@pytest.mark.parametrize("signal_format", ["float32", "int8", "uint8", "int16"])
-def test_stream_of_another_type_is_converted_if_requested(signal_format, tmp_path):
+@pytest.mark.parametrize(
+    ("signal_format", "samples", "tolerance"),
+    [
+        ("float32", (COUNTS / 32768).astype("<f4"), 0),
+        ("int16", COUNTS, 0),
+        ("int8", (COUNTS >> 8).astype("i1"), 255),
+        ("uint8", ((COUNTS >> 8) + 128).astype("u1"), 255),
+    ],
+)
+def test_stream_of_another_type_is_converted_if_requested(
+    signal_format, samples, tolerance, tmp_path
+):
     path = tmp_path / "r.bin"
-    if signal_format == "float32":
-        samples, tolerance = (COUNTS / 32768).astype("<f4"), 0
-    elif signal_format == "uint8":
-        samples, tolerance = ((COUNTS >> 8) + 128).astype("u1"), 255
-    else:
-        is_byte = signal_format == "int8"
-        samples, tolerance = (COUNTS >> (8 * is_byte)).astype(signal_format), 255 * is_byte
     path.write_bytes(samples.tobytes())
     windows, _ = read_instances(path, signal_format=signal_format, convert=True)
-    assert np.abs(np.concatenate(windows).astype(int) - COUNTS).max() <= tolerance
+    np.testing.assert_allclose(np.concatenate(windows), COUNTS, atol=tolerance, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +331,7 @@ def test_integers_of_a_stream_of_another_width_are_refused(signal, signal_format
     (error,), _ = read_instances(path, signal, signal_format=signal_format)
     assert f"but the bundle was trained on {signal.dtype}; in --settings, convert" in str(error)
     windows, _ = read_instances(path, signal, signal_format="int16", scale=0.5)
-    assert np.array_equal(np.concatenate(windows), COUNTS)  # a count of the bundle is 0.5
+    assert_recorded(windows)  # a count of the bundle is 0.5
 
 
 @pytest.mark.parametrize(
@@ -370,12 +360,12 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
     """A count of the sensor is 0.25 m/s2, and a count of the bundle 0.5 m/s2."""
     path = tmp_path / "r.npy"
     np.save(path, COUNTS.astype(np.int32) * 2 + 100)
-    windows, _ = read_instances(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
-    assert np.array_equal(np.concatenate(windows), COUNTS)
-    windows, _ = read_instances(path, scale=0.25, offset=-100.0)
-    assert np.array_equal(np.concatenate(windows), COUNTS)
-    windows, _ = read_instances(path, scale=(0.25, 0.5), offset=(-100.0,))
-    assert np.array_equal(np.concatenate(windows), COUNTS * [1, 2])
+    for options, expected in (
+        ({"scale": (0.25,), "offset": (-100.0,), "unit": "m/s2"}, COUNTS),
+        ({"scale": 0.25, "offset": -100.0}, COUNTS),
+        ({"scale": (0.25, 0.5), "offset": (-100.0,)}, COUNTS * [1, 2]),
+    ):
+        assert_recorded(read_instances(path, **options)[0], expected)
     for options, message in (
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
         ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
@@ -436,7 +426,7 @@ def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):
     path = tmp_path / "r.flac"
     soundfile.write(path, COUNTS, 100, subtype="PCM_16")
     windows, _ = read_instances(path)
-    assert np.array_equal(np.concatenate(windows), COUNTS)
+    assert_recorded(windows)
     soundfile.write(path, COUNTS.astype(np.int32) << 16, 100, subtype="PCM_24")
     (error,), _ = read_instances(path)
     assert "integers of 24 bits, but the bundle was trained on int16" in str(error)

@@ -14,6 +14,8 @@ from gatewise_edge.service import home_assistant
 from gatewise_edge.service.home_assistant import HomeAssistant, discovery
 from gatewise_edge.service.outputs import AnswerPublisher
 from tests.support.mqtt_clients import MqttClient
+from tests.support.processes import run_in_process
+from tests.support.small_bundle import HARD_ROW, SURE_ROW
 from tests.support.waiting import wait_until
 
 #: Required and optional keys from https://www.home-assistant.io/integrations/mqtt/ ("Device
@@ -56,6 +58,8 @@ def test_discovery_document_has_the_documented_form():
     assert_documented_keys(document, "root")
     assert_documented_keys(document["device"], "device")
     assert_documented_keys(document["origin"], "origin")
+    for status, availability in (("online small/7", "online"), ("offline", "offline")):
+        assert render(document["availability_template"], status) == availability
     sensors = document["components"]
     assert set(sensors) == {"label", "confidence", "route", "cost_today", "share_offloaded"}
     for sensor in sensors.values():
@@ -112,51 +116,35 @@ def test_last_answer_of_a_second_is_published_at_its_end(monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_device_becomes_unavailable(bundle, broker, make_peer, command):
+def test_command_shows_its_answers_and_its_end_in_home_assistant(bundle, broker, make_peer):
     make_peer()
-    config_topic, description = discovery("pi-4")
+    config_topic, document = discovery("pi-4")
     status_topic, answers_topic = "gw/v1/pi-4/status", "gw/v1/pi-4/answers"
     subscriber = MqttClient(broker.url, status_topic, answers_topic)
     options = ["--broker", broker.url, "--device", "pi-4", "--home-assistant", "homeassistant"]
-    process = command("edge", bundle.path, *options)
-
-    def read_messages(topic):
-        received_messages = list(subscriber.messages)
-        return [
-            payload.decode()
-            for message_topic, payload, _ in received_messages
-            if message_topic == topic
-        ]
-
-    process.write("[1, 0, 0, 0, 0, 0]\n")  # stage 0 stops
-    wait_until(lambda: read_messages(answers_topic), "the first answer")
+    input_lines = "".join(f"{row}\n" for row in (SURE_ROW, HARD_ROW))
+    completed = run_in_process(
+        "edge", bundle.path, *options, "--deadline-ms", 20_000, stdin_text=input_lines
+    )
+    assert completed.returncode == 0, completed.stderr
     # The description is retained, so that a later subscriber gets it.
     later_client = MqttClient(broker.url, config_topic)
-    document = json.loads(later_client.get()[1])
-    assert (later_client.messages[0][2], document) == (True, description)
-    later_client.close()
-
-    def render_sensors():
-        payload, sensors = read_messages(answers_topic)[-1], document["components"]
-        return {name: render(sensor["value_template"], payload) for name, sensor in sensors.items()}
-
-    first_display = render_sensors()
+    assert json.loads(later_client.get()[1]) == document
+    assert later_client.messages[0][2]
+    wait_until(lambda: (status_topic, b"offline", False) in subscriber.messages, "the last status")
+    payloads = [payload.decode() for topic, payload, _ in subscriber.messages if "answ" in topic]
+    first_display, last_display = (
+        {
+            name: render(sensor["value_template"], payload)
+            for name, sensor in document["components"].items()
+        }
+        for payload in (payloads[0], payloads[-1])
+    )
     assert (first_display["label"], first_display["route"]) == ("yes", "edge")
     assert first_display["share_offloaded"] == "0.0"
-    availability_template = document["availability_template"]
-    assert render(availability_template, read_messages(status_topic)[-1]) == "online"
-
-    def shows_cloud():
-        process.write("[0.1, 0, 0.1, 0, -1, 0]\n")  # no stage stops
-        return render_sensors()["route"] == "cloud"
-
-    wait_until(shows_cloud, "an offloaded answer")
-    later_display = render_sensors()
-    assert later_display["label"] == "no"
-    assert 0 < float(later_display["share_offloaded"]) < 100
-    assert 0 < float(later_display["confidence"]) <= 100
-    assert float(later_display["cost_today"]) > float(first_display["cost_today"])
-    process.close()
-    wait_until(lambda: read_messages(status_topic)[-1] == "offline", "the last will")
-    assert render(availability_template, "offline") == "offline"
-    subscriber.close()
+    assert (last_display["label"], last_display["route"]) == ("no", "cloud")
+    assert last_display["share_offloaded"] == "50.0"
+    assert 0 < float(last_display["confidence"]) <= 100
+    assert float(last_display["cost_today"]) > float(first_display["cost_today"])
+    for client in (later_client, subscriber):
+        client.close()

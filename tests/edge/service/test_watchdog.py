@@ -6,8 +6,8 @@ tests the command and the syntax of systemd's units.
 
 from __future__ import annotations
 
-import configparser
 import os
+import re
 import signal
 import socket
 import sys
@@ -17,8 +17,6 @@ from pathlib import Path
 import pytest
 
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
-
-UNIT_FILE = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 
 #: Seconds to wait for a notification on a loaded machine.
 TIMEOUT_S = 60
@@ -156,18 +154,15 @@ def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, service_ma
 
 
 def test_systemd_unit_is_hardened_and_has_a_watchdog():
-    parser = configparser.ConfigParser(strict=False, interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(UNIT_FILE.read_text())
-    service = parser["Service"]
-    assert service["Type"] == "notify"
-    assert service["NotifyAccess"] == "main"
-    assert service["Restart"] == "always"
+    unit_file = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
+    settings = dict(re.findall(r"(?m)^(\w+)=(.*)$", unit_file.read_text()))
+    expected_settings = {
+        "Type": "notify", "NotifyAccess": "main", "Restart": "always", "ProtectSystem": "strict",
+        "CapabilityBoundingSet": "",
+    }  # fmt: skip
+    assert expected_settings.items() <= settings.items()
     # a busy device may notify some seconds late, and must not be restarted for that
-    assert float(service["WatchdogSec"]) > 5
-    for name in ("DynamicUser", "NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute"):
-        assert name in service, name
-    assert service["ProtectSystem"] == "strict"
-    assert service["CapabilityBoundingSet"] == ""
-    assert "MemoryMax" in service
-    assert " edge " in service["ExecStart"]
+    assert float(settings["WatchdogSec"]) > 5
+    assert {
+        *("DynamicUser", "NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute", "MemoryMax")
+    } <= settings.keys()
