@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-signals bench-loop \
+.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-oip test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-signals bench-loop \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -75,6 +75,13 @@ test-tuf: $(STAMP)  ## The Update Framework's public conformance suite on a devi
 	elif ! command -v faketime >/dev/null; then echo "skipped: tuf-conformance needs faketime (apt install faketime)"; \
 	else $(BIN)/python -m pytest -q -p no:xdist -c /dev/null --rootdir $(TUF_SUITE) $(TUF_SUITE)/tuf_conformance \
 		--entrypoint "$(abspath $(BIN))/python $(abspath tests/edge/update/conformance_client.py)"; fi
+
+# MLServer needs releases of libraries that constraints.txt does not allow.
+MLSERVER := build/mlserver
+test-oip: $(STAMP) mosquitto  ## a worker whose high-cost model runs on MLServer
+	@test -x $(MLSERVER)/bin/mlserver || { $(BIN)/python -m venv $(MLSERVER) && \
+	$(MLSERVER)/bin/python -m pip install -q "$$(grep ^mlserver== constraints.txt)" onnxruntime; }
+	GATEWISE_MLSERVER=$(abspath $(MLSERVER)/bin/mlserver) $(PYTEST) tests/cloud/models/test_oip.py -k mlserver
 
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py

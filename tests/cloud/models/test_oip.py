@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -23,6 +22,7 @@ from gatewise_cloud.models.oip import OipBackend, _read_outputs, oip_backend_fac
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 
@@ -147,25 +147,25 @@ def start_server():
         server.close()
 
 
-@pytest.mark.parametrize("kind", ["margins", "classifier"])
-@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
-@pytest.mark.parametrize("has_label_columns", [False, True], ids=["flat", "columns"])
+@pytest.mark.parametrize(
+    ("kind", "is_binary", "has_label_columns"),
+    [
+        *(("margins", False, False), ("margins", True, False)),
+        *(("classifier", False, True), ("classifier", True, False), ("classifier", True, True)),
+    ],
+)
 def test_a_remote_model_answers_as_the_local_model(
     tmp_path, start_server, kind, is_binary, has_label_columns
 ):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
     server = start_server(path, has_label_columns=has_label_columns)
-    remote_model = CloudModel.from_bundle(
-        path,
-        backend=oip_backend_factory(server.url, is_binary=is_binary)(Bundle.open(path).manifest),
-    )
+    make_backend = oip_backend_factory(server.url, is_binary=is_binary)
+    remote_model = CloudModel.from_bundle(path, backend=make_backend(Bundle.open(path).manifest))
     local_model = CloudModel.from_bundle(path)
     for n_rows in (1, 7, 100):
         X = tiny.random_rows(n_rows, seed=n_rows)
-        answer = remote_model.answer(X)
-        local_answer = local_model.answer(X)
-        np.testing.assert_array_equal(answer.labels, local_answer.labels)
-        np.testing.assert_array_equal(answer.probabilities, local_answer.probabilities)
+        for array, local_array in zip(remote_model.answer(X), local_model.answer(X), strict=True):
+            np.testing.assert_array_equal(array, local_array)
     assert server.n_connections == 1
     assert remote_model.trouble is None
 
@@ -215,26 +215,35 @@ def change_output(**fields):
     return lambda outputs: outputs[0].update(fields)
 
 
+BACKEND_OPTIONS = {"n_inputs": 4, "kind": "margins", "model": "tiny 1"}
+
+
+def tiny_url(server):
+    """URL of the tiny bundle's model on a server."""
+    return server.url.replace("{name}", "tiny").replace("{version}", "1")
+
+
 @pytest.mark.parametrize(
     ("spoil_outputs", "message"),
     [
-        (change_output(shape=[1, 2]), "does not follow the protocol"),
-        (change_output(shape=[-1]), "does not follow the protocol"),
-        (change_output(datatype="STRING"), "does not follow the protocol"),
-        (change_output(data="nothing"), "does not follow the protocol"),
+        *[
+            (change_output(**fields), "does not follow the protocol")
+            for fields in (
+                *({"shape": [1, 2]}, {"shape": [-1]}, {"datatype": "STRING"}, {"data": "nothing"}),
+                {"parameters": {"binary_data_size": 12}},
+            )
+        ],
+        (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
         (change_output(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
         (change_output(datatype="INT64"), "not one matrix of margins"),
         (lambda outputs: outputs.clear(), "not one matrix of margins"),
-        (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
-        (change_output(parameters={"binary_data_size": 12}), "does not follow the protocol"),
     ],
 )
 def test_a_malformed_response_of_the_server_is_an_error(
     bundle, start_server, spoil_outputs, message
 ):
     server = start_server(bundle)
-    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
-    backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
+    backend = OipBackend(tiny_url(server), **BACKEND_OPTIONS)
     server.spoil_outputs = spoil_outputs
     with pytest.raises(ModelError, match=message) as error_info:
         backend.run(tiny.random_rows(1))
@@ -264,43 +273,34 @@ def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers
 
 
 def test_missing_values_need_the_binary_form(bundle, start_server):
-    server = start_server(bundle)
-    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
+    url = tiny_url(start_server(bundle))
     X = tiny.random_rows(1)
     X[0, 0] = np.nan
     with pytest.raises(ModelError, match="binary"):
-        OipBackend(url, n_inputs=4, kind="margins", model="tiny 1").run(X)
-    binary_backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", is_binary=True)
-    assert np.isnan(binary_backend.run(X)[0]).all()
+        OipBackend(url, **BACKEND_OPTIONS).run(X)
+    assert np.isnan(OipBackend(url, **BACKEND_OPTIONS, is_binary=True).run(X)[0]).all()
 
 
 def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, start_server):
     server = start_server(bundle)
-    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
-
-    def make_backend(url, **settings):
-        return OipBackend(url, **{"n_inputs": 4, "kind": "margins", "model": "m 1"} | settings)
-
+    url = tiny_url(server)
     with pytest.raises(ModelError, match="404"):
-        make_backend(url.replace("tiny", "other"))
+        OipBackend(url.replace("tiny", "other"), **BACKEND_OPTIONS)
     with pytest.raises(ModelError, match=r"FP32 \[-1, 4\], not FP32 \[-1, 5\]"):
-        make_backend(url, n_inputs=5)
-    connected_backend = make_backend(url)
+        OipBackend(url, **BACKEND_OPTIONS | {"n_inputs": 5})
+    connected_backend = OipBackend(url, **BACKEND_OPTIONS)
     server.close()
     with socket.create_server(("127.0.0.1", 0)) as silent_server:
         silent_url = f"http://127.0.0.1:{silent_server.getsockname()[1]}/v2/models/m"
         with pytest.raises(BackendBusy, match="does not answer"):
-            make_backend(silent_url, timeout=0.1)
+            OipBackend(silent_url, **BACKEND_OPTIONS, timeout=0.1)
     with pytest.raises(BackendBusy, match="does not answer"):
-        make_backend(silent_url)
+        OipBackend(silent_url, **BACKEND_OPTIONS)
     for invalid_url in (
-        "mqtt://h/v2/models/m",
-        "http://h/m",
-        "http://h:x/v2/models/m",
-        "http:///v2",
+        *("mqtt://h/v2/models/m", "http://h/m", "http://h:x/v2/models/m", "http:///v2"),
     ):
         with pytest.raises(InputError, match="backend"):
-            make_backend(invalid_url)
+            OipBackend(invalid_url, **BACKEND_OPTIONS)
     assert connected_backend.trouble is None
 
 
@@ -339,46 +339,16 @@ def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, last_part):
 # -- MLServer ------------------------------------------------------------------------------
 
 
-def _install_mlserver(home):
-    """Install MLServer unless these versions are installed, and return an error message."""
-    versions = sys.version + (ROOT / "constraints.txt").read_text()
-    version_file = home / "versions"
-    if version_file.is_file() and version_file.read_text() == versions:
-        return ""
-    version_file.unlink(missing_ok=True)
-    make_venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", home / "venv"]
-    subprocess.run(make_venv, check=True)
-    install = subprocess.run(
-        [
-            sys.executable, "-m", "pip", "--python", home / "venv/bin/python", "install", "--quiet",
-            "--no-input", "--no-compile", "--disable-pip-version-check", "--retries", "1",
-            "-c", ROOT / "constraints.txt", "mlserver", "onnxruntime", "numpy",
-        ],
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    if install.returncode:
-        return (install.stderr.strip().splitlines() or ["pip gave no reason"])[-1]
-    version_file.write_text(versions)
-    return ""
-
-
-@pytest.fixture(scope="module")
-def mlserver(make_once):
-    """Path of MLServer, which is installed in a separate environment and kept between runs."""
-    installed_path = os.environ.get("GATEWISE_MLSERVER")
-    if installed_path:
-        return Path(installed_path)
-    home = ROOT / ".pytest_cache" / "mlserver"
-    home.mkdir(parents=True, exist_ok=True)
-    error = make_once("mlserver", lambda _: _install_mlserver(home))
-    if error:
-        pytest.skip(f"MLServer cannot be installed from the package index here: {error}")
-    return home / "venv/bin/mlserver"
+@pytest.fixture
+def mlserver():
+    """Path of MLServer, which has an environment of its own."""
+    path = os.environ.get("GATEWISE_MLSERVER")
+    if not path:
+        pytest.skip("`make test-oip` installs MLServer and runs this test")
+    return path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connect_caller):
     path = tiny.write_bundle(tmp_path / "b", kind="classifier")
     home = tmp_path / "oip"
@@ -388,20 +358,21 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connec
     for name in ("http_port", "grpc_port", "metrics_port"):
         settings[name] = free_port()
     (home / "settings.json").write_text(json.dumps(settings))
-    url = f"http://127.0.0.1:{settings['http_port']}/v2/models/cloud"
+    manifest = Bundle.open(path).manifest
+    make_backend = oip_backend_factory(f"http://127.0.0.1:{settings['http_port']}/v2/models/cloud")
+
+    def is_served():
+        assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
+        with suppress(ModelError):
+            make_backend(manifest).close()
+            return True
+        return False
+
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen([mlserver, "start", home], stdout=log, stderr=log)
     try:
-        manifest = Bundle.open(path).manifest
-        deadline = time.monotonic() + 120  # it starts several Python processes
-        while True:
-            try:
-                remote_backend = oip_backend_factory(url)(manifest)
-                break
-            except ModelError:
-                assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
-                assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
-                time.sleep(0.2)
+        wait_until(is_served, "MLServer, which starts several processes", 120)
+        remote_backend = make_backend(manifest)
         X = tiny.random_rows(50)
         local_answer = CloudModel.from_bundle(path).answer(X)
         # MLServer does not support the binary extension over HTTP.
