@@ -1,5 +1,7 @@
 """Fixtures of the cloud tests: small bundles, real brokers and MQTT callers."""
 
+import shutil
+
 import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
@@ -64,14 +66,23 @@ def connect_caller():
         caller.close()
 
 
-@pytest.fixture
-def repository(tmp_path):
-    """Repository with small/7, which it offers, and small/8."""
-    repository = Repository.init(tmp_path / "repo")
+@pytest.fixture(scope="session")
+def repository_template(tmp_path_factory):
+    """Folder with a repository and its keys, which `repository` copies."""
+    folder = tmp_path_factory.mktemp("repository")
+    repository = Repository.init(folder / "repo")
     for version in ("7", "8"):
-        repository.add(small_bundle.write_bundle(tmp_path / f"v{version}", version=version).path)
+        bundle = small_bundle.write_bundle(folder / f"v{version}", version=version)
+        repository.add(bundle.path)
     repository.publish("small/7")
-    return repository
+    return folder
+
+
+@pytest.fixture
+def repository(repository_template, tmp_path):
+    """Repository with small/7, which it offers, and small/8."""
+    shutil.copytree(repository_template, tmp_path, dirs_exist_ok=True)
+    return Repository(tmp_path / "repo")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rollout to 120 real devices with updaters over a real broker."""
+"""Rollout to 80 real devices with updaters over a real broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
 
 #: So many that the first step of 5 % has at least the three devices of a comparison.
-N_DEVICES = 120
+N_DEVICES = 80
 #: Share of the rows that need the cloud.
 HARD_SHARE = 0.1
 
@@ -112,7 +112,7 @@ def test_a_release_five_points_worse_stops_below_15_percent_of_the_fleet(
         ]
         with Traffic(fleet):
             arguments = ["repo", "publish", str(repository.folder), "small/8"]
-            arguments += ["--rollout", "5%,10%,25%,50%,100%", "--every", "6", "--worse-by", "1%"]
+            arguments += ["--rollout", "5%,10%,25%,50%,100%", "--every", "3", "--worse-by", "1%"]
             exit_status = main([*arguments, "--broker", broker.url, "--json"])
     output, progress = capsys.readouterr()
     print(progress)

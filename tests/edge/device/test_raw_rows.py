@@ -16,7 +16,7 @@ from gatewise_edge.sensors.data_source import open_source
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import StopRequest
-from gatewise_export import Bundle, pack
+from gatewise_export import pack
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.table_encoder import TableEncoder
 from tests.support.machine_table import PRICES, draw_machines, make_raw_bundle
@@ -163,77 +163,47 @@ def test_sensors_return_raw_cells_and_each_is_read_once(system_encoder_path, row
     _, _, path = system_encoder_path
     row = dict(rows.iloc[0])
     read_names = []
-
-    def make_sensor(name):
-        def read_cell():
-            read_names.append(name)
-            return row[name]
-
-        return read_cell
-
-    with Device(path, sensors=Sensors({name: make_sensor(name) for name in PRICES})) as device:
+    functions = {name: lambda name=name: read_names.append(name) or row[name] for name in PRICES}
+    with Device(path, sensors=Sensors(functions)) as device:
         answer = device.answer()
     assert answer.cost == sum(PRICES[name] for name in read_names)
     assert len(read_names) == len(set(read_names))
-    with pytest.raises(InputError, match="column 'mass' has no sensor"):
-        Device(
-            path, sensors=Sensors({name: make_sensor(name) for name in PRICES if name != "mass"})
-        )
     with pytest.raises(InputError, match="'serial': the bundle has no such column"):
-        Device(path, sensors=Sensors({name: make_sensor(name) for name in (*PRICES, "serial")}))
-
-
-def test_group_sensor_returns_a_column_whose_price_is_charged_once(system_encoder_path, rows):
-    _, encoder, path = system_encoder_path
-    costs = Bundle.open(path).manifest.feature_costs()
-    row_encoder = encoder.encoder_
-    n_reads = 0
-
-    def read_supplier():
-        nonlocal n_reads
-        n_reads += 1
-        return {"supplier": "ACME"}
-
-    sensors = Sensors({"heat": lambda: None}, groups={"supplier": read_supplier})
-    reading = Reading(sensors.bind(costs, (), row_encoder), Meter(costs), lambda: TIMEOUT_S)
-    read_value = reading.value_getter(range(len(costs.own)), allow_missing=False)
-    for feature in row_encoder.members(0):
-        assert read_value(feature) == row_encoder.cell(0, "ACME")[feature]
-        assert reading.cost == PRICES["supplier"]
-    heat_features = np.array(row_encoder.members(row_encoder.names.index("heat")))
-    values = reading.acquire(heat_features, allow_missing=False).tolist()
-    assert values == list(row_encoder.cell(row_encoder.names.index("heat"), None))
-    assert values[1] == 1.0  # the indicator of an empty cell
-    assert (reading.cost, n_reads) == (PRICES["supplier"] + PRICES["heat"], 1)
-    sensors.close()
+        Device(path, sensors=Sensors(functions | {"serial": functions["mass"]}))
+    del functions["mass"]
+    with pytest.raises(InputError, match="column 'mass' has no sensor"):
+        Device(path, sensors=Sensors(functions))
 
 
 def test_column_of_a_group_costs_its_own_price_and_the_shared_price_once(system_encoder_path):
     _, encoder, _ = system_encoder_path
     row_encoder = encoder.encoder_
-    n_reads = 0
-
-    def read_lab():
-        nonlocal n_reads
-        n_reads += 1
-        return {"heat": None, "mass": 5}
-
+    reads = []
     costs = encoder.feature_costs(
         FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0})
     )
-    source = Sensors(groups={"lab": read_lab}).bind(costs, (), row_encoder)
-    reading = Reading(source, Meter(costs), lambda: TIMEOUT_S)
-    heat_column, mass_column = (row_encoder.names.index(name) for name in ("heat", "mass"))
-    heat_features = np.array(row_encoder.members(heat_column))
-    mass_features = np.array(row_encoder.members(mass_column))
+    sensors = Sensors(
+        {"supplier": lambda: reads.append("supplier") or "ACME"},
+        groups={"lab": lambda: reads.append("lab") or {"heat": None, "mass": 5}},
+    )
+    reading = Reading(sensors.bind(costs, (), row_encoder), Meter(costs), lambda: TIMEOUT_S)
+    supplier, heat, mass = (row_encoder.names.index(name) for name in ("supplier", "heat", "mass"))
+    # A stage that reads feature by feature pays a column once.
+    read_value = reading.value_getter(range(len(costs.own)), allow_missing=False)
+    for feature in row_encoder.members(supplier):
+        assert read_value(feature) == row_encoder.cell(supplier, "ACME")[feature]
+        assert reading.cost == PRICES["supplier"]
+    heat_features = np.array(row_encoder.members(heat))
     # The first feature of heat is its number, and the second one the indicator of an empty cell.
-    assert reading.acquire(heat_features[1:], allow_missing=False).tolist() == [1.0]
-    assert reading.cost == PRICES["heat"] + 2.0
-    filled_value = row_encoder.cell(heat_column, None)[0]
-    assert reading.acquire(heat_features[:1], allow_missing=False).tolist() == [filled_value]
-    assert reading.cost == PRICES["heat"] + 2.0
+    filled_value = row_encoder.cell(heat, None)[0]
+    for features, values in ((heat_features[1:], [1.0]), (heat_features[:1], [filled_value])):
+        assert reading.acquire(features, allow_missing=False).tolist() == values
+        assert reading.cost == PRICES["supplier"] + PRICES["heat"] + 2.0
+    mass_features = np.array(row_encoder.members(mass))
     assert reading.acquire(mass_features, allow_missing=False).tolist() == [5.0]
-    assert (reading.cost, n_reads) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
+    assert reading.cost == PRICES["supplier"] + PRICES["heat"] + PRICES["mass"] + 2.0
+    assert reads == ["supplier", "lab"]
+    sensors.close()
 
 
 def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise.cli import main
 from gatewise_edge.link import wire
 from tests.support.mqtt_clients import MqttClient
-from tests.support.processes import run_in_process, run_python
+from tests.support.processes import assert_command_refused, run_in_process, run_python
 from tests.support.small_bundle import answer_to
 from tests.support.waiting import wait_until
 
@@ -188,6 +187,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ("none", "none does not exist"),  # the bundle
         ("--data none.csv", "none.csv does not exist"),
         ("--data rows.xlsx", "give a .csv, .parquet, .npy or .npz file"),
         ("--data other.csv", "has no column 'a' (and 5 more), which the bundle needs"),
@@ -224,24 +224,16 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_with_status_2(
-    bundle, rows_path, options, message, tmp_path, monkeypatch, capsys
+    bundle, rows_path, options, message, tmp_path, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
-    Path("my_rows.py").write_text(PYTHON_MODULE)
-    Path("other.csv").write_text("x,y\n1,2\n")
-    Path("updates.toml").write_text("update_spread = 5.0\n")
-    Path("unknown.toml").write_text("hops = 5\n")
-    assert main(["edge", str(bundle.path), *options.split()]) == 2
-    output, error_text = capsys.readouterr()
-    assert (output, len(error_text.splitlines())) == ("", 1)
-    assert message in error_text
-
-
-def test_absent_bundle_prints_one_line_and_exits_with_status_2(tmp_path, capsys):
-    assert main(["edge", str(tmp_path / "none")]) == 2
-    output, error_text = capsys.readouterr()
-    assert (output, len(error_text.splitlines())) == ("", 1)
-    assert "none does not exist" in error_text
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_rows.py").write_text(PYTHON_MODULE)
+    (tmp_path / "other.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "updates.toml").write_text("update_spread = 5.0\n")
+    (tmp_path / "unknown.toml").write_text("hops = 5\n")
+    arguments = options.split() if options[0] == "-" else ()
+    path = bundle.path if arguments else tmp_path / options
+    assert message in assert_command_refused("edge", path, *arguments, folder=tmp_path)
 
 
 @pytest.mark.parametrize(
