@@ -19,8 +19,9 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -30,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
+from gatewise.file_lock import lock_file
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
 from gatewise_cloud.broker.broker_files import read_client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
@@ -38,6 +40,7 @@ from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")
 _TOKENS_FILE: Final = "enrolments.json"
+_LOCK_FILE: Final = "enrolments.lock"
 #: A token is valid for a day: long enough to install devices, and short if it is lost.
 _TOKEN_LIFETIME_SECONDS: Final = 86400.0
 #: Longest silence of a connection, which holds one of the server's threads.
@@ -62,28 +65,27 @@ class _UnusedToken(Record, frozen=True):
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Make a one-time token for each device name; older tokens of these names become invalid."""
     names = read_client_names(names)
-    clients = read_roster(folder).clients
     authority_certificate = (folder / "ca.crt").read_bytes()
     expiry = time.time() + _TOKEN_LIFETIME_SECONDS
-    unused_tokens = _read_tokens(folder)
     tokens = {}
-    for name in names:
-        if name in clients:
-            raise InputError(f"client {name!r} has a certificate: revoke it first")
-        secret = secrets.token_hex(16)
-        unused_tokens[name] = _UnusedToken(sha256=_hash_secret(secret), expires=expiry)
-        tokens[name] = format_token(name, secret, authority_certificate)
-    _write_tokens(folder, unused_tokens)
+    with _change_tokens(folder) as unused_tokens:
+        clients = read_roster(folder).clients
+        for name in names:
+            if name in clients:
+                raise InputError(f"client {name!r} has a certificate: revoke it first")
+            secret = secrets.token_hex(16)
+            unused_tokens[name] = _UnusedToken(sha256=_hash_secret(secret), expires=expiry)
+            tokens[name] = format_token(name, secret, authority_certificate)
     return tokens
 
 
 class _EnrolmentRequest(NamedTuple):
-    """Request of a device: the name and the secret of its token, its key, and its certificate."""
+    """Request of a device: name and secret of its token, its key, and its future certificate."""
 
     name: str
     secret: str
-    key: ec.EllipticCurvePublicKey
-    certificate: Future[str]
+    public_key: ec.EllipticCurvePublicKey
+    certificate_future: Future[str]
 
 
 class EnrolmentServer(ThreadingHTTPServer):
@@ -127,7 +129,10 @@ class EnrolmentServer(ThreadingHTTPServer):
         self._grant_rights = grant_rights
         self._clock = clock
         self._free_threads = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        #: Requests of devices, and None as the last element.
         self._requests: queue.SimpleQueue[_EnrolmentRequest | None] = queue.SimpleQueue()
+        self._is_closing = False
+        self._queue_lock = threading.Lock()  # guards the field above and the order of the queue
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(folder / "server.crt", folder / "server.key")
         super().__init__((host, port), _EnrolmentHandler)
@@ -148,7 +153,9 @@ class EnrolmentServer(ThreadingHTTPServer):
     def __exit__(self, *_: object) -> None:
         self.shutdown()
         self.server_close()
-        self._requests.put(None)
+        with self._queue_lock:
+            self._is_closing = True
+            self._requests.put(None)
         for thread in self._service_threads:
             thread.join()
 
@@ -171,21 +178,28 @@ class EnrolmentServer(ThreadingHTTPServer):
     def enrol(self, token: str, csr: bytes) -> str:
         """Enrol a device and return its certificate in PEM.
 
-        Raises InputError if the token or the certificate request is not valid.
+        Raises InputError if the token or the certificate request is not valid, or if the server is
+        closing.
         """
+        # a token is NAME.SECRET.DIGEST, and a name may contain dots
         name, _, secret = token.rpartition(".")[0].rpartition(".")
         request = _EnrolmentRequest(name, secret, _requested_key(csr), Future())
-        self._requests.put(request)
-        return request.certificate.result()
+        with self._queue_lock:
+            if self._is_closing:
+                raise InputError("the server is closing: try again later")
+            self._requests.put(request)
+        return request.certificate_future.result()
 
     def _enrol_requests(self) -> None:
-        """Enrol devices in groups until the server closes."""
-        while (request := self._requests.get()) is not None:
+        """Enrol devices in groups until the server closes and every request is answered."""
+        is_last_group = False
+        while not is_last_group and (request := self._requests.get()) is not None:
             time.sleep(_COLLECT_SECONDS)
             requests = [request]
             while not self._requests.empty() and len(requests) < _MAX_CONNECTIONS:
                 if (request := self._requests.get()) is None:
-                    return
+                    is_last_group = True
+                    break
                 requests.append(request)
             try:
                 self._certify_devices(requests)
@@ -194,37 +208,40 @@ class EnrolmentServer(ThreadingHTTPServer):
                 _LOG.error("enrolments failed: %s", error, exc_info=not is_expected)
                 failure = InputError("the enrolment cannot be completed now: try again later")
                 for request in requests:
-                    if not request.certificate.done():
-                        request.certificate.set_exception(failure)
+                    if not request.certificate_future.done():
+                        request.certificate_future.set_exception(failure)
 
     def _certify_devices(self, requests: Sequence[_EnrolmentRequest]) -> None:
         # certify the devices with valid tokens
         unused_tokens = _read_tokens(self.folder)
         now = self._clock().timestamp()
         authority = Authority(self.folder, clock=self._clock)
-        certificates: dict[str, Path] = {}
+        certificate_paths: dict[str, Path] = {}
         accepted_requests: list[_EnrolmentRequest] = []
         for request in requests:
             name = request.name
             token = unused_tokens.get(name)
-            if token is None or name in certificates or not token.admits(request.secret, now):
+            is_used = name in certificate_paths
+            if token is None or is_used or not token.admits(request.secret, now):
                 refusal = InputError("the token is not valid, was used before or has expired")
-                request.certificate.set_exception(refusal)
+                request.certificate_future.set_exception(refusal)
                 continue
             path = self.folder / "clients" / f"{name}.crt"
-            authority.certify_client(path, request.key, name, "devices")
-            certificates[name] = path
+            authority.certify_client(path, request.public_key, name, "devices")
+            certificate_paths[name] = path
             accepted_requests.append(request)
         if not accepted_requests:
             return
         # give them rights, and only then delete their tokens: after an interruption, a device can
         # use its token again
-        self._grant_rights(register_devices(self.folder, certificates), list(certificates))
-        for name in certificates:
-            del unused_tokens[name]
-        _write_tokens(self.folder, unused_tokens)
+        names = list(certificate_paths)
+        self._grant_rights(register_devices(self.folder, names), names)
+        with _change_tokens(self.folder) as unused_tokens:
+            for name in names:
+                unused_tokens.pop(name, None)
         for request in accepted_requests:
-            request.certificate.set_result(certificates[request.name].read_text())
+            certificate = certificate_paths[request.name].read_text()
+            request.certificate_future.set_result(certificate)
 
 
 class _EnrolmentHandler(BaseHTTPRequestHandler):
@@ -290,5 +307,14 @@ def _read_tokens(folder: Path) -> dict[str, _UnusedToken]:
     return decode_json(path.read_bytes(), dict[str, _UnusedToken], str(path))
 
 
-def _write_tokens(folder: Path, tokens: dict[str, _UnusedToken]) -> None:
-    replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE_MODE)
+@contextmanager
+def _change_tokens(folder: Path) -> Iterator[dict[str, _UnusedToken]]:
+    """Read the tokens, and write them again after changes unless the block raises.
+
+    No other process can change them meanwhile: an operator may make tokens while the server runs.
+    """
+    with (folder / _LOCK_FILE).open("ab") as file:
+        lock_file(file.fileno())
+        tokens = _read_tokens(folder)
+        yield tokens
+        replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE_MODE)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 import json
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -190,6 +192,41 @@ def test_a_token_stays_valid_if_rights_cannot_be_granted(broker_folder, tmp_path
             with pytest.raises(LinkError, match="try again later"):
                 enrol(url, token, tmp_path / "tls")
         assert enrol(url, token, tmp_path / "tls")["device"] == "pi-5"
+
+
+@pytest.mark.slow
+def test_a_token_made_during_an_enrolment_stays_valid(broker_folder, tmp_path):
+    token = make_pi_5_token(broker_folder)
+    tokens_made_meanwhile = {}
+
+    def make_token_once(_, names):
+        if not tokens_made_meanwhile:
+            tokens_made_meanwhile.update(make_tokens(broker_folder.folder, ["pi-6"]))
+
+    with serve_enrolments(broker_folder, make_token_once) as url:
+        enrol(url, token, tmp_path / "pi-5")
+        enrolment = enrol(url, tokens_made_meanwhile["pi-6"], tmp_path / "pi-6")
+    assert enrolment["device"] == "pi-6"
+
+
+@pytest.mark.slow
+def test_a_request_at_the_end_of_the_server_is_answered(broker_folder, tmp_path, monkeypatch):
+    token = make_pi_5_token(broker_folder)
+    is_collecting = threading.Event()
+    may_continue = threading.Event()
+
+    def collect(_):
+        is_collecting.set()
+        may_continue.wait(60)
+
+    monkeypatch.setattr("gatewise_cloud.broker.enrolment.time", SimpleNamespace(sleep=collect))
+    with ThreadPoolExecutor(1) as pool:
+        with serve_enrolments(broker_folder) as url:
+            enrolment = pool.submit(enrol, url, token, tmp_path / "pi-5")
+            assert is_collecting.wait(60)
+            # the server ends while it collects requests
+            threading.Timer(0.7, may_continue.set).start()
+        assert enrolment.result(60)["device"] == "pi-5"
 
 
 @pytest.mark.slow
