@@ -84,7 +84,8 @@ class LabelIntake:
         with self._condition:
             self._is_closing = True
             self._condition.notify_all()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def receive(self, topic: str, payload: bytes) -> None:
         """Check a message and queue its label without blocking."""

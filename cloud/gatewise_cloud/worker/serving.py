@@ -89,6 +89,8 @@ class BatchServer:
         deadline = time.monotonic() + seconds
         self._set_stop_mode("drain")
         for thread in self._threads:
+            if thread.ident is None:  # the start of the worker failed
+                continue
             thread.join(max(0.0, deadline - time.monotonic()))
         self._set_stop_mode("now")
         self._counters.add("abandoned", self.n_queued)

@@ -146,7 +146,7 @@ class Worker:
         self._stop_event = threading.Event()
         self._lifecycle_lock = threading.RLock()
         self._was_started = False
-        self._has_ended = False
+        self._is_stopping = False
 
     def _make_session(self) -> MqttSession:
         return MqttSession(
@@ -173,10 +173,10 @@ class Worker:
             if self.subscription != wire.REQUEST_TOPICS:
                 self._choose_subscription()
             self._was_started = True
-            self._server.start()
-            if self._label_intake is not None:
-                self._label_intake.start()
             try:
+                self._server.start()
+                if self._label_intake is not None:
+                    self._label_intake.start()
                 if self._bundle_watch is not None:
                     self._bundle_watch.start()
                 if self._label_intake is None:
@@ -213,15 +213,16 @@ class Worker:
         """
         self._stop_event.set()
         with self._lifecycle_lock:
-            if not self._was_started or self._has_ended:
+            if not self._was_started or self._is_stopping:
                 return
-            self._has_ended = True
+            self._is_stopping = True
             # unsubscribe first, so that the broker sends new requests to the other workers
             self._session.unsubscribe()
             self._server.drain_and_stop(self._settings.drain_seconds)
             if self._bundle_watch is not None:
                 self._bundle_watch.stop()
             self._session.close()
+            # close the archive first: the intake records labels only for instances on disk
             if self._archive is not None:
                 self._archive.close()
             if self._label_intake is not None:

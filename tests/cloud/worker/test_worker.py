@@ -365,6 +365,19 @@ def test_a_broker_that_refuses_the_worker_is_an_error(bundle, locked_mosquitto):
             Worker(bundle, locked_mosquitto, shared=shared).start()
 
 
+def test_a_failed_start_ends_the_serving_threads(bundle, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+
+    def fail(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("gatewise_cloud.archive.label_intake.LabelIntake.start", fail)
+    worker = Worker(bundle, "mqtt://127.0.0.1:1", keep=tmp_path / "kept", shared=False)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        worker.start()
+    assert not worker._server.is_alive
+
+
 def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
