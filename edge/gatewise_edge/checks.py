@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from functools import lru_cache
 from typing import Any, Final
 
@@ -93,7 +93,8 @@ def check_device(device: str) -> str:
 
 
 def check_positive(field_name: str, value: Any) -> float:
-    """Return a positive finite number, or raise InputError."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    """Return a positive finite number as a float, or raise InputError."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= sys.float_info.max:  # NaN fails both comparisons
         raise InputError(f"{field_name} is {value!r}; it must be a positive number")
     return float(value)

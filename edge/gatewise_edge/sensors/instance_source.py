@@ -15,9 +15,10 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import StopRequest
 
-#: A row or a window, the error of one that cannot be read, or None if the device reads sensors.
+#: A row or a window; the error of an instance that cannot be read; or None if the device reads
+#: sensors.
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
-#: An instance, and further fields of its answer's line.
+#: An instance, and fields that are copied to the line of its answer.
 #:
 #: The field ``kept`` has the columns that are copied to the answer. A window of a stream has the
 #: fields ``start``, the number of its first sample, ``time`` in seconds, and ``gap`` if it follows
@@ -62,7 +63,11 @@ class InstanceSource:
 
 
 def read_chunks(descriptor: int, stream_name: str, stop_request: StopRequest) -> Iterator[bytes]:
-    """Read bytes as they arrive, until the end; a request to stop ends the wait for them."""
+    """Read bytes as they arrive, until the end.
+
+    A request to stop ends the wait with StopInterrupt, and an error of the descriptor becomes an
+    InputError.
+    """
     while True:
         try:
             with stop_request.interrupts():
@@ -79,9 +84,12 @@ def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Sequence[st
     """Split bytes into lines as they arrive; None replaces a line longer than `max_bytes` bytes."""
     remainder = b""
     is_line_too_long = False  # the line that the remainder belongs to
-    for chunk in chain(chunks, [b"\n"]):
+    for chunk in chain(chunks, [b"\n"]):  # it ends a last line that has no line end
         *complete_lines, remainder = (remainder + chunk).split(b"\n")
-        lines: list[str | None] = [line.decode("utf-8", "replace") for line in complete_lines]
+        lines = [
+            None if len(line) > max_bytes else line.decode("utf-8", "replace")
+            for line in complete_lines
+        ]
         if is_line_too_long and lines:
             lines[0] = None
             is_line_too_long = False

@@ -38,8 +38,11 @@ class ChannelLimits:
     highest: Values
     is_varying: Mask
 
-    def first_implausible(self, window: NDArray[Any]) -> str:
-        """Name of the first implausible channel of a window, (n_values, n_channels), or ""."""
+    def find_implausible_channel(self, window: NDArray[Any]) -> str:
+        """Find the name of the first implausible channel; "" if there is none.
+
+        The window has the shape (n_values, n_channels). NaN is ignored.
+        """
         smallest = np.fmin.reduce(window, axis=0)
         largest = np.fmax.reduce(window, axis=0)
         is_outside = (
@@ -68,7 +71,7 @@ class WindowSource:
         window: ArrayLike,
         signal: SignalInput,
         reader: BlockingReader | None,
-        channels: ChannelLimits | None,
+        channel_limits: ChannelLimits | None,
     ) -> None:
         self._graph = signal.graph
         self._signal = signal
@@ -80,8 +83,10 @@ class WindowSource:
         except InputError as error:
             raise InputError(f"no instance: {error}") from None
         self.implausible = ""
-        if channels is not None:
-            self.implausible = channels.first_implausible(signal.split_by_channel(self._window)[0])
+        if channel_limits is not None:
+            self.implausible = channel_limits.find_implausible_channel(
+                signal.split_by_channel(self._window)[0]
+            )
 
     def read(
         self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
@@ -97,19 +102,20 @@ class WindowSource:
         for block_index in dict.fromkeys(graph.block_of_feature[features].tolist()):
             block_slice = graph.columns(block_index)
             label = graph.blocks[block_index].label
-            block_features = range(block_slice.start, block_slice.stop)
+            feature_indices = range(block_slice.start, block_slice.stop)
             try:
                 values = self._compute_block(block_index, deadline)[0]
             except ReadTimeoutError:
                 message = f"block {label} was not computed in time"
+                # The deadline has passed, so no time is left for the other blocks.
                 reading.enter_failure(
-                    block_features,
+                    feature_indices,
                     SensorError(label, message, cause="sensor-late"),
                     allow_failure=False,
                 )
             except Exception as error:  # a user's function may raise anything
                 failure = SensorError(label, f"block {label} cannot be computed: {error}")
-                reading.enter_failure(block_features, failure, allow_failure=allow_failure)
+                reading.enter_failure(feature_indices, failure, allow_failure=allow_failure)
             else:
                 reading.enter(block_slice, values)
 

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 #: Largest number of different unexpected errors that are logged, because each takes some 20 lines.
 _MAX_LOGGED_FAILURES: Final = 100
 
-#: A function that writes the document of a line.
+#: A function that writes a JSON document as one line.
 LineWriter = Callable[[dict[str, Any]], None]
 
 
@@ -84,24 +84,30 @@ class AnswerWriter:
         self, row_number: int, outcome: Answer | Exception, fields: Mapping[str, Any]
     ) -> None:
         """Write the line of an instance's `outcome`, with further `fields` of the instance."""
-        smoothed_field: dict[str, Any] = {}
-        if self._label_filter is not None:
-            if "gap" in fields:  # samples were lost before this window
-                self._label_filter.reset()
-            if isinstance(outcome, Answer):
-                smoothed_field = {"smoothed": self._label_filter.push(outcome.label)}
-                self.n_changed_labels += smoothed_field["smoothed"] != outcome.label
-        document = {"row": row_number, **fields, **_outcome_fields(outcome, smoothed_field)}
-        try:
-            if self._log is not None:
-                self._log.write(document)
-            with self._lock:
+        with self._lock:
+            smoothed_field = self._smooth(outcome, fields)
+            document = {"row": row_number, **fields, **_outcome_fields(outcome, smoothed_field)}
+            try:
+                if self._log is not None:
+                    self._log.write(document)
                 for write_line in self._outputs:
                     write_line(document)
-        except BrokenPipeError:
-            # Redirect the output, so that Python's flush at exit succeeds.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            self.is_reader_gone = True
+            except BrokenPipeError:
+                # Redirect the output, so that Python's flush at exit succeeds.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                self.is_reader_gone = True
+
+    def _smooth(self, outcome: Answer | Exception, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the field ``smoothed`` with the filter; it is absent without a filter or answer."""
+        if self._label_filter is None:
+            return {}
+        if "gap" in fields:  # samples were lost before this window
+            self._label_filter.reset()
+        if not isinstance(outcome, Answer):
+            return {}
+        smoothed_label = self._label_filter.push(outcome.label)
+        self.n_changed_labels += smoothed_label != outcome.label
+        return {"smoothed": smoothed_label}
 
 
 def run_loop(
@@ -153,21 +159,21 @@ def run_loop(
         return
     # Answer several instances at a time on other threads.
     free_threads = threading.Semaphore(parallel)
-    failures: list[BaseException] = []
+    thread_failures: list[BaseException] = []
 
     def free_thread(task: Future[None]) -> None:
         if (failure := task.exception()) is not None:
-            failures.append(failure)
+            thread_failures.append(failure)
         free_threads.release()
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for due_instance in due_instances:
             free_threads.acquire()
             pool.submit(answer_one, due_instance).add_done_callback(free_thread)
-            if failures or writer.is_reader_gone:
+            if thread_failures or writer.is_reader_gone:
                 break
-    if failures:
-        raise failures[0]
+    if thread_failures:
+        raise thread_failures[0]
 
 
 def _answer_or_error(
@@ -196,7 +202,7 @@ def _answer_or_error(
 def _outcome_fields(
     outcome: Answer | Exception, smoothed_field: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Get the fields of the line of an answer or an error."""
+    """Make the JSON fields of an answer or an error."""
     if isinstance(outcome, SensorError | InputError):
         return {"error": str(outcome)}
     if isinstance(outcome, Exception):

@@ -21,8 +21,7 @@ class CheckSchedule:
     """The time of the next check, `next_at`, in seconds on `clock`.
 
     Every time is drawn at random, so that the devices of a fleet do not check all at once.
-    `n_failures` is the number of checks that failed in a row. The caller sets it to 0 after a
-    success.
+    `n_failures` is the number of checks that failed in a row.
     """
 
     def __init__(self, settings: UpdateSettings, clock: Callable[[], float]) -> None:
@@ -33,7 +32,7 @@ class CheckSchedule:
         self.n_failures = 0
 
     def plan_regular_check(self) -> None:
-        """Plan the next check at the beginning of this one."""
+        """Plan the next check; call this at the beginning of a check."""
         self._last_at = self._clock()
         self.next_at = self._last_at + self._settings.interval * random.uniform(0.75, 1.25)
 
@@ -42,6 +41,10 @@ class CheckSchedule:
         drawn_at = self._clock() + random.uniform(0.0, self._settings.announcement_spread)
         earliest_at = self._last_at + self._settings.min_interval
         self.next_at = min(self.next_at, max(drawn_at, earliest_at))
+
+    def note_success(self) -> None:
+        """Let the next failure be the first one."""
+        self.n_failures = 0
 
     def plan_retry(self) -> None:
         """Plan a check after a failure."""

@@ -276,7 +276,7 @@ class Updater:
             if changes := self._withdrawal_changes(self.store.state.active):
                 self.store.save(**changes)
         self._trouble = None
-        self._schedule.n_failures = 0
+        self._schedule.note_success()
         self._increment("checks")
 
     def _leave_withdrawn(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.sensors.data_source import InstanceReader, json_lines, open_source
-from gatewise_edge.sensors.instance_source import InstanceSource, read_chunks
+from gatewise_edge.sensors.instance_source import InstanceSource, read_chunks, split_lines
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
 from gatewise_training.data.datasets import read_rows
@@ -295,3 +295,11 @@ def test_first_signal_ends_a_wait_and_second_signal_the_program():
         assert stop_request.signal_name == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 4, 100])
+def test_a_long_line_is_left_out_wherever_its_chunks_end(chunk_bytes):
+    content = b"ab\nabcdef\nabc"
+    chunks = [content[i : i + chunk_bytes] for i in range(0, len(content), chunk_bytes)]
+    lines = [line for batch in split_lines(chunks, 3) for line in batch]
+    assert lines == ["ab", None, "abc"]
