@@ -23,8 +23,11 @@ class LeafTables:
     Leaf i has the row ``rows[i]``, or row i if `rows` is None. A row has a number for each output.
     With `starts`, rows are sparse. A row then has the numbers from ``starts[row]`` to
     ``starts[row + 1] - 1``, `outputs` has the output of each number, and other outputs are 0.
-    Number k is ``small[k] * step`` with `small`, ``value[picks[k]]`` with `picks`, and otherwise
-    ``value[k]``.
+    Number k is
+
+    - ``small[k] * step`` with `small`,
+    - ``value[picks[k]]`` with `picks`,
+    - ``value[k]`` otherwise.
     """
 
     value: NDArray[np.float32]
@@ -79,8 +82,9 @@ def leaf_rows(trees: TreeEnsemble) -> tuple[NDArray[np.float32], NDArray[np.int6
     value = trees.value[is_leaf]
     # fill the other outputs with 0, which does not change a sum that starts at 0
     rows = np.where((output < 0)[:, None], value, np.float32(0))
-    has_one_output = np.flatnonzero(output >= 0)
-    rows[has_one_output, output[has_one_output]] = value[has_one_output, 0]
+    single_output_leaves = np.flatnonzero(output >= 0)
+    outputs = output[single_output_leaves]
+    rows[single_output_leaves, outputs] = value[single_output_leaves, 0]
     return rows, None
 
 
@@ -97,7 +101,7 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     # find distinct rows by their bytes, because np.unique(axis=0) takes ten times as long
     index_of_row: dict[bytes, int] = {}
     row_of_leaf = np.array(
-        [index_of_row.setdefault(row_index.tobytes(), len(index_of_row)) for row_index in rows],
+        [index_of_row.setdefault(row.tobytes(), len(index_of_row)) for row in rows],
         np.int64,
     )
     distinct_rows = np.frombuffer(b"".join(index_of_row), np.float32).reshape(-1, rows.shape[1])
@@ -126,5 +130,6 @@ def _list_variants(form: LeafTables) -> list[LeafTables]:
 
 def _expand_rows(form: LeafTables) -> LeafTables:
     """Convert a form to one row per leaf."""
+    # `value` comes last, because it is never None: it is the lookup table or empty in other forms
     name = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
     return replace(form, rows=None, **{name: getattr(form, name)[form.rows]})

@@ -21,7 +21,8 @@ PYTHON_PREFIX: Final = "python:"
 #: Largest difference between 1 and the sum of a row's probabilities, which may be rounded.
 SUM_TOLERANCE: Final = 1e-3
 
-Function = Callable[[NDArray[np.float32]], Any]
+#: A function that computes probabilities from rows.
+ProbabilityFunction = Callable[[NDArray[np.float32]], Any]
 
 
 class PythonModel:
@@ -41,7 +42,7 @@ class PythonModel:
     Raises
     ------
     InputError
-        If the source is of another kind, or has a class that is not in the data.
+        If the source is of another kind, or has a class twice or one that is not in the data.
 
     Examples
     --------
@@ -54,7 +55,7 @@ class PythonModel:
         self.import_path = _find_import_path(source) if import_path is None else import_path
         if isinstance(source, type):
             source = source()
-        self._call: Function = getattr(source, "predict_proba", source)
+        self._call: ProbabilityFunction = getattr(source, "predict_proba", source)
         if not callable(self._call):
             raise InputError(
                 f"{self.import_path} is neither a function of the rows nor an object with "
@@ -70,6 +71,9 @@ class PythonModel:
             raise InputError(
                 f"{self.import_path} has class {unknown_labels[0]!r}, which is not in the data"
             )
+        for label in own_classes:
+            if own_classes.count(label) > 1:
+                raise InputError(f"{self.import_path} has class {label!r} twice in classes_")
         self._columns = np.array([data_classes.index(label) for label in own_classes], np.intp)
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -97,13 +101,17 @@ def _check_output(output: Any, shape: tuple[int, int], model_name: str) -> NDArr
     sum_errors = np.abs(probabilities.sum(axis=1) - 1.0)
     if not ((probabilities >= 0).all() and (sum_errors <= SUM_TOLERANCE).all()):
         raise InputError(
-            f"{model_name} gave no probabilities: each row must be >= 0 and add up to 1"
+            f"{model_name} gave invalid probabilities: each row must be >= 0 and add up to 1"
         )
     return probabilities
 
 
 def _find_import_path(source: Any) -> str:
-    """Return the import path of an object or of its class, with which a worker imports it."""
+    """Return the import path of an object or of its class, for manifests and messages.
+
+    It is only a name, so it may be the path of a lambda, which cannot be imported. The operator of
+    a worker names what to import.
+    """
     if getattr(source, "__self__", None) is not None:  # for a bound method, use its object
         source = source.__self__
     owner = source if hasattr(source, "__qualname__") else type(source)

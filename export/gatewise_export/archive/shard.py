@@ -26,7 +26,7 @@ _FACTS_KEY: Final = b"gatewise"
 _ID_BYTES: Final = 16
 #: Model and version.
 Release = tuple[str, str]
-#: Smallest `sent_probability` that a device may state, because it limits the weight of an instance.
+#: Smallest `sent_probability` that a device may state. It bounds the weight of an instance.
 MIN_SENT_CHANCE: Final = 1e-3
 
 
@@ -163,7 +163,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     devices = rows.device.tolist()
     code_of_device = {name: code for code, name in enumerate(dict.fromkeys(devices))}
     device_codes = np.fromiter((code_of_device[name] for name in devices), np.int32, len(devices))
-    # Random ids do not compress, so that 16 bytes take half of the space of 32 digits.
+    # Random ids do not compress, so 16 bytes take half of the space of 32 digits.
     id_buffer = pa.py_buffer(np.ascontiguousarray(rows.request_id))
     columns = {
         "id": pa.FixedSizeBinaryArray.from_buffers(
@@ -217,6 +217,7 @@ def _arrow_lists(matrix: NDArray[Any]) -> Any:
 
 def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
     """Write a shard atomically: after a crash the file is complete or absent."""
+    require_pyarrow()
     from pyarrow import parquet
 
     # readers ignore this suffix, and the next start deletes such files
@@ -243,7 +244,7 @@ def read_facts(path: Path) -> ShardFacts:
         metadata = parquet.read_schema(path).metadata or {}
         return msgspec.json.decode(metadata[_FACTS_KEY], type=ShardFacts)
     except (KeyError, ValueError, OSError, msgspec.DecodeError, pa.ArrowException) as error:
-        raise InputError(f"{path} is not a shard of kept instances: {error}") from None
+        raise InputError(f"{path} is not a shard of archived instances: {error}") from None
 
 
 def read_shard(path: Path) -> ArchivedRows:

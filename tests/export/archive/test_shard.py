@@ -1,5 +1,6 @@
 """Shards are read as they were written, and other files are refused."""
 
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -54,3 +55,10 @@ def test_error_names_a_file_that_is_not_a_shard(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])  # Parquet has its metadata at the end
     with pytest.raises(InputError, match=r"kept-1\.parquet is not a shard"):
         read_facts(path)
+
+
+def test_writing_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(InputError, match=r"\[parquet\]"):
+        write_shard(tmp_path / "kept-1.parquet", make_archived_rows(1), FACTS)
