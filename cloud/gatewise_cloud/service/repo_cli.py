@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,7 +20,7 @@ from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
-#: Exit status of a rollout with --every, by its outcome.
+#: Exit status of a rollout with --every, by its outcome; 2 is the status of usage errors.
 EXIT_STATUSES: Final = {
     "done": 0,
     "withdrawn": 1,
@@ -108,7 +108,9 @@ def add(
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,
-        typer.Option(help="Machine of devices, from `uname -m`; default: all. Repeatable."),
+        typer.Option(
+            help="Only devices of this machine, from `uname -m`; default: all. Repeatable."
+        ),
     ] = None,
     sign: Annotated[
         Path | None, typer.Option(help="Private key, NAME.key, to sign the manifest with.")
@@ -204,12 +206,12 @@ def publish(
                 f"{repository.keys}: run this command where they are, because devices refuse "
                 "updates after that day"
             )
-        offers = repository.offers()
+        offer = None
     else:
-        offers = [repository.publish(release, read_share(rollout), expected_version=at_version)]
+        offer = repository.publish(release, read_share(rollout), expected_version=at_version)
     if endpoint is not None:
-        announce(repository, offers, endpoint)
-    _print_offers(as_json, repository, offers if release else [])
+        announce(repository, repository.offers() if offer is None else [offer], endpoint)
+    _print_offer(as_json, repository, offer)
 
 
 @_app.command()
@@ -236,7 +238,7 @@ def rollback(
     offer = repository.rollback(release, expected_version=at_version)
     if endpoint is not None:
         announce(repository, [offer], endpoint)
-    _print_offers(as_json, repository, [offer])
+    _print_offer(as_json, repository, offer)
     if not as_json and repository.preferred_release(offer.model) is None:
         note(f"no release of {offer.model} is offered now: devices return to their first bundle")
 
@@ -332,11 +334,11 @@ def _offer_text(offer: OfferedRelease) -> str:
     return f"{offer} is offered to {share_text(offer)} of the devices"
 
 
-def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:
-    """Print the version of the repository and the present offers of releases."""
+def _print_offer(as_json: bool, repository: Repository, offer: OfferedRelease | None) -> None:
+    """Print the version of the repository, and an offer of a release if there is one."""
     document: dict[str, Any] = {"version": repository.version}
     texts = [f"{repository.folder} is at version {repository.version}"]
-    for offer in offers:
+    if offer is not None:
         document |= {
             "release": str(offer),
             "serial": offer.serial,

@@ -25,30 +25,30 @@ def write_stage_case(
     returns whether the stage stops, or -1 if a value was refused.
     """
     stage = layout.stages[stage_index]
-    name = f"stage_{stage_index}"
+    table_prefix = f"stage_{stage_index}"
     lines = [f"    case {stage_index}:"]
     tables.add_code(f"\n/* stage {stage_index} */\n")
     # acquire the features, unless the trees acquire them node by node
     if not stage.is_lazy:
-        tables.add(f"{name}_inputs", stage.slots, "list_type")
+        tables.add(f"{table_prefix}_inputs", stage.slots, "list_type")
         acquire_call = (
-            f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
+            f"acquire_slots(instance, {table_prefix}_inputs, {len(stage.slots)}, acquire, context)"
         )
         lines += [f"        if (!{acquire_call})", "            return -1;"]
     # run the model
     if isinstance(stage.model, PackedTrees):
-        _add_forest(tables, layout, name, stage.model)
+        _add_forest(tables, layout, table_prefix, stage.model)
         if stage.is_lazy:
             lines += [
-                f"        if (!add_trees(instance, &{name}, acquire, context))",
+                f"        if (!add_trees(instance, &{table_prefix}, acquire, context))",
                 "            return -1;",
             ]
         else:
-            lines.append(f"        add_trees(instance, &{name}, 0, 0);")
+            lines.append(f"        add_trees(instance, &{table_prefix}, 0, 0);")
     elif stage.model is not None:
-        _add_sums(tables, name, stage.model)
+        _add_linear_or_kernel(tables, table_prefix, stage.model)
         sum_kind = "terms" if isinstance(stage.model, LinearModel) else "kernels"
-        lines.append(f"        add_{sum_kind}(instance, &{name});")
+        lines.append(f"        add_{sum_kind}(instance, &{table_prefix});")
     else:
         lines.append("        /* the model is left out, because this stage never stops */")
     # compare the score with the threshold
@@ -60,10 +60,12 @@ def write_stage_case(
     return "\n".join([*lines, f"        return {stop_test};\n"])
 
 
-def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees) -> None:
+def _add_forest(
+    tables: c_text.Tables, layout: Layout, table_prefix: str, trees: PackedTrees
+) -> None:
     """Add the tables of trees, and a struct ``trees_type`` that points to them."""
     leaves = trees.leaves
-    # in the order of the fields of trees_type
+    # in the order of the fields of trees_type; a field is 0 if the engine needs no such table
     arrays: dict[str, tuple[NDArray[np.generic] | None, str]] = {
         "start": (trees.start, "start_type"),
         "slot": (trees.slot + np.where(trees.nan_left, layout.nan_flag, 0), "slot_type"),
@@ -81,14 +83,16 @@ def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedT
     fields = []
     for array_name, (values, c_type) in arrays.items():
         if values is not None:
-            tables.add(f"{name}_{array_name}", values, c_type)
-        fields.append("0" if values is None else f"{name}_{array_name}")
+            tables.add(f"{table_prefix}_{array_name}", values, c_type)
+        fields.append("0" if values is None else f"{table_prefix}_{array_name}")
     n_trees = len(trees.start) - 1
     number_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
-    tables.add_struct(f"trees_type {name}", f"{', '.join(fields)}, {number_fields}")
+    tables.add_struct(f"trees_type {table_prefix}", f"{', '.join(fields)}, {number_fields}")
 
 
-def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
+def _add_linear_or_kernel(
+    tables: c_text.Tables, table_prefix: str, model: LinearModel | KernelModel
+) -> None:
     """Add the tables of a linear model or kernel machine, and a struct that points to them."""
     # in the order of the fields of linear_type and kernel_type
     array_names = ["mean", "scale", "weights", "bias"]
@@ -100,6 +104,6 @@ def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel
         rate = c_text.c_number(float(model.rate))
         number_fields = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
     for array_name in array_names:
-        tables.add(f"{name}_{array_name}", getattr(model, array_name), "float")
-    fields = ", ".join(f"{name}_{array_name}" for array_name in ("inputs", *array_names))
-    tables.add_struct(f"{struct_name}_type {name}", f"{fields}, {number_fields}")
+        tables.add(f"{table_prefix}_{array_name}", getattr(model, array_name), "float")
+    fields = ", ".join(f"{table_prefix}_{array_name}" for array_name in ("inputs", *array_names))
+    tables.add_struct(f"{struct_name}_type {table_prefix}", f"{fields}, {number_fields}")

@@ -37,12 +37,12 @@ def sort_by_recall(recall: Sequence[float | None]) -> list[int]:
 
 
 def format_class_share(shares: Sequence[float | None] | None, class_index: int) -> str:
-    """Format a recall or precision; it is None if the class has no rows or no answers."""
+    """Format a recall or precision, or - for None: the class has no rows or no answers."""
     share = None if shares is None else shares[class_index]
     return "-" if share is None else f"{share:.3f}"
 
 
 def accuracy_label(manifest: Manifest) -> str:
-    """Return the label of the points' `accuracy`: an agreement, or the task's metric."""
+    """Return the label of the points' `accuracy`: the task's metric, or what replaces it."""
     metric_name = manifest.active_point.measured
     return _ACCURACY_LABELS[manifest.task] if metric_name == "accuracy" else metric_name

@@ -161,9 +161,11 @@ def _quality_figures(
             f"{source}: the bundle predicts values, but a label is not a number"
         ) from error
     # R² = 1 - sum (y - answer)² / sum (y - mean y)²
-    error_squares = ((true_values - decisions.labels.astype(np.float64)) ** 2).sum()
-    total_squares = ((true_values - true_values.mean()) ** 2).sum()
-    return {"r2": float(1.0 - error_squares / total_squares) if total_squares > 0 else float("nan")}
+    sum_of_squared_errors = ((true_values - decisions.labels.astype(np.float64)) ** 2).sum()
+    total_sum_of_squares = ((true_values - true_values.mean()) ** 2).sum()
+    if total_sum_of_squares == 0:
+        return {"r2": float("nan")}
+    return {"r2": float(1.0 - sum_of_squared_errors / total_sum_of_squares)}
 
 
 def _implausibility_remarks(bundle: Bundle, rows: NDArray[np.float32]) -> list[str]:
@@ -187,16 +189,16 @@ def _implausibility_remarks(bundle: Bundle, rows: NDArray[np.float32]) -> list[s
 
 def _check_missing(rows: NDArray[np.float32], manifest: Manifest, source: str) -> None:
     """Refuse rows without a value that a stage or the high-cost model requires."""
-    is_refused = np.zeros(rows.shape[1], bool)
+    requires_value = np.zeros(rows.shape[1], bool)
     if manifest.missing.stages == "refused":
         for stage_index in range(len(manifest.stages)):
-            is_refused[manifest.stage_inputs(stage_index)] = True
+            requires_value[manifest.stage_inputs(stage_index)] = True
     if manifest.missing.cloud == "refused":
-        is_refused[manifest.cloud_inputs()] = True
-    empty_columns = np.flatnonzero(np.isnan(rows).any(axis=0) & is_refused)
-    if len(empty_columns):
+        requires_value[manifest.cloud_inputs()] = True
+    refused_columns = np.flatnonzero(np.isnan(rows).any(axis=0) & requires_value)
+    if len(refused_columns):
         raise InputError(
-            f"{source}: column {manifest.feature_names[empty_columns[0]]!r} is empty (NaN) in "
+            f"{source}: column {manifest.feature_names[refused_columns[0]]!r} is empty (NaN) in "
             "some rows, but the bundle does not accept missing values"
         )
 

@@ -125,11 +125,11 @@ def write_signals(
     ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the RAM
     that the results of one window take.
     """
-    source, files = signal_files(
+    code, files = signal_files(
         graph, shape, dtype, c_text.checked_identifier(name), sample, features, rate_hz=rate_hz
     )
     c_text.write_files(Path(folder), files)
-    return source
+    return code
 
 
 def signal_files(
@@ -186,7 +186,7 @@ def signal_files(
             graph, plan.features, windows, placeholders, compares_decisions
         ),
     }
-    source = SignalCode(
+    code = SignalCode(
         files=tuple(files),
         shape=tuple(shape),
         dtype=dtype_name,
@@ -198,7 +198,7 @@ def signal_files(
         sample_windows=len(windows),
         labels=tuple(code.step.label for code in plan.step_codes),
     )
-    return source, files
+    return code, files
 
 
 def _add_plan_tables(plan: SignalPlan) -> c_text.Tables:
@@ -292,7 +292,8 @@ def _selftest_text(
     )
     element_type = placeholders["element"]
     tables = c_text.Tables()
-    tables.add("feature", features, "uint16_t", "Numbers of the features")
+    feature_type = c_text.unsigned_type(int(features.max()))
+    tables.add("feature", features, feature_type, "Numbers of the features")
     tables.add("windows", windows, element_type)
     tables.add("expected", expected_features, "float")
     largest_features = np.max(
@@ -305,6 +306,7 @@ def _selftest_text(
         "read": "READ_FLOAT(source + i)"
         if element_type == "float"
         else f"READ({element_type}, source + i)",
+        "feature_type": feature_type,
         "bound": c_text.c_number(MAX_RELATIVE_ERROR),
         "n_windows": str(len(windows)),
         "n_features": str(len(features)),

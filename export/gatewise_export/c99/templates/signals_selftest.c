@@ -32,7 +32,7 @@ static float window_distance(${p}_signals *signals, uint32_t number)
     float largest = 0.0f;
     uint32_t i;
     for (i = 0; i < ${n_features}u; i++) {
-        float value = ${p}_signals_acquire((int)READ(uint16_t, feature + i), signals);
+        float value = ${p}_signals_acquire((int)READ(${feature_type}, feature + i), signals);
         float gap = distance(value, READ_FLOAT(expected_row + i), READ_FLOAT(scale + i));
         largest = gap > largest ? gap : largest;
     }
@@ -68,7 +68,7 @@ static float acquire_expected(int wanted_feature, void *context)
     const float *expected_row = expected + *(const uint32_t *)context * ${n_features}u;
     uint32_t i;
     for (i = 0; i < ${n_features}u; i++)
-        if ((int)READ(uint16_t, feature + i) == wanted_feature)
+        if ((int)READ(${feature_type}, feature + i) == wanted_feature)
             return READ_FLOAT(expected_row + i);
     return NAN;
 }
