@@ -14,6 +14,7 @@ measured.
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, fields
 from inspect import isabstract
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -23,7 +24,7 @@ import msgspec
 from gatewise.documents import DocumentError, Meta, Record, Text
 from gatewise.errors import InputError
 from gatewise.models.instances import DTYPES, MAX_WINDOW_VALUES
-from gatewise_signals import steps as first_steps
+from gatewise_signals import steps as base_steps
 from gatewise_signals.blocks import block, images, sound, spectra, time_domain
 from gatewise_signals.blocks.block import Block
 from gatewise_signals.graph import SignalGraph
@@ -50,7 +51,7 @@ _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 def _find_step_kinds() -> dict[str, type[Step]]:
     """Map each kind to its class of steps."""
-    modules = first_steps, block, time_domain, spectra, sound, images
+    modules = base_steps, block, time_domain, spectra, sound, images
     classes = [
         step_class
         for module in modules
@@ -72,30 +73,31 @@ def _find_document_type(hint: Any) -> Any:
     return StepNumber if issubclass(hint, Step) else _TYPES[hint]
 
 
-def _make_record_type(kind: type[Step]) -> type[msgspec.Struct]:
+def _make_record_type(step_class: type[Step]) -> type[msgspec.Struct]:
     """Make the record type for the settings of one kind of step."""
-    settings = settings_of(kind)
+    settings = settings_of(step_class)
     record_fields: list[Any] = []
-    for field in fields(kind):
+    for field in fields(step_class):
         if field.name in settings:
             record_field = (field.name, _find_document_type(settings[field.name]))
             record_fields.append(
                 record_field if field.default is MISSING else (*record_field, field.default)
             )
     return msgspec.defstruct(
-        kind.__name__,
+        step_class.__name__,
         record_fields,
         bases=(Record,),
         kw_only=True,
         frozen=True,
         tag_field="kind",
-        tag=kind.kind,
+        tag=step_class.kind,
     )
 
 
 KINDS: Final = _find_step_kinds()
-RECORDS: Final = {name: _make_record_type(kind) for name, kind in KINDS.items()}
+RECORDS: Final = {kind: _make_record_type(step_class) for kind, step_class in KINDS.items()}
 
+# A type checker cannot evaluate a union that is made at run time.
 if TYPE_CHECKING:
     StepRecord = msgspec.Struct
 else:
@@ -112,7 +114,7 @@ class SignalRecord(Record, frozen=True):
     prices: PriceTable | None = None
 
 
-def write_signal(signal: SignalInput) -> SignalRecord:
+def make_signal_record(signal: SignalInput) -> SignalRecord:
     """Make the record of a signal input."""
     steps = signal.graph.steps
     number_of_step = {step: number for number, step in enumerate(steps)}
@@ -131,12 +133,12 @@ def write_signal(signal: SignalInput) -> SignalRecord:
             )
             for step in steps
         ),
-        tuple(number_of_step[block] for block in signal.graph.blocks),
+        tuple(number_of_step[step] for step in signal.graph.blocks),
         signal.prices,
     )
 
 
-def read_signal(record: SignalRecord, feature_names: tuple[str, ...]) -> SignalInput:
+def make_signal_input(record: SignalRecord, feature_names: tuple[str, ...]) -> SignalInput:
     """Make the signal input that a record describes.
 
     The blocks must compute the features `feature_names`, which may end with ``window`` for the
@@ -180,12 +182,14 @@ def read_signal(record: SignalRecord, feature_names: tuple[str, ...]) -> SignalI
     try:
         return SignalInput(graph, record.shape, record.dtype, has_window_values, prices)
     except InputError as error:
-        raise document_error("shape", error) from None
+        n_values = math.prod(record.shape)
+        is_too_large = has_window_values and n_values > MAX_WINDOW_VALUES
+        raise document_error("shape" if is_too_large else "blocks", error) from None
 
 
 def _make_step(step_record: Any, steps: list[Step]) -> Step:
     """Make a step that reads some of `steps`."""
-    kind = KINDS[str(step_record.__struct_config__.tag)]
+    step_class = KINDS[str(step_record.__struct_config__.tag)]
 
     def setting_value(hint: Any, value: Any) -> Any:
         if get_origin(hint) is tuple:
@@ -196,7 +200,7 @@ def _make_step(step_record: Any, steps: list[Step]) -> Step:
             raise InputError(f"reads step {value}, which is not before it")
         return steps[value]
 
-    hints = settings_of(kind)
-    return kind(
+    hints = settings_of(step_class)
+    return step_class(
         **{name: setting_value(hint, getattr(step_record, name)) for name, hint in hints.items()}
     )

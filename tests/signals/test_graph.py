@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import gatewise_signals as sig
 from gatewise.documents import DocumentError, convert
 from gatewise.errors import InputError
-from gatewise_signals.document import SignalRecord, read_signal
+from gatewise_signals.document import SignalRecord, make_signal_input
 from tests.support.signal_blocks import CHANNELS, draw_window, make_signal_blocks
 
 BLOCKS = make_signal_blocks()
@@ -110,7 +110,23 @@ def test_a_document_with_deep_steps_is_refused(kind, n_inputs):
     steps += [{"kind": kind} | dict.fromkeys(input_names, i) | settings for i in range(1500)]
     document = {"shape": [8, 8], "dtype": "uint8", "steps": steps, "blocks": [1500]}
     with pytest.raises(DocumentError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
-        read_signal(convert(document, SignalRecord), ("a",))
+        make_signal_input(convert(document, SignalRecord), ("a",))
+
+
+def test_a_document_with_two_rates_is_refused_for_its_blocks():
+    channels = {"kind": "channels", "indices": [0], "axes": []}
+    steps = [
+        channels | {"name": "x", "rate_hz": 50.0},
+        channels | {"name": "z", "rate_hz": 100.0},
+        {"kind": "mean", "source": 0},
+        {"kind": "mean", "source": 1},
+    ]
+    document = {"shape": [8], "dtype": "int16", "steps": steps, "blocks": [2, 3]}
+    blocks = [sig.Mean(sig.Channels(name=name, indices=(0,))) for name in ("x", "z")]
+    feature_names = sig.SignalGraph(blocks).feature_names
+    with pytest.raises(DocumentError, match="are for 50 and 100 samples per second") as error_info:
+        make_signal_input(convert(document, SignalRecord), feature_names)
+    assert error_info.value.field == "blocks"
 
 
 def test_invalid_lists_of_blocks_are_refused():

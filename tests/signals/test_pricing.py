@@ -12,7 +12,7 @@ from msgspec import structs
 import gatewise_signals as sig
 from gatewise.documents import decode_json, encode_json, plain_values
 from gatewise.errors import InputError
-from gatewise_signals.document import SignalRecord, read_signal, write_signal
+from gatewise_signals.document import SignalRecord, make_signal_input, make_signal_record
 from gatewise_signals.pricing import price_table, table_of_steps
 from gatewise_signals.signal_input import SignalInput
 
@@ -104,13 +104,13 @@ def test_a_bundle_contains_the_table_of_its_prices(measured_table):
     x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
     blocks = sig.priced(make_two_blocks(), measured_table, unit="uj")
     signal = SignalInput.from_windows(blocks, x)
-    record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
-    assert read_signal(record, signal.feature_names).prices == signal.prices
+    record = decode_json(encode_json(make_signal_record(signal)), SignalRecord, "signal")
+    assert make_signal_input(record, signal.feature_names).prices == signal.prices
     changed_record = structs.replace(
         record, prices=structs.replace(measured_table, microseconds={"x": 1.0})
     )
     with pytest.raises(InputError, match="prices: are for other steps or windows"):
-        read_signal(changed_record, signal.feature_names)
+        make_signal_input(changed_record, signal.feature_names)
     assert signal.prices == structs.replace(measured_table, unit="uj")
     changed_blocks = [replace(blocks[0], price=3.0), blocks[1]]
     assert SignalInput.from_windows(changed_blocks, x).prices is None

@@ -29,7 +29,7 @@ from gatewise_export.bundle.manifest_records import (
     StageSpec,
 )
 from gatewise_signals.blocks.block import FunctionBlock
-from gatewise_signals.document import write_signal
+from gatewise_signals.document import make_signal_record
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
 Mask: TypeAlias = NDArray[np.bool_]
@@ -49,7 +49,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         document = msgspec.structs.replace(
             self,
             features=self._listed_features(),
-            signal=None if self.signal is None else write_signal(self.signal),
+            signal=None if self.signal is None else make_signal_record(self.signal),
             every_stage=tuple(self._with_listed_inputs(stage) for stage in self.every_stage),
             cloud=None if self.cloud is None else self._with_listed_inputs(self.cloud),
         )

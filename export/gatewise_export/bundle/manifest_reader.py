@@ -29,7 +29,7 @@ from gatewise_export.bundle.manifest_records import (
     StageSpec,
 )
 from gatewise_export.bundle.signing import SIGNATURE
-from gatewise_signals.document import read_signal
+from gatewise_signals.document import make_signal_input
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
 #: Largest number of files: two per stage, and one per network of a block.
@@ -54,7 +54,7 @@ def read_manifest(text: bytes) -> Manifest:
     if document.signal is not None:
         feature_names = tuple(feature.name for feature in document.features)
         try:
-            signal = read_signal(document.signal, feature_names)
+            signal = make_signal_input(document.signal, feature_names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.problem) from None
     # expand arrays into features and inputs

@@ -88,6 +88,8 @@ class BandPowers(SignalBlock):
         band_powers = np.zeros((*x.shape[:-1], len(bands.has_bins)), np.float32)
         if not len(bands.starts):
             return band_powers
+        # reduceat sums from each start to the next one, because the bands are adjacent. Bands
+        # without bins are left out: for an empty range it would return its first bin.
         powers = np.add.reduceat(x[..., : bands.end], bands.starts, axis=-1) / bands.counts
         powers += TINY
         np.log(powers, out=powers)
@@ -137,7 +139,8 @@ class SpectralMoments(SignalBlock):
     def values(self, x: Values) -> Values:
         # q = x / sum(x), c = sum(hz * q), spread = sqrt(sum((hz - c)**2 * q))
         hz = self.source.hz(x.shape[-1])
-        features = np.empty((*x.shape[:-1], 5), np.float32)
+        # the last axis has the order of channel_suffixes
+        features = np.empty((*x.shape[:-1], len(self.channel_suffixes)), np.float32)
         total_power = np.add.reduce(x, -1, keepdims=True)
         q = safe_ratio(x, np.broadcast_to(total_power, x.shape))
         centroid = np.add.reduce(q * hz, -1, keepdims=True)
@@ -146,7 +149,7 @@ class SpectralMoments(SignalBlock):
         squared_distances *= q
         features[..., 0] = centroid[..., 0]
         features[..., 1] = np.sqrt(np.add.reduce(squared_distances, -1))
-        # entropy = -sum(q * log(q)) / log(n)
+        # entropy = -sum(q * log(q + 1e-12)) / log(n)
         features[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
         # rolloff: the first bin at which the running sum of q reaches that share of the total
         running_sum = np.add.accumulate(q, -1)
@@ -159,7 +162,7 @@ class SpectralMoments(SignalBlock):
 def power_spectrum(x: Values) -> Values:
     """Compute the power spectrum along the last axis, as :class:`Spectrum` defines it."""
     n_samples = x.shape[-1]
-    window, window_power = weighted_hann(n_samples)
+    window, window_power = hann_window_and_power(n_samples)
     centred_samples = subtract_mean(x)
     centred_samples *= window
     spectrum = np.fft.rfft(centred_samples, fft_size(n_samples)).astype(np.complex64, copy=False)
@@ -176,7 +179,7 @@ def fft_size(n_samples: int) -> int:
 
 
 @lru_cache(maxsize=32)
-def weighted_hann(n_samples: int) -> tuple[Values, np.float32]:
+def hann_window_and_power(n_samples: int) -> tuple[Values, np.float32]:
     """Compute a periodic Hann window, (samples,), and its sum of squares (1 for one sample)."""
     window = read_only_float32(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_samples) / n_samples))
     return window, np.float32(np.sum(window * window) or 1.0)

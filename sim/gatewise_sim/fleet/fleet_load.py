@@ -1,4 +1,7 @@
-"""Workers under the load of a whole fleet, of which a run simulates only some devices."""
+"""Outcomes of requests at the workers of a large fleet, estimated from one simulated worker.
+
+A run simulates only some devices of the fleet, but the workers have the load of all devices.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ _MIN_REQUESTS_FOR_RETRIES: Final = 1000
 _MAX_SAMPLED_WORKERS: Final = 16
 #: Smallest rate of a device's instances per second, because a process cannot have the rate 0.
 _MIN_RATE: Final = 1e-9
+#: Largest rate of a day, as a multiple of its mean; the rate follows a cosine.
+_PEAK_FACTOR: Final = 2
 #: Second part of the seed, so that these draws do not depend on the other draws of a run.
 _SEED_PART: Final = 5
 
@@ -50,11 +55,11 @@ class FleetLoad:
 
     def sample_at(self, now: float) -> QueueSample:
         """Find or simulate the sample for the load at `now` (s)."""
-        process = self._scenario.arrival_process
-        load_level = 0
-        if isinstance(process, Diurnal):
-            # The rate of a cosine is at most twice its mean.
-            relative_rate = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
+        arrival_process = self._scenario.arrival_process
+        load_level = 0  # the only level of a process with a constant rate
+        if isinstance(arrival_process, Diurnal):
+            peak_rate = arrival_process.rate * _PEAK_FACTOR
+            relative_rate = float(arrival_process.rate_at(np.array([now]))[0]) / peak_rate
             load_level = round(_N_LOAD_LEVELS * relative_rate)
         n_sent = max(self._offload_counts.sent, _MIN_REQUESTS_FOR_RETRIES)
         retry_level = round(_N_LOAD_LEVELS * self._offload_counts.retries / n_sent)
@@ -66,7 +71,8 @@ class FleetLoad:
         scenario = self._scenario
         process = scenario.arrival_process
         if isinstance(process, Diurnal):
-            process = Poisson(max(process.rate * 2 * load_level / _N_LOAD_LEVELS, _MIN_RATE))
+            peak_rate = process.rate * _PEAK_FACTOR
+            process = Poisson(max(peak_rate * load_level / _N_LOAD_LEVELS, _MIN_RATE))
         # A retry that reaches another worker, with probability 1 - 1 / workers, is an additional
         # request.
         retry_share = retry_level / _N_LOAD_LEVELS
@@ -82,7 +88,7 @@ class FleetLoad:
         arrivals = Arrivals(events.time[received_events], devices, np.zeros_like(devices))
         return sample_queue(self._worker_context, arrivals, scenario.deadline_ms / 1000.0)
 
-    def mean_counts(self) -> dict[str, float]:
+    def mean_outcomes(self) -> dict[str, float]:
         """Average utilisation, batch and wait over the samples; return {} without a sample."""
         samples = list(self._samples.values())
         if not samples:

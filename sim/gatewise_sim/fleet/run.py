@@ -360,7 +360,7 @@ class VirtualFleet:
             name: count * scale for name, count in asdict(self._worker_context.counts).items()
         }
         worker_counts |= queue_means(worker_counts, scenario)
-        worker_counts |= self._fleet_load.mean_counts()
+        worker_counts |= self._fleet_load.mean_outcomes()
         del worker_counts["queued_seconds"]  # reported as its mean, `wait_ms`
         return FleetRun(
             answers=answers,

@@ -32,8 +32,9 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
     """Numbers of instances by outcome, and of requests and audits.
 
     `late` responses came after their deadline. `retries` are requests that were sent a second time.
-    `lost` instances have no answer. `audits` counts the answers of devices that a worker compared
-    with the high-cost model's, and `audits_disagreed` the answers that differed.
+    `lost` instances have no answer. `error` instances lacked values that the stages need. `audits`
+    counts the answers of devices that a worker compared with the high-cost model's, and
+    `audits_disagreed` the answers that differed.
     """
 
     edge: int
@@ -127,7 +128,11 @@ class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
 
 
 class TimelineBin(ReportRecord, frozen=True, kw_only=True):
-    """Figures of a part of the run; the latencies are for its offloaded instances."""
+    """Figures of a part of the run, from `begin` to `end` in s.
+
+    `edge`, `cloud`, `fallback` and `error` are numbers of `instances`. The latencies are for
+    offloaded instances.
+    """
 
     begin: float
     end: float
@@ -185,9 +190,10 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
         Counts of answers by outcome, and by reason.
     money
         Bill of a month, if there are prices.
-    utilisation, workers
-        Share of the workers' time in runs; sums of their counters, and the means ``wait_ms`` and
-        ``batch``.
+    utilisation
+        Share of the time in which workers run models.
+    workers
+        Sums of the workers' counters, and the means ``wait_ms`` and ``batch``.
     histogram, breakdown_ms
         Latencies, and mean ms per instance on ``device``, ``network`` and ``cloud``, and
         ``waiting`` for responses that did not come.

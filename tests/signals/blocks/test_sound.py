@@ -9,7 +9,7 @@ from scipy import fft, signal
 import gatewise_signals as sig
 from gatewise.documents import convert, plain_values
 from gatewise.errors import InputError
-from gatewise_signals.document import SignalRecord, read_signal, write_signal
+from gatewise_signals.document import SignalRecord, make_signal_input, make_signal_record
 from gatewise_signals.signal_input import SignalInput
 
 RATE = 8000.0
@@ -83,10 +83,10 @@ def test_mfcc_of_parts_are_added_behind_those_of_the_window(windows):
 
 def test_documents_omit_settings_at_their_default(windows):
     def make_document(block):
-        return plain_values(write_signal(SignalInput.from_windows([block], windows)))
+        return plain_values(make_signal_record(SignalInput.from_windows([block], windows)))
 
     def read_block(document, block):
-        return read_signal(convert(document, SignalRecord), block.names).graph.blocks[0]
+        return make_signal_input(convert(document, SignalRecord), block.names).graph.blocks[0]
 
     block_without_parts, block_with_parts = sig.Mfcc(MEL, 13), sig.Mfcc(MEL, 13, 3)
     document_without_parts = make_document(block_without_parts)

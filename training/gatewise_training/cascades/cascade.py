@@ -73,8 +73,8 @@ class CascadeClassifier(BudgetedClassifier):
         instances. Some rows are set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
     max_bytes : int, optional
-        Largest number of bytes of all stages on a device together, as tables of :func:`.to_c` in
-        float form. The stages and the sizes of their trees are chosen on validation rows.
+        Largest total size in bytes of the stages' tables on a device, as :func:`.to_c` writes them
+        with floats. The stages and the sizes of their trees are chosen on validation rows.
     max_instance_cost : float, optional
         Largest cost that an instance of any values may have: the features of the stages that it
         visits, the features of the high-cost model and the price of an offload. Devices also
@@ -110,6 +110,7 @@ class CascadeClassifier(BudgetedClassifier):
         super()._check_settings()
         if self.budget is not None and self.offload_rate is not None:
             raise InputError("give budget or offload_rate, not both")
+        # the setting as a classifier; `high_cost_model_` is the fitted model
         self._high_cost_model = as_classifier(self.high_cost_model)
         if self._high_cost_model is not None:
             check_packable(self._high_cost_model, as_library_file=True)
@@ -153,7 +154,8 @@ class CascadeClassifier(BudgetedClassifier):
         sample_weight : array-like of shape (n,), optional
             Weight of each row; 1 by default.
         validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
-            Validation rows. By default part of the rows validate, or few rows are cross-fitted.
+            Validation rows. By default some rows are held out; if there are few rows, models are
+            cross-fitted instead.
         high_cost_predictions : array-like of shape (n, n_classes), optional
             Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
         groups : array-like of shape (n,), optional
@@ -187,8 +189,8 @@ class CascadeClassifier(BudgetedClassifier):
         self._may_have_seen_rows = is_fixed and table.validation is None
         if problem.calibration is not None:
             self._check_can_certify(**self._goal())
-        answers_of = given_answers if is_fixed else trained_answers
-        high_cost = answers_of(self, problem, table)
+        answer_function = given_answers if is_fixed else trained_answers
+        high_cost = answer_function(self, problem, table)
         # the best shape of trees on raw windows need not be the best on features
         tree_shape = None if self._cloud_reads_windows else high_cost.tree_shape
         return replace(problem, high_cost=high_cost, tree_shape=tree_shape)

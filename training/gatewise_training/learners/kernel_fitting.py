@@ -1,8 +1,8 @@
 """Fit of kernel machines as least-squares SVMs on landmarks (Nystroem).
 
 The fit is a ridge regression on the features of the kernel. The width of the kernel, the scaling
-and the ridge are chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, 2007),
-or by errors on left-out folds of rows.
+and the ridge are chosen by leave-one-out errors, which have a closed form (Rifkin & Lippert, "Notes
+on regularized least squares", 2007), or by errors on left-out folds of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatewise_training.learners.losses import log_loss, one_hot
 
 #: Ridges to try.
 RIDGES_TO_TRY = (1e-3, 1e-2, 1e-1, 1.0)
-#: Widths of the kernel to try, as multiples of one over the summed variance of the features.
+#: Values of gamma to try, as multiples of one over the summed variance of the features.
 GAMMA_FACTORS_TO_TRY = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 #: With more rows than this, kernel machines are not tried, because their time is quadratic in the
@@ -90,15 +90,16 @@ def left_out_error(
     """Compute the mean squared error of a small kernel machine on left-out rows.
 
     Single rows are left out in turn or, with `fold_of_row`, (n,), whole folds.
+    The first rows are the landmarks, so the rows must be in random order.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
-    target = 2.0 * one_hot(y, n_classes) - 1.0
+    signs = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
-        return _RidgeRegression(np.ones((len(x), 1)), target, weight, fold_of_row=fold_of_row).error
+        return _RidgeRegression(np.ones((len(x), 1)), signs, weight, fold_of_row=fold_of_row).error
     mean, scale = standard_scaling(x)
     scaled_x = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _sum_variances(scaled_x))
-    return _RidgeRegression(basis.features(scaled_x), target, weight, fold_of_row=fold_of_row).error
+    return _RidgeRegression(basis.features(scaled_x), signs, weight, fold_of_row=fold_of_row).error
 
 
 class _KernelSettings(NamedTuple):
@@ -168,8 +169,9 @@ class _Basis:
     def _compute_kernel(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
         # (1 + gamma d^2 / 2^k)^(-2^k), close to exp(-gamma d^2), by k squarings
         squares = (scaled_x * scaled_x).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
-        distance = np.maximum(squares - 2.0 * scaled_x @ self.landmarks.T, 0.0)
-        power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
+        squared_distances = np.maximum(squares - 2.0 * scaled_x @ self.landmarks.T, 0.0)
+        rate = self.gamma / 2**SQUARINGS
+        power: NDArray[np.float64] = 1.0 / (1.0 + squared_distances * rate)
         for _ in range(SQUARINGS):
             power = power * power
         return power

@@ -1,15 +1,15 @@
-"""Separate pruning of each tree for all prices of cost, by weakest links.
+"""Separate pruning of each tree, for all prices ``lam`` of a unit of cost, by weakest links.
 
 :func:`prune_each_tree` is "ind.pru." of the papers ("Optimally pruning decision tree ensembles with
 feature cost", 2016, table 1), which solves the exact program for each tree alone. A tree then pays
 for a feature even if other trees have already acquired it for the row.
 
-If each node has its own price, the best pruning at price ``lam`` keeps the nodes with parts of the
-tree that earn more than their price. The solutions are nested in ``lam``, and each node has one
-breakpoint, as in Breiman's weakest-link pruning ("Classification and regression trees", 1984,
-chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes below it that
-earn more per unit of price than it does, as in the pool-adjacent-violators algorithm. This takes
-O(n log n) time.
+If each node has its own price, the best pruning at ``lam`` keeps a node if a subtree at this node
+earns more than ``lam`` times the sum of its prices. The solutions are nested in ``lam``, and each
+node has one breakpoint, as in Breiman's weakest-link pruning ("Classification and regression
+trees", 1984, chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes
+below it that earn more per unit of price than it does, as in the pool-adjacent-violators algorithm.
+This takes O(n log n) time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from gatewise_training.prune.problem import PruneProblem
 
 
 def prune_each_tree(problem: PruneProblem) -> PruneSequence:
-    """Prune each tree alone, for all prices of cost.
+    """Prune each tree alone, for all prices of a unit of cost.
 
     Within one tree, a row first uses a feature at one node. Each node therefore has its own price,
     and weakest links solve the problem.
     """
+    # `use_column` and `column_nodes` have one entry per use of a column at a node
     use_price = problem.column_price[problem.use_column]
     node_price = np.bincount(problem.column_nodes, use_price, problem.n_nodes)
     breakpoints = weakest_links(problem.parent, problem.profit, node_price + problem.depth_price)
@@ -37,8 +38,9 @@ def prune_each_tree(problem: PruneProblem) -> PruneSequence:
 
 @numba.njit(cache=True, nogil=True)
 def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
-    """Find the breakpoint of each node: the largest price of cost up to which it stays.
+    """Find the breakpoint of each node: the largest ``lam`` up to which it stays.
 
+    Each parent has a smaller number than its children; roots have the parent -1.
     Shapes: `parent` (n_nodes,), int32; `profit, price` (n_nodes,), float64; returns (n_nodes,).
 
     The root of this example earns 1 at a price of 2. Its children earn 3 at 2 and 1 at 4:
@@ -52,25 +54,25 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     ratio = np.empty(n)
     # a block is a node with the nodes that are merged into it; each block has a heap of the blocks
     # directly below it
-    heap = np.full(n, -1, np.int32)  # top of each heap
+    top_below = np.full(n, -1, np.int32)  # top of the heap of each block
     left = np.full(n, -1, np.int32)  # children in the heaps, not in the trees
     right = np.full(n, -1, np.int32)
     merged_into = np.full(n, -1, np.int32)
     for node in range(n - 1, -1, -1):
         ratio[node] = _compute_ratio(profit[node], price[node])
         # merge with the best block below as long as it earns more per unit of price
-        while heap[node] >= 0 and ratio[heap[node]] >= ratio[node]:
-            top = heap[node]
-            heap[node] = _meld(left[top], right[top], ratio, left, right)
+        while top_below[node] >= 0 and ratio[top_below[node]] >= ratio[node]:
+            top = top_below[node]
+            top_below[node] = _meld(left[top], right[top], ratio, left, right)
             left[top] = -1
             right[top] = -1
-            heap[node] = _meld(heap[node], heap[top], ratio, left, right)
+            top_below[node] = _meld(top_below[node], top_below[top], ratio, left, right)
             profit[node] += profit[top]
             price[node] += price[top]
             ratio[node] = _compute_ratio(profit[node], price[node])
             merged_into[top] = node
         if parent[node] >= 0:
-            heap[parent[node]] = _meld(heap[parent[node]], node, ratio, left, right)
+            top_below[parent[node]] = _meld(top_below[parent[node]], node, ratio, left, right)
     for node in range(n):  # ancestors, whose ratios are final, come first
         if merged_into[node] >= 0:
             ratio[node] = ratio[merged_into[node]]

@@ -68,7 +68,7 @@ def _transform_arguments(
     code: StepCode, samples: int, scratch: str
 ) -> tuple[str | int | float, ...]:
     """List the C arguments for a power spectrum of `samples` values that works in `scratch`."""
-    window, window_squares = spectra.weighted_hann(samples)
+    window, window_squares = spectra.hann_window_and_power(samples)
     size = spectra.fft_size(samples)
     twiddles = code.tables.twiddle_arguments(size)
     half_window = code.float_table(window[: samples // 2 + 1], "First half of a Hann window")

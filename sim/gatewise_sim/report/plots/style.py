@@ -176,12 +176,12 @@ def draw_error_bars(
 
 
 def _keep_font_size(font_match: re.Match[str]) -> str:
-    """Replace a font by its size, if stated, so that the page's family of fonts is used."""
+    """Keep only the size of a font declaration, so that the page's family of fonts is used."""
     return f"-size{font_match[1]}" if font_match[1] else ""
 
 
 def _inline_svg(svg: str, id_prefix: str, title: str, description: str) -> Markup:
-    """Adapt a file of matplotlib to the page: its fonts, ids, colours and description."""
+    """Adapt the SVG that matplotlib wrote to the page: fonts, ids, colours and description."""
     # An element of a page has no XML declaration, and the page determines its width and height.
     svg = svg[svg.index("<svg") :]
     view_box = re.search(r'viewBox="([^"]+)"', svg)

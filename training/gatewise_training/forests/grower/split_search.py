@@ -1,7 +1,8 @@
 """Search for the best boundary between two codes of one column, by minimax impurity or by gain.
 
-An event is a code that occurs at the node. Boundary e separates the first e + 1 of these codes from
-the codes above them. The loops over m are over classes.
+A code is the number of a bin of the column's values, and an event is a code that occurs at the
+node. Boundary e separates the first e + 1 of these codes from the codes above them. The loops over
+m are over classes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class GrowthRule(NamedTuple):
 
     criterion: int  # PAIRS or ENTROPY
     alpha: float  # threshold of Pairs, in examples
-    mu: float  # gain that an acquisition of unit price by one example must bring
+    mu: float  # a split loses mu * price of its gain for each example that acquires the feature
     stumps: bool  # whether only random thresholds are tried
     max_depth: int
     log_table: Any  # (n_examples + 1,): :func:`.log_table`, for ENTROPY
@@ -51,29 +52,29 @@ def minimax_pairs(
     right = crossing_work.right
     n_classes = len(left)
     n_right = put_all_right(node.counts, left, right)
-    n_left = f_left = 0.0
-    f_right = node.impurity
+    n_left = left_impurity = 0.0
+    right_impurity = node.impurity
     best_impurity = np.inf
     best_boundary = -1
     for boundary in range(n_events - 1):
         for m in range(n_classes):
             n_moved = counts_by_code[boundary, m]
             if n_moved:
-                f_left += change_of_pairs(left, n_left, m, n_moved, alpha)
-                f_right += change_of_pairs(right, n_right, m, -n_moved, alpha)
+                left_impurity += change_of_pairs(left, n_left, m, n_moved, alpha)
+                right_impurity += change_of_pairs(right, n_right, m, -n_moved, alpha)
                 left[m] += n_moved
                 right[m] -= n_moved
                 n_left += n_moved
                 n_right -= n_moved
-        impurity = max(f_left, f_right)
+        impurity = max(left_impurity, right_impurity)
         # if several boundaries are equally good, the last one before the crossing wins, as in
         # find_crossing
-        is_tie = impurity == best_impurity and f_left < f_right
+        is_tie = impurity == best_impurity and left_impurity < right_impurity
         is_better = impurity < best_impurity or is_tie
         if is_better and (len(is_allowed) == 0 or is_allowed[boundary]):
             best_impurity = impurity
             best_boundary = boundary
-        if f_left >= f_right and impurity >= best_impurity:
+        if left_impurity >= right_impurity and impurity >= best_impurity:
             break
     return best_impurity, best_boundary
 
@@ -105,7 +106,9 @@ def best_gain(
         if gain > largest_gain:
             largest_gain = gain
             best_boundary = boundary
-    return max(largest_gain, 0.0) if best_boundary >= 0 else largest_gain, best_boundary
+    if best_boundary >= 0:
+        largest_gain = max(largest_gain, 0.0)  # rounding may make it negative
+    return largest_gain, best_boundary
 
 
 @numba.njit(cache=True, nogil=True)
@@ -128,7 +131,12 @@ def draw_stumps(
         is_allowed[boundary] = boundary == n_numbers - 1
     if n_numbers < 2:
         return
-    n_draws = MAX_DRAWS if n_examples > 2000 else 40 if n_examples > 500 else 20
+    if n_examples > 2000:
+        n_draws = MAX_DRAWS
+    elif n_examples > 500:
+        n_draws = 40
+    else:
+        n_draws = 20
     low = np.float64(lower[codes[0]])
     high = np.float64(upper[codes[n_numbers - 1]])
     for i in range(n_draws):

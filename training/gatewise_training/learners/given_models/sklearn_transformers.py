@@ -1,6 +1,7 @@
-"""Conversion of scikit-learn's transformers to values of a graph.
+"""Conversion of scikit-learn's transformers to values of an ONNX graph.
 
-The values are rounded wherever scikit-learn rounds.
+The functions add operators to the graph and compute nothing. The graph rounds its values wherever
+scikit-learn rounds.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from gatewise.errors import InputError
 from gatewise_training.learners.given_models.graph_values import Value, hstack
 from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
-#: Largest magnitude at which a Taylor sum of two terms is more exact than the logarithm of 1 + x
-#: and than exp(x) - 1.
+#: Magnitude below which a Taylor sum of two terms is more exact than the logarithm of 1 + x and
+#: than exp(x) - 1. The relative error of the sum is about x**2 / 3, and that of the others is about
+#: 1e-16 / x, so both are near 1e-11 at this magnitude.
 MAX_TAYLOR = 1e-5
 
 
@@ -94,17 +96,17 @@ def _write_pca(model: Estimator, x: Value) -> Value:
 def _write_bin_numbers(model: Estimator, x: Value) -> Value:
     """Write the number of each value's bin, or an indicator of each bin."""
     bin_columns = []
-    for k, edges in enumerate(model.bin_edges_):
+    for column_index, edges in enumerate(model.bin_edges_):
         inner_edges = np.asarray(edges[1:-1], np.float64)
-        column = x.columns([k])
+        column = x.columns([column_index])
         if not len(inner_edges):
             bin_number = column * 0.0
         else:
             bin_number = (column.double() >= inner_edges[None, :]).astype(x.dtype).sum()
         if model.encode != "ordinal":
-            bin_number = bin_number.equals(np.arange(model.n_bins_[k], dtype=x.dtype)).astype(
-                x.dtype
-            )
+            bin_number = bin_number.equals(
+                np.arange(model.n_bins_[column_index], dtype=x.dtype)
+            ).astype(x.dtype)
         bin_columns.append(bin_number)
     return hstack(bin_columns)
 
@@ -130,6 +132,7 @@ def _write_robust_scaler(model: Estimator, x: Value) -> Value:
 
 
 def _write_standard_scaler(model: Estimator, x: Value) -> Value:
+    # scikit-learn also gives the constants the type of the rows; no result needs rounding
     if model.with_mean:
         x = x - np.asarray(model.mean_, x.dtype)
     if model.with_std:
@@ -152,9 +155,11 @@ def _write_normalizer(model: Estimator, x: Value) -> Value:
 
 def _write_one_hot(model: Estimator, x: Value) -> Value:
     indicators = []
-    for k, categories in enumerate(model.categories_):
-        indicator = _write_category_indicators(x.columns([k]), categories).astype(np.float64)
-        dropped_index = None if model.drop_idx_ is None else model.drop_idx_[k]
+    for column_index, categories in enumerate(model.categories_):
+        indicator = _write_category_indicators(x.columns([column_index]), categories).astype(
+            np.float64
+        )
+        dropped_index = None if model.drop_idx_ is None else model.drop_idx_[column_index]
         if dropped_index is not None:
             indicator = indicator.columns(
                 [index for index in range(len(categories)) if index != dropped_index]
@@ -165,6 +170,7 @@ def _write_one_hot(model: Estimator, x: Value) -> Value:
 
 def _write_category_indicators(column: Value, categories: Any) -> Value:
     """Mark the category of each row, (n, n_categories)."""
+    # encoders refuse infinite values, so infinity in place of NaN equals no value
     category_numbers = np.asarray(categories, np.float64)
     category_is_nan = np.isnan(category_numbers)
     is_equal = column.double().equals(np.where(category_is_nan, np.inf, category_numbers)[None, :])
@@ -177,12 +183,14 @@ def _write_category_indicators(column: Value, categories: Any) -> Value:
 def _write_ordinal_codes(model: Estimator, x: Value) -> Value:
     """Write the index of each category; NaN and unknown categories get the model's codes."""
     code_columns = []
-    for k, categories in enumerate(model.categories_):
-        indicator = _write_category_indicators(x.columns([k]), categories).astype(np.float64)
+    for column_index, categories in enumerate(model.categories_):
+        indicator = _write_category_indicators(x.columns([column_index]), categories).astype(
+            np.float64
+        )
         codes = np.arange(len(categories), dtype=np.float64)
         code = indicator @ codes[:, None]
         if np.isnan(np.asarray(categories, np.float64)).any():
-            code = x.columns([k]).isnan().where(float(model.encoded_missing_value), code)
+            code = x.columns([column_index]).isnan().where(float(model.encoded_missing_value), code)
         if model.handle_unknown == "use_encoded_value":
             code = indicator.sum().equals(0.0).where(float(model.unknown_value), code)
         code_columns.append(code)
@@ -201,8 +209,8 @@ def _write_expm1(x: Value) -> Value:
 
 def _write_power_transform(model: Estimator, x: Value) -> Value:
     power_columns = []
-    for k, power in enumerate(model.lambdas_.tolist()):
-        column = x.columns([k])
+    for column_index, power in enumerate(model.lambdas_.tolist()):
+        column = x.columns([column_index])
         transform = _write_box_cox if model.method == "box-cox" else _write_yeo_johnson
         power_columns.append(_round_to_row_type(x, transform(column, power)))
     powers = hstack(power_columns)
@@ -221,6 +229,7 @@ def _write_yeo_johnson(x: Value, power: float) -> Value:
     log = _write_log1p(magnitude.double()).astype(x.dtype).double()
     complement = 2.0 - power
     eps = float(np.finfo(np.float64).eps)
+    # one comparison is strict and the other is not, as in scikit-learn
     positive_branch = log if abs(power) < eps else _write_expm1(log * power) / power
     negative_branch = log if abs(complement) <= eps else _write_expm1(log * complement) / complement
     return (x >= 0.0).where(positive_branch, -negative_branch)
