@@ -14,7 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -30,12 +30,21 @@ from gatewise_sim.timings import Timings
 
 _FOLDER: Final = CACHE / "fleet"
 PACKAGES: Final = ("gatewise", "numpy")
-#: Devices, workers and outages of each run.
-RUNS: Final[dict[str, tuple[int, int, tuple[str, ...]]]] = {
-    "1,000 devices": (1_000, 1, ()),
-    "100,000 devices": (100_000, 20, ()),
-    "100,000 devices, cloud down for 10 min": (100_000, 20, ("cloud:12:00-12:10",)),
-    "1,000,000 devices": (1_000_000, 200, ()),
+
+
+class Run(NamedTuple):
+    """Settings of a run."""
+
+    n_devices: int
+    n_workers: int
+    outages: tuple[str, ...] = ()
+
+
+RUNS: Final = {
+    "1,000 devices": Run(1_000, 1),
+    "100,000 devices": Run(100_000, 20),
+    "100,000 devices, cloud down for 10 min": Run(100_000, 20, ("cloud:12:00-12:10",)),
+    "1,000,000 devices": Run(1_000_000, 200),
 }
 #: Service times of device and worker, fixed so that the runs of two machines are comparable.
 _TIMINGS: Final = Timings(edge_ms=(0.05, 0.08), run_us=2000, instance_us=1000, message_us=500)
@@ -57,16 +66,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for name in (*RUNS, "error"):
         runs[name] = harness.call_in_process(run_part, name, simulated_time)
         note(f"{name}: {runs[name]}")
-    return document(runs, simulated_time)
+    return collect_results(runs, simulated_time)
 
 
 def run_part(name: str, simulated_time: str) -> dict[str, Any]:
     """Measure the time and memory of one run, or the error of simulating a part of the devices."""
     if name == "error":
         return compare_fleets(simulated_time)
-    n_devices, n_workers, outage = RUNS[name]
+    run = RUNS[name]
     experiment = _prepare_experiment(
-        _scenario(n_devices, n_workers, simulated_time).changed(outage=outage)
+        _scenario(run.n_devices, run.n_workers, simulated_time).changed(outage=run.outages)
     )
     start = time.process_time()
     report = run_scenario(experiment, "")
@@ -86,7 +95,7 @@ def _scenario(devices: int, workers: int, simulated_time: str) -> Scenario:
 
 
 def _prepare_experiment(scenario: Scenario) -> Experiment:
-    """Read the inputs like the command, so that the memory is that of the command."""
+    """Read the inputs as `gatewise simulate` does, so that the peak memory is comparable."""
     bundle = (_FOLDER / "bundle").read_text()
     return Job(bundle, str(_FOLDER / "rows.csv"), "label", scenario).prepare()
 
@@ -140,8 +149,9 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
     }
 
 
-def document(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, Any]:
-    """Collect the figures, the targets that hold, and the environment."""
+def collect_results(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, Any]:
+    """Collect the figures and the targets that hold."""
+    runs = dict(runs)
     comparison = runs.pop("error")
     errors_percent = {
         name: round(100 * (comparison["part"][name][0] / values[0] - 1), 2)

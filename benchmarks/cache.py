@@ -40,19 +40,25 @@ def read_or_compute(path: Path, compute: Callable[[], Any]) -> Any:
 
 @lru_cache(maxsize=64)
 def code_version(module: str) -> str:
-    """Hash of a module and of all project modules that it imports, directly or indirectly."""
-    sources: dict[str, str] = {}
+    """Hash of a module and of all project modules that it imports, directly or indirectly.
+
+    Raises ValueError for a relative import, which it does not follow.
+    """
+    hash_of_module: dict[str, str] = {}
+    # the record is included because results are stored in its form
     pending_names = [module, "benchmarks.comparison.record"]
     while pending_names:
         name = pending_names.pop()
         path = _source_file(name)
-        if name in sources or path is None:
+        if name in hash_of_module or path is None:
             continue
-        text = path.read_text()
-        tree = ast.parse(text)
+        tree = ast.parse(path.read_text())
         # docstrings and comments do not change a result
-        sources[name] = hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).hexdigest()
+        syntax = ast.dump(_without_docstrings(tree))
+        hash_of_module[name] = hashlib.sha256(syntax.encode()).hexdigest()
         for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                raise ValueError(f"{path}, line {node.lineno}: write the import with its package")
             if isinstance(node, ast.ImportFrom) and node.module:
                 pending_names += [
                     node.module,
@@ -60,8 +66,8 @@ def code_version(module: str) -> str:
                 ]
             elif isinstance(node, ast.Import):
                 pending_names += [alias.name for alias in node.names]
-    text = json.dumps(sorted(sources.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    hashes = json.dumps(sorted(hash_of_module.items()))
+    return hashlib.sha256(hashes.encode()).hexdigest()[:16]
 
 
 def _source_file(name: str) -> Path | None:

@@ -7,6 +7,7 @@ names a class in a file as ``FILE.py:CLASS``; see ``examples/own_method.py``.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import math
@@ -28,8 +29,8 @@ class Method(Protocol):
     """Method in the comparison.
 
     The comparison calls the constructor, :meth:`fit` and :meth:`points`, in this order, once per
-    fold. It passes arguments of the methods by position, and ``seed=`` to a constructor that has
-    this parameter.
+    fold. It passes the arguments of `fit` and `points` by position, and ``seed=`` to a constructor
+    that has this parameter.
     """
 
     def fit(
@@ -81,8 +82,10 @@ def load_user_method(name: str, seed: int) -> Method:
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():
         raise InputError(f"method {name}: there is no file {path}")
-    # the prefix avoids the names of modules of this project and of Python
-    module_name = f"user_method_{Path(path).stem}"
+    # the prefix avoids the names of modules of this project and of Python, and the hash those of
+    # users' files in other folders
+    path_hash = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()
+    module_name = f"user_method_{Path(path).stem}_{path_hash[:16]}"
     module_spec = importlib.util.spec_from_file_location(module_name, path)
     # both exist, because Python has a loader for names that end in .py
     assert module_spec is not None
@@ -99,9 +102,12 @@ def load_user_method(name: str, seed: int) -> Method:
         raise InputError(f"method {name}: {path} has no class {class_name}")
     for function_name in ("fit", "points"):
         if not callable(getattr(method_class, function_name, None)):
-            raise InputError(f"method {name}: the class has no method {function_name!r}")
-    takes_seed = "seed" in inspect.signature(method_class).parameters
-    return cast("Method", method_class(**({"seed": seed} if takes_seed else {})))
+            raise InputError(f"method {name}: the class has no function {function_name!r}")
+    try:
+        takes_seed = "seed" in inspect.signature(method_class).parameters
+        return cast("Method", method_class(**({"seed": seed} if takes_seed else {})))
+    except Exception as error:
+        raise InputError(f"method {name}: its constructor fails: {error}") from error
 
 
 def list_checked_points(name: str, points: Iterable[Any]) -> list[Point]:

@@ -24,8 +24,8 @@ SIMPLER = (
 MIN_STANDARD_ERRORS = 2.0
 
 
-class Lead(NamedTuple):
-    """Cell in which another method is better than this project's."""
+class Comparison(NamedTuple):
+    """Cell of another method and this project's, both with several seeds."""
 
     problem: str
     method: str
@@ -33,19 +33,18 @@ class Lead(NamedTuple):
 
     our_figure: str
     their_figure: str
-    difference: float
-    error: float
+    difference: float  # positive if the other method is better
+    standard_error: float  # of the difference
+
+    @property
+    def is_lead(self) -> bool:
+        """Whether the other method is significantly better."""
+        return self.difference > max(MIN_STANDARD_ERRORS * self.standard_error, MIN_DIFFERENCE)
 
 
 def markdown(problems: Mapping[str, Any]) -> str:
-    """Write the cells of simpler systems and of this project's fits within bounds of bytes."""
-    simpler_leads = [
-        lead for name, figures in problems.items() for lead in leads(name, figures, SIMPLER)
-    ]
+    """Write the page: cells in which a simpler system leads, then those of byte-bounded fits."""
     bounded_names = tuple(f"{OURS}-{bound}" for bound in BYTE_BOUNDS)
-    bounded_leads = [
-        lead for name, figures in problems.items() for lead in leads(name, figures, bounded_names)
-    ]
     lines = [
         "# Where a simpler system is ahead",
         "",
@@ -56,57 +55,58 @@ def markdown(problems: Mapping[str, Any]) -> str:
         "method on validation rows, with the loss of accuracy on test rows. *Budget* is the test "
         "accuracy within a mean cost. Validation rows choose every point.",
         "",
-        *_table(simpler_leads, problems, SIMPLER),
+        *_table(problems, SIMPLER),
         "",
         "## Fits within few bytes",
         "",
         f"In these cells, `{OURS}` is better if it is fitted within a bound of bytes than without. "
         "The bounded fit chooses among fewer shapes on the same validation rows.",
         "",
-        *_table(bounded_leads, problems, bounded_names),
+        *_table(problems, bounded_names),
         "",
     ]
     return "\n".join(lines)
 
 
-def leads(name: str, figures: Mapping[str, Any], methods: tuple[str, ...]) -> Iterator[Lead]:
-    """Find the cells of a problem in which one of `methods` is significantly better."""
+def compare_cells(
+    name: str, figures: Mapping[str, Any], methods: tuple[str, ...]
+) -> Iterator[Comparison]:
+    """Compare `methods` with this project's in each cell of a problem with several seeds."""
     our_figures = figures["methods"].get(OURS)
     for method in methods:
         their_figures = figures["methods"].get(method)
         if our_figures is None or their_figures is None:
             continue
-        our_rule, their_rule = our_figures["within_1"], their_figures["within_1"]
-        gap = their_rule["cut"]["mean"] - our_rule["cut"]["mean"]
-        # the errors of two independent means add in squares
-        error = math.hypot(our_rule["cut"]["error"] or 0.0, their_rule["cut"]["error"] or 0.0)
-        if gap > max(MIN_STANDARD_ERRORS * error, MIN_DIFFERENCE):
-            texts = _saving(our_rule), _saving(their_rule)
-            yield Lead(name, method, "saving", *texts, difference=gap, error=error)
+        our_saving, their_saving = our_figures["within_1"], their_figures["within_1"]
+        errors = our_saving["cut"]["error"], their_saving["cut"]["error"]
+        if None not in errors:
+            gap = their_saving["cut"]["mean"] - our_saving["cut"]["mean"]
+            standard_error = math.hypot(*errors)  # of the difference of two independent means
+            savings = _saving_text(our_saving), _saving_text(their_saving)
+            yield Comparison(name, method, "saving", *savings, gap, standard_error)
         # at budgets, differences are paired by seed
         accuracy_pairs = paired_accuracies(our_figures, their_figures)
         for budget, (ours, theirs) in zip(figures["budgets"], accuracy_pairs, strict=True):
             if len(ours) < 2:
                 continue
             gap = float((theirs - ours).mean())
-            error = float((theirs - ours).std(ddof=1)) / len(ours) ** 0.5
-            if gap > max(MIN_STANDARD_ERRORS * error, MIN_DIFFERENCE):
-                accuracies = f"{100 * ours.mean():.2f}", f"{100 * theirs.mean():.2f}"
-                cell = f"budget {budget:.3g}"
-                yield Lead(name, method, cell, *accuracies, difference=gap, error=error)
+            standard_error = float((theirs - ours).std(ddof=1)) / len(ours) ** 0.5
+            accuracies = f"{100 * ours.mean():.2f}", f"{100 * theirs.mean():.2f}"
+            cell = f"budget {budget:.3g}"
+            yield Comparison(name, method, cell, *accuracies, gap, standard_error)
 
 
-def _saving(rule: Mapping[str, Any]) -> str:
-    return f"{100 * rule['cut']['mean']:.1f} % / {100 * rule['loss']['mean']:.2f}"
+def _saving_text(saving: Mapping[str, Any]) -> str:
+    return f"{100 * saving['cut']['mean']:.1f} % / {100 * saving['loss']['mean']:.2f}"
 
 
-def _table(
-    listed_leads: list[Lead], problems: Mapping[str, Any], methods: tuple[str, ...]
-) -> list[str]:
-    n_cells = sum(
-        (1 + len(figures["budgets"])) * sum(method in figures["methods"] for method in methods)
-        for figures in problems.values()
-    )
+def _table(problems: Mapping[str, Any], methods: tuple[str, ...]) -> list[str]:
+    comparisons = [
+        comparison
+        for name, figures in problems.items()
+        for comparison in compare_cells(name, figures, methods)
+    ]
+    leads = [comparison for comparison in comparisons if comparison.is_lead]
     rows = [
         [
             lead.problem,
@@ -114,9 +114,9 @@ def _table(
             lead.cell,
             lead.our_figure,
             lead.their_figure,
-            f"{100 * lead.difference:+.2f} ± {100 * lead.error:.2f}",
+            f"{100 * lead.difference:+.2f} ± {100 * lead.standard_error:.2f}",
         ]
-        for lead in listed_leads
+        for lead in leads
     ]
     missing_methods = [
         method
@@ -126,6 +126,6 @@ def _table(
     missing_text = (
         f" Not among the figures: {', '.join(missing_methods)}." if missing_methods else ""
     )
-    count_text = f"{len(listed_leads)} of {n_cells} cells.{missing_text}"
+    count_text = f"{len(leads)} of {len(comparisons)} cells.{missing_text}"
     header = ["problem", "method", "cell", f"`{OURS}`", "the other", "difference in points"]
     return [count_text, "", *(table_lines(header, rows) if rows else [])]

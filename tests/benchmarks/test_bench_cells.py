@@ -93,6 +93,9 @@ def test_code_version_includes_imported_modules(tmp_path, monkeypatch):
     assert compute_version() == version
     imported_file.write_text("x = 2\n")
     assert compute_version() != version
+    importing_file.write_text("from . import imported\n")  # whose code would not be included
+    with pytest.raises(ValueError, match=r"importing\.py, line 1: write the import with"):
+        compute_version()
 
 
 def test_source_of_an_exported_name_is_its_defining_module():

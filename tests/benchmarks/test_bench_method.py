@@ -64,7 +64,12 @@ def test_method_of_a_user_has_a_column_on_the_page(tmp_path):
     [
         ("import nothing_of_this_name", "fails: No module named"),
         ("Mine = 3", "has no class Mine"),
-        ("class Mine:\n    def fit(self): ...", "no method 'points'"),
+        ("class Mine:\n    def fit(self): ...", "no function 'points'"),
+        (
+            "class Mine:\n    def __init__(self): 1 / 0\n    def fit(self): ...\n"
+            "    def points(self): ...",
+            "its constructor fails: division by zero",
+        ),
     ],
 )
 def test_broken_method_is_refused_before_the_run(code, message, tmp_path, capsys):
@@ -92,6 +97,18 @@ def test_method_of_a_user_may_be_a_dataclass(tmp_path):
     )
     assert load_user_method(f"{path}:Mine", 3).seed == 3
     assert sys.modules["json"] is json  # the file does not replace a module of the same name
+
+
+def test_methods_of_files_with_the_same_name_are_in_different_modules(tmp_path):
+    modules = []
+    for folder_name in ("a", "b"):
+        path = tmp_path / folder_name / "mine.py"
+        path.parent.mkdir()
+        path.write_text("class Mine:\n    def fit(self): ...\n    def points(self): ...\n")
+        method_class = type(load_user_method(f"{path}:Mine", 0))
+        modules.append(method_class.__module__)
+        assert sys.modules[modules[-1]].Mine is method_class
+    assert modules[0] != modules[1]
 
 
 def test_error_names_a_missing_file():

@@ -35,9 +35,17 @@ def test_leads_are_larger_than_two_standard_errors(static_figures, cells):
     problem_figures = make_problem_figures(
         make_figures(0.50, 0.01, [0.9, 0.9, 0.9]), static_figures
     )
-    leads = list(simpler_page.leads("heart", problem_figures, ("static", "catboost")))
-    assert [lead.cell for lead in leads] == cells
-    assert all(lead.method == "static" for lead in leads)
+    comparisons = list(simpler_page.compare_cells("heart", problem_figures, ("static", "catboost")))
+    assert [comparison.cell for comparison in comparisons if comparison.is_lead] == cells
+    assert all(comparison.method == "static" for comparison in comparisons)
+
+
+def test_cells_of_a_single_seed_are_neither_listed_nor_counted():
+    ours = make_figures(0.50, None, [0.9]) | {"seeds": [0]}
+    theirs = make_figures(0.60, None, [0.95]) | {"seeds": [0]}
+    page = simpler_page.markdown({"heart": make_problem_figures(ours, theirs)})
+    assert "1 of" not in page
+    assert page.count("0 of 0 cells.") == 2
 
 
 def test_page_counts_cells_and_names_methods_without_figures():
