@@ -35,18 +35,18 @@ class PackedVersion:
         self.name = f"digits/{version}"
         self.bundle = pack(system, folder / f"bundle-{version}", **options).path
         index_by_label = {label: class_index for class_index, label in enumerate(system.classes_)}
-        self.labels = np.array([index_by_label[label] for label in system.predict(rows)])
+        self.class_indices = np.array([index_by_label[label] for label in system.predict(rows)])
         self.stages = system.exit_stage(rows)
         self.costs = system.cost(rows)
         with Device(self.bundle, policy="edge-only") as device:
-            self.edge_labels = [device.answer(row).class_index for row in rows]
+            self.edge_class_indices = [device.answer(row).class_index for row in rows]
 
     def has_given(self, answer):
         """Tell whether all fields of an answer are those of this version."""
         row = answer["row"]
         if answer["route"] == "fallback":
-            return answer["label"] == self.edge_labels[row]
-        expected_decisions = (self.labels[row], self.stages[row], self.costs[row])
+            return answer["label"] == self.edge_class_indices[row]
+        expected_decisions = (self.class_indices[row], self.stages[row], self.costs[row])
         return (answer["label"], answer["stage"], answer["cost"]) == expected_decisions
 
 
@@ -63,7 +63,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
         for system, version in ((feature_system.system, "1"), (cheaper_system, "2"))
     )
     is_different = (first_version.stages != second_version.stages) | (
-        first_version.labels != second_version.labels
+        first_version.class_indices != second_version.class_indices
     )
     for version in (first_version, second_version):
         repository.add(version.bundle)
@@ -102,8 +102,11 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
         assert process.returncode == 0, process.stderr
 
     def list_versions(device):
-        """List the versions in the order of the answers, without repetitions."""
-        distinct_answers = (
+        """List the runs of versions in the order of the answers.
+
+        An answer that both versions would give tells nothing.
+        """
+        telling_answers = (
             answer
             for answer in device.find_events("answer")
             if first_version.has_given(answer) != second_version.has_given(answer)
@@ -111,7 +114,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(fleet, feature_system
         return [
             version_name
             for version_name, _ in itertools.groupby(
-                "1" if first_version.has_given(answer) else "2" for answer in distinct_answers
+                "1" if first_version.has_given(answer) else "2" for answer in telling_answers
             )
         ]
 

@@ -12,7 +12,8 @@ from typing import Self
 class Relay:
     """A relay to a local `port`, as a context manager; `url` is its MQTT URL.
 
-    While `drops_bytes` is set, it drops the bytes of the latest client. While `holds_bytes` is set,
+    While `drops_bytes` is set, it drops the bytes of the latest client: the link of a device seems
+    connected, but is silent. While `holds_bytes` is set,
     it forwards no bytes, and forwards them later.
     """
 
@@ -22,7 +23,10 @@ class Relay:
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.drops_bytes = False
         self.holds_bytes = False
+        self._latest_client: socket.socket | None = None
         self._sockets: list[socket.socket] = []
+        self._is_closed = False
+        self._lock = threading.Lock()  # of the three fields above
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -36,8 +40,13 @@ class Relay:
             except OSError:  # the broker does not run
                 client.close()
                 continue
-            self._sockets += [client, broker]
-            self._latest_client = client
+            with self._lock:
+                if self._is_closed:  # since the client was accepted
+                    client.close()
+                    broker.close()
+                    return
+                self._sockets += [client, broker]
+                self._latest_client = client
             for source, destination in ((client, broker), (broker, client)):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 arguments = (source, destination)
@@ -57,8 +66,9 @@ class Relay:
     def break_connections(self) -> None:
         """Break all connections, and forward bytes again."""
         self.holds_bytes = False
-        sockets = self._sockets
-        self._sockets = []
+        with self._lock:
+            sockets = self._sockets
+            self._sockets = []
         for open_socket in sockets:
             with contextlib.suppress(OSError):
                 open_socket.shutdown(socket.SHUT_RDWR)
@@ -70,6 +80,8 @@ class Relay:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
+        with self._lock:
+            self._is_closed = True
         self.break_connections()
 
     def __enter__(self) -> Self:

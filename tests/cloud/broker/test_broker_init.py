@@ -149,8 +149,8 @@ def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, 
     n_bytes = Bundle.open(bundle).manifest.largest_request
     assert init_broker(folder, bundles=[bundle]).roster.max_message == 131072  # the default
     assert init_broker(folder, max_message=4096, bundles=[bundle]).roster.max_message == 4096
-    monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=manifest))
     manifest = SimpleNamespace(largest_request=n_bytes + 4096)
+    monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=manifest))
     assert init_broker(folder, bundles=[bundle]).roster.max_message == n_bytes + 4096
     with pytest.raises(InputError, match=f"has {n_bytes + 4096} bytes"):
         init_broker(folder, max_message=4096, bundles=[bundle])
@@ -184,7 +184,7 @@ def test_rewritten_files_keep_their_owner_and_mode(folder):
 
 def test_certificates_that_expire_soon_are_renewed(folder):
     # The server's certificate is valid for 397 days, those of clients for 825. Each is renewed in
-    # its last 30 days, and the server's when its names change.
+    # its last 30 days, and the server's when its names change. The calls follow each other.
     now = datetime.datetime.now(datetime.UTC)
     for settings, renewed_names in (
         ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),

@@ -18,8 +18,8 @@ from gatewise_edge.device import self_checks
 from gatewise_edge.errors import SelfTestError
 from tests.support.image_models import fit_conv_graph, load_digit_images
 
-PROVIDER_CLASSES = load_onnxruntime().get_available_providers()
-PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in PROVIDER_CLASSES]
+ONNXRUNTIME_PROVIDER_NAMES = load_onnxruntime().get_available_providers()
+PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in ONNXRUNTIME_PROVIDER_NAMES]
 OTHER_PROVIDERS = [name for name in PROVIDERS if name != CPU]
 needs_other_provider = pytest.mark.skipif(
     not OTHER_PROVIDERS, reason="this onnxruntime has only the CPU provider"
@@ -90,6 +90,7 @@ def test_models_without_a_graph_refuse_or_ignore_a_provider(tmp_path, caplog):
     from sklearn.datasets import load_iris
 
     X, y = load_iris(return_X_y=True)
+    # LightGBM runs linear trees itself, because they have no graph
     model = lightgbm.LGBMClassifier(n_estimators=3, linear_tree=True, n_jobs=1, verbose=-1)
     system = gw.ConfidenceCascade(
         model.fit(X, y), low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0

@@ -89,7 +89,7 @@ def test_self_test_passes_at_every_operating_point(bundle, make_bundle):
     assert self_test(make_bundle(has_cloud=False)) == 32
 
 
-def with_other_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:
+def overwrite_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:
     """Replace a stage's files and their hashes, so that only the self-test can detect it."""
     replace_file(bundle.path, "stage_0.npz", write_model(linear_model(weights)))
     replace_file(bundle.path, "stage_0.onnx", linear_onnx(weights))
@@ -100,12 +100,14 @@ def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
     # The smallest possible change of the weights 4 and 0.
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
     with pytest.raises(SelfTestError, match="gives other results here than where") as error_info:
-        self_test(with_other_weights(make_bundle(), weights))
+        self_test(overwrite_weights(make_bundle(), weights))
     assert set(error_info.value.differences) == {"stage_0"}
-    assert error_info.value.differences["stage_0"] > 10
-    negated_weights = -4 * np.eye(2)[:, :1]
+    assert (
+        error_info.value.differences["stage_0"] > 10
+    )  # of 32 rows; rounding hides the change in some
+    negated_weights = np.array([[-4.0], [0.0]])
     with pytest.raises(SelfTestError) as error_info:
-        self_test(with_other_weights(make_bundle("negated"), negated_weights))
+        self_test(overwrite_weights(make_bundle("negated"), negated_weights))
     assert set(error_info.value.differences) == {"stage_0", "label"}
 
 
@@ -118,7 +120,7 @@ def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
 )
 def test_model_of_another_shape_is_refused(make_bundle, weights, message):
     with pytest.raises(BundleError, match=message):
-        load_stages(with_other_weights(make_bundle(), weights))
+        load_stages(overwrite_weights(make_bundle(), weights))
 
 
 # -- models ----------------------------------------------------------------------------------
@@ -127,12 +129,12 @@ def test_model_of_another_shape_is_refused(make_bundle, weights, message):
 WITHOUT_ONNXRUNTIME = """
 import json, sys
 
-class Hidden:
+class HidingFinder:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("onnxruntime", "numba", "onnx"):
             raise ImportError(f"no {name} here")
 
-sys.meta_path.insert(0, Hidden())
+sys.meta_path.insert(0, HidingFinder())
 import numpy as np
 from gatewise_edge import Device, self_test
 from gatewise_edge.device.stages import load_stages

@@ -34,13 +34,13 @@ def write_zip(folder: Path) -> Path:
 
 
 def test_a_directory_and_a_zip_are_read_alike(write_bundle: WriteBundle) -> None:
-    folder = Bundle.open(write_bundle())
-    assert folder.read("stage_1.onnx") == b"second graph"
-    assert "heart" in repr(folder)
-    archive = Bundle.open(write_zip(folder.path))
-    assert archive.manifest == folder.manifest
-    for name in folder.manifest.files:
-        assert archive.read(name) == folder.read(name)
+    folder_bundle = Bundle.open(write_bundle())
+    assert folder_bundle.read("stage_1.onnx") == b"second graph"
+    assert "heart" in repr(folder_bundle)
+    zip_bundle = Bundle.open(write_zip(folder_bundle.path))
+    assert zip_bundle.manifest == folder_bundle.manifest
+    for name in folder_bundle.manifest.files:
+        assert zip_bundle.read(name) == folder_bundle.read(name)
 
 
 def test_unlisted_files_of_a_zip_are_not_copied(write_bundle: WriteBundle) -> None:

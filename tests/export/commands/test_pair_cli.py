@@ -80,7 +80,7 @@ def test_rows_with_labels_measure_accuracy(model_files, run_command):
     assert json.loads(output)["data"]["accuracy"] >= 0.97
 
 
-def test_labels_that_are_not_read_are_named(model_files, run_command):
+def test_a_note_names_a_label_array_that_is_not_read(model_files, run_command):
     command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle")
     _, _, message = run_command(*command, "--offload-rate", "0.2")
     assert "note: rows.npz has an array 'y', which is not read: with --target y" in message

@@ -94,7 +94,7 @@ def test_ambiguous_label_column_is_not_used(tmp_path, manifest, feature_names, m
 
 def test_npz_file_gives_its_test_part(tmp_path, manifest, feature_names, matrix):
     path = tmp_path / "set.npz"
-    part_of_row = np.array([0, 1, 0, 1, 0])
+    part_of_row = np.array([0, 1, 0, 1, 0])  # 1 is the test part
     np.savez(
         path, X=matrix, y=np.arange(5), feature_names=np.array(feature_names), part=part_of_row
     )
@@ -131,7 +131,7 @@ def test_parquet_file_is_read_like_csv(tmp_path, manifest, feature_names, matrix
     ],
     ids=["column", "target", "missing-label", "classes"],
 )
-def test_malformed_table_is_refused_in_one_line(
+def test_a_malformed_table_gives_a_one_line_message(
     tmp_path, manifest, feature_names, matrix, change, message
 ):
     column_names = change.get("names", list)(list(feature_names))
@@ -169,7 +169,7 @@ def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
     assert_refused(Rows.from_arrays, "rows", X, y, manifest, message=message)
 
 
-def test_bundle_of_values_is_refused_whatever_the_labels(manifest):
+def test_a_regression_bundle_is_refused(manifest):
     regression = msgspec.structs.replace(manifest, task="regress", classes=())
     assert_refused(Rows.from_arrays, "rows", np.zeros((2, 64)), [0.5, 1.5], regression,
                    message="answers with values instead of classes")  # fmt: skip
@@ -187,7 +187,7 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
         rows = Rows.load(str(tmp_path / name), manifest, target="state")
         assert np.array_equal(rows.X, X)
         assert [manifest.classes[index] for index in rows.truth] == y.tolist()
-    with pytest.raises(InputError, match="the bundle takes raw columns"):
+    with pytest.raises(InputError, match="the bundle takes raw columns"):  # for any such suffix
         Rows.load(str(tmp_path / "rows.npz"), manifest)
     for table in (frame, encoder.transform(frame), X):
         assert np.array_equal(Rows.from_arrays("rows", table, y, manifest).X, X)

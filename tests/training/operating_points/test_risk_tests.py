@@ -45,7 +45,9 @@ def make_fine_grid(n, bound):
         (4000, 0.01, 0.32),
     ],
 )
-def test_a_loss_at_the_bound_is_certified_at_most_at_the_level(n, bound, level):
+def test_a_loss_at_the_bound_is_certified_with_at_most_the_probability_of_the_level(
+    n, bound, level
+):
     limits = loss_limits(n, bound, level)
     sizes = loss_size(limits, bound, make_fine_grid(n, bound))
     assert sizes.max() <= level
@@ -63,16 +65,17 @@ def list_possible_outcomes(n):
 
 @given(st.floats(0, 0.3), st.floats(0, 0.6), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
-def test_losses_above_the_bound_are_certified_at_most_at_the_level(bound, excess, relative_share):
+def test_losses_above_the_bound_are_certified_with_at_most_that_probability(
+    bound, excess, relative_share
+):
     """Check all outcomes of 40 rows with trinomial probabilities instead of `loss_size`."""
     n, level = 40, 0.1
+    bound = round(bound, 2)  # a round number, as users give it
     loss = min(bound + excess, 1.0)
     # rounded, because scipy overflows at probabilities of 1e-300
     better_share = round(relative_share, 6) * (1 - loss) / 2
     n_worse, n_better = list_possible_outcomes(n)
-    limits = loss_limits(n, round(bound, 2), level)
-    if loss < round(bound, 2):
-        return
+    limits = loss_limits(n, bound, level)
     passes = n_worse - n_better <= limits[n_worse + n_better]
     outcomes = np.column_stack([n_worse, n_better, n - n_worse - n_better])
     outcome_shares = [loss + better_share, better_share, max(1 - loss - 2 * better_share, 0.0)]
@@ -80,7 +83,7 @@ def test_losses_above_the_bound_are_certified_at_most_at_the_level(bound, excess
         outcomes[passes], n, np.array(outcome_shares) / sum(outcome_shares)
     )
     assert probabilities.sum() <= level
-    if loss == round(bound, 2):
+    if loss == bound:
         assert probabilities.sum() == pytest.approx(
             loss_size(limits, loss, np.array([better_share]))[0]
         )

@@ -1,4 +1,4 @@
-"""Probing of conversions, which finds errors on rows that are rare in a sample."""
+"""Probing of converted scikit-learn models, which finds errors on rows that samples lack."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def encode_truncated(model: Any, x: Value) -> Value:
     return hstack(columns).astype(np.float64)
 
 
-def bin_left_closed(model: Any, x: Value) -> Value:
+def bin_right_closed(model: Any, x: Value) -> Value:
     """Put values that equal an edge into the bin below the edge."""
     columns = []
     for k, edges in enumerate(model.bin_edges_):
@@ -124,7 +124,7 @@ def bin_left_closed(model: Any, x: Value) -> Value:
         (Normalizer("max"), lambda model, x: x / x.max()),
         (Binarizer(threshold=0.25), lambda model, x: (x >= model.threshold).astype(x.dtype)),
         (OneHotEncoder(handle_unknown="ignore"), encode_truncated),
-        (KBinsDiscretizer(4, encode="ordinal"), bin_left_closed),
+        (KBinsDiscretizer(4, encode="ordinal"), bin_right_closed),
     ],
     ids=["Normalizer", "Binarizer", "OneHotEncoder", "KBinsDiscretizer"],
 )

@@ -1,4 +1,4 @@
-"""Boosters and their files as given models, which are packed as exact trees.
+"""Tests that users may give boosters, or their files, as models.
 
 A raw booster is a model of the library's own interface, without the classes of a scikit-learn
 classifier. The tests train small ones, and give them or their files to :func:`.as_classifier`.
@@ -137,7 +137,7 @@ def test_column_names_match_with_underscores_for_spaces():
 def test_models_that_are_not_classifiers_are_refused(tmp_path):
     x, y = load_iris(return_X_y=True)
     regressor = lightgbm.train(LIGHTGBM_PARAMS | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
-    # LightGBM stores the alias l2 by its full name; errors name the default parameter
+    # the error names the default parameter of as_classifier, and l2 by LightGBM's full name
     with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
         as_classifier(regressor)
     (tmp_path / "broken.txt").write_text("no model")
