@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmarks import harness
@@ -96,14 +95,14 @@ def _fold(name: str, quick: bool) -> Fold:
 
 
 def _measure_part(
-    measure: Callable[[bool], dict[str, Any]], module: ModuleType, options: harness.Options
+    measure: Callable[[bool], dict[str, Any]], module: str, options: harness.Options
 ) -> dict[str, Any]:
     """Measure a part, and record its settings, versions and the hash of its code."""
     return {
         "quick": options.quick,
         "threads": 1,
         **harness.environment(PACKAGES),
-        "code": code_version(module.__name__),
+        "code": code_version(module),
         **measure(options.quick),
     }
 
@@ -122,11 +121,11 @@ BENCHMARK = harness.Benchmark(
     page=pages.page,
     merge=merge,
     parts={
-        "timing": partial(_measure_part, _timing, timing),
-        "budgetrf": partial(_measure_part, _budgetrf, growth),
-        "pruning": partial(_measure_part, _pruning, pruning),
-        "cegb": partial(_measure_part, _cegb, cegb),
-        "adapt": partial(_measure_part, _adapt, adapt),
+        "timing": partial(_measure_part, _timing, timing.__name__),
+        "budgetrf": partial(_measure_part, _budgetrf, growth.__name__),
+        "pruning": partial(_measure_part, _pruning, pruning.__name__),
+        "cegb": partial(_measure_part, _cegb, cegb.__name__),
+        "adapt": partial(_measure_part, _adapt, adapt.__name__),
     },
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,12 @@ def test_each_committed_page_shows_the_committed_figures():
         if page != "\n".join([*benchmark.page(figures), ""]):
             outdated_pages.append(benchmark.name)
     assert outdated_pages == []
+
+
+def test_parts_can_be_sent_to_their_processes():
+    for benchmark in find_committed_benchmarks():
+        for part in benchmark.parts.values():
+            assert callable(pickle.loads(pickle.dumps(part)))
 
 
 def test_targets_are_at_most_or_at_least_their_bounds():
