@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     """Measure all figures: times in microseconds, rates per second."""
     n_turns, n_single, n_batches, paced_duration_s = (
-        (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
+        (1, 40, 60, 1.0) if quick else (7, 300, 600, 15.0)
     )
     svm_path, linear_path, X = _pack_models(folder, N_QUICK_ROWS if quick else None)
     model = CloudModel.from_bundle(svm_path)

@@ -59,7 +59,7 @@ def server():
     """A running server that has the file of Letters."""
     server = Server()
     server.files["/letter/letter-recognition.data"] = make_letter_file()
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
     server.shutdown()

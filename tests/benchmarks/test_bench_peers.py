@@ -136,7 +136,7 @@ def test_points_of_a_system_equal_its_own_figures(fold):
     "method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost", "entropy-forest"]
 )
 def test_every_peer_has_free_and_accurate_points(method, fold):
-    task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
+    task = peers.Task(problems.get("breast_cancer"), fold, 0, 3, lambda _name, make: make())
     outcome = peers.run_method(method, task)
     assert outcome.seconds > 0
     costs = [point.val_cost for point in outcome.points]

@@ -92,7 +92,7 @@ def test_quick_run_has_the_decisions_of_the_live_run(tmp_path, monkeypatch, make
     monkeypatch.setattr(bench_twin, "fleet_bundle", lambda _name: fleet_bundle)
     # each device is a process, which starts twice
     monkeypatch.setattr(bench_twin, "CELLS", ["digits/2/wifi"])
-    assert BENCHMARK.main(["--quick", "--seconds", "3", "--out", str(tmp_path)]) == 0
+    assert BENCHMARK.main(["--quick", "--seconds", "2", "--out", str(tmp_path)]) == 0
     document = json.loads((tmp_path / "twin.json").read_text())
     (cell,) = document["cells"]
     assert set(cell["same_decisions"].values()) == {True}

@@ -59,9 +59,11 @@ def list_problem_codes(findings):
     return [finding.code for finding in findings if finding.state == "problem"]
 
 
-def find_only_problem(findings):
-    """Find the single problem among the findings, which must name a remedy."""
-    (problem,) = [finding for finding in findings if finding.state == "problem"]
+def find_problem(broker, **settings):
+    """Find the single problem of a device with these settings, which must name a remedy."""
+    (problem,) = [
+        finding for finding in list_findings(broker, **settings) if finding.state == "problem"
+    ]
     assert problem.text
     assert problem.remedy
     return problem
@@ -75,9 +77,8 @@ def broker_files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def secure_broker(broker_files):
-    broker = SecureBroker(broker_files)
-    yield broker
-    broker.close()
+    with SecureBroker(broker_files) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -168,29 +169,21 @@ def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
 # -- connection to the broker -------------------------------------------------------------------
 
 
-def test_unknown_host_name_is_found():
-    assert find_only_problem(list_findings("mqtt://broker.invalid")).code == "dns"
-
-
-def test_closed_port_is_found():
-    assert find_only_problem(list_findings(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
+def test_unknown_host_name_and_closed_port_are_found():
+    assert find_problem("mqtt://broker.invalid").code == "dns"
+    assert find_problem(f"mqtt://127.0.0.1:{free_port()}").code == "tcp-refused"
 
 
 def test_tls_to_a_plain_port_and_the_reverse_are_found(broker_files, secure_broker):
     with MosquittoBroker() as plain_broker:
-        findings = list_findings(f"mqtts://127.0.0.1:{plain_broker.port}")
-        assert find_only_problem(findings).code in ("tls-none", "tls-handshake")
-    assert (
-        find_only_problem(list_findings(f"mqtt://127.0.0.1:{broker_files.roster.port}")).code
-        == "no-greeting"
-    )
+        problem = find_problem(f"mqtts://127.0.0.1:{plain_broker.port}")
+        assert problem.code in ("tls-none", "tls-handshake")
+    assert find_problem(f"mqtt://127.0.0.1:{broker_files.roster.port}").code == "no-greeting"
 
 
 def test_silent_port_is_found():
     with socket.create_server(("127.0.0.1", 0)) as silent_server:
-        problem = find_only_problem(
-            list_findings(f"mqtt://127.0.0.1:{silent_server.getsockname()[1]}", timeout=0.3)
-        )
+        problem = find_problem(f"mqtt://127.0.0.1:{silent_server.getsockname()[1]}", timeout=0.3)
     assert problem.code == "no-greeting"
     assert "0.3 s" in problem.text  # the timeout
 
@@ -212,40 +205,27 @@ def test_server_certificate_outside_its_validity_is_found(tmp_path, broker_files
     reissued_files = init_broker(
         folder, clock=make_shifted_clock(shift_days), port=port, run_as=mosquitto_user()
     )
-    broker = SecureBroker(reissued_files)
-    try:
-        assert (
-            find_only_problem(list_findings(broker.url, **find_client_files(reissued_files))).code
-            == code
-        )
-    finally:
-        broker.close()
+    with SecureBroker(reissued_files) as broker:
+        assert find_problem(broker.url, **find_client_files(reissued_files)).code == code
 
 
 def test_wrong_host_name_and_unknown_authority_are_found(tmp_path, broker_files, secure_broker):
     other_files = make_broker_folder(tmp_path / "other", hosts=["broker.example"])
-    broker = SecureBroker(other_files)
-    try:
-        problem = find_only_problem(list_findings(broker.url, **find_client_files(other_files)))
+    with SecureBroker(other_files) as broker:
+        problem = find_problem(broker.url, **find_client_files(other_files))
         assert problem.code == "tls-host"
         assert "not valid for" in problem.text
-    finally:
-        broker.close()
     mixed_files = find_client_files(broker_files) | {
         "ca_file": find_client_files(other_files)["ca_file"]
     }
-    assert (
-        find_only_problem(list_findings(secure_broker.url, **mixed_files)).code == "tls-unknown-ca"
-    )
+    assert find_problem(secure_broker.url, **mixed_files).code == "tls-unknown-ca"
 
 
 # -- the client's own certificate, and login -----------------------------------------------------
 
 
 def test_missing_client_certificate_is_found(broker_files, secure_broker):
-    problem = find_only_problem(
-        list_findings(secure_broker.url, ca_file=find_client_files(broker_files)["ca_file"])
-    )
+    problem = find_problem(secure_broker.url, ca_file=find_client_files(broker_files)["ca_file"])
     assert problem.code == "certificate-required"
 
 
@@ -259,21 +239,16 @@ def test_untrusted_or_expired_client_certificate_is_found(
         make_broker_folder(tmp_path / "other", clock=make_shifted_clock(shift_days))
     )
     mixed_files = other_files | {"ca_file": find_client_files(broker_files)["ca_file"]}
-    assert find_only_problem(list_findings(secure_broker.url, **mixed_files)).code == code
+    assert find_problem(secure_broker.url, **mixed_files).code == code
 
 
 def test_certificate_of_another_device_and_wrong_key_are_found(broker_files, secure_broker):
-    problem = find_only_problem(
-        list_findings(secure_broker.url, device="pi-2", **find_client_files(broker_files))
-    )
+    problem = find_problem(secure_broker.url, device="pi-2", **find_client_files(broker_files))
     assert problem.code == "own-certificate-name"
     mixed_files = find_client_files(broker_files) | {
         "key_file": find_client_files(broker_files, "pi-2")["key_file"]
     }
-    assert (
-        find_only_problem(list_findings(secure_broker.url, **mixed_files)).code
-        == "own-certificate-unusable"
-    )
+    assert find_problem(secure_broker.url, **mixed_files).code == "own-certificate-unusable"
 
 
 @pytest.fixture
@@ -292,7 +267,7 @@ def start_broker(tmp_path):
 
 def test_refused_login_is_found(start_broker):
     url = start_broker("allow_anonymous false", "set_tcp_nodelay true")
-    assert find_only_problem(list_findings(url)).code == "login"
+    assert find_problem(url).code == "login"
 
 
 # -- access lists --------------------------------------------------------------------------------
@@ -331,33 +306,29 @@ RESPONSE_RULE = "topic read gw/v1/pi-1/rsp"
 def test_denied_topic_of_the_access_list_is_found(start_broker, tmp_path, bundle, rules, code):
     url = start_broker(*write_access_list(tmp_path, *rules))
     with Worker(bundle, url.replace("//", "//w:w@")):
-        findings = list_findings(
-            url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path
-        )
-    assert find_only_problem(findings).code == code
+        problem = find_problem(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
+    assert problem.code == code
 
 
 # -- workers and models --------------------------------------------------------------------------
 
 
 def test_missing_worker_is_found(broker_files, secure_broker, bundle):
-    problem = find_only_problem(
-        list_findings(secure_broker.url, bundle=bundle.path, **find_client_files(broker_files))
-    )
+    problem = find_problem(secure_broker.url, bundle=bundle.path, **find_client_files(broker_files))
     assert problem.code == "no-worker"
 
 
 def test_missing_worker_is_found_on_a_broker_without_reason_codes():
     """The embedded broker supports only MQTT 3.1.1."""
     with EmbeddedBroker() as broker:
-        assert find_only_problem(list_findings(broker.url, device="pi-1")).code == "no-worker"
+        assert find_problem(broker.url, device="pi-1").code == "no-worker"
 
 
 def test_worker_with_another_version_is_found(tmp_path, broker_files, secure_broker, bundle):
     newer_bundle = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer_bundle, secure_broker.url, **broker_files.worker_arguments("w-1")):
-        problem = find_only_problem(
-            list_findings(secure_broker.url, bundle=bundle.path, **find_client_files(broker_files))
+        problem = find_problem(
+            secure_broker.url, bundle=bundle.path, **find_client_files(broker_files)
         )
     assert problem.code == "no-model"
     assert "small 7" in problem.text
@@ -370,12 +341,10 @@ def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
         Worker(bundle, broker.url),
         Worker(newer_bundle, broker.url, pool="newer"),
     ):
-        assert (
-            list_problem_codes(
-                list_findings(broker.url, bundle=bundle.path, device="pi-1", timeout=LONG_TIMEOUT)
-            )
-            == []
+        findings = list_findings(
+            broker.url, bundle=bundle.path, device="pi-1", timeout=LONG_TIMEOUT
         )
+    assert list_problem_codes(findings) == []
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -384,7 +353,7 @@ def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
 def test_packet_limit_of_the_broker_is_found(start_broker, bundle):
     """A broker that speaks MQTT 5 states its limit, here fewer bytes than a request has."""
     url = start_broker("allow_anonymous true", "max_packet_size 80")
-    problem = find_only_problem(list_findings(url, bundle=bundle.path, device="d1"))
+    problem = find_problem(url, bundle=bundle.path, device="d1")
     assert (problem.check, problem.code) == ("round trip", "packet-limit")
 
 
@@ -399,16 +368,16 @@ def test_failed_self_test_and_unreadable_bundle_are_found(tmp_path, bundle):
     content = io.BytesIO()
     np.savez(content, **arrays | {"X": arrays["X"][::-1]})
     replace_file(bundle_copy, "sample.npz", content.getvalue())
-    assert find_only_problem(list_findings(None, bundle=bundle_copy)).code == "self-test"
+    assert find_problem(None, bundle=bundle_copy).code == "self-test"
     (bundle_copy / "stage_0.onnx").write_bytes(b"noise")
-    assert find_only_problem(list_findings(None, bundle=bundle_copy)).code == "bundle-unusable"
+    assert find_problem(None, bundle=bundle_copy).code == "bundle-unusable"
 
 
 def test_clock_behind_the_bundle_is_found(tmp_path):
     # More than the doctor tolerates between the clocks of two machines.
     future_time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
     path = small_bundle.write_bundle(tmp_path / "future", created=future_time.isoformat()).path
-    assert find_only_problem(list_findings(None, bundle=path)).code == "clock-behind"
+    assert find_problem(None, bundle=path).code == "clock-behind"
 
 
 def test_missing_library_is_found(tmp_path):
