@@ -94,10 +94,16 @@ def test_a_device_gives_the_answers_and_costs_of_the_estimator(name, tmp_path):
     assert manifest.answers_values == (name in VALUE_MODELS)
 
 
-@pytest.mark.parametrize(("name", "task"), [("coupled-regressor", "regress"), ("ranker", "rank")])
-def test_a_bundle_of_a_model_with_numbers_has_no_classes(name, task, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "task", "score_name"),
+    [("coupled-regressor", "regress", "R²"), ("ranker", "rank", "AP@5")],
+)
+def test_a_bundle_with_numbers_has_no_classes_and_other_scores(
+    name, task, score_name, tmp_path, capsys
+):
     model, rows = fit_model(name)
-    bundle = pack(model, tmp_path / "bundle.gwb", sample=rows[:32])
+    path = tmp_path / "bundle"
+    bundle = pack(model, path, sample=rows[:32])
     manifest = bundle.manifest
     assert manifest.task == task
     assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
@@ -106,28 +112,12 @@ def test_a_bundle_of_a_model_with_numbers_has_no_classes(name, task, tmp_path):
     # the label is the number; there is no class and no probability
     assert type(answer.label) is float
     assert (answer.class_index, len(answer.probabilities)) == (-1, 0)
-
-
-@pytest.mark.parametrize(("name", "score_name"), [("coupled-regressor", "R²"), ("ranker", "AP@5")])
-def test_commands_print_r2_or_average_precision_instead_of_accuracy(
-    name, score_name, tmp_path, capsys
-):
-    model, rows = fit_model(name)
-    path = tmp_path / "bundle"
-    pack(model, path, sample=rows[:32])
     for command in ("inspect", "frontier"):
         assert main([command, str(path)]) == 0
         output = capsys.readouterr().out
         assert score_name in output
         assert "accuracy" not in output
-
-
-@pytest.mark.parametrize("name", ["coupled-regressor", "ranker"])
-def test_verify_measures_a_table_with_targets(name, tmp_path, capsys):
-    model, rows = fit_model(name)
-    path = tmp_path / "bundle"
-    bundle = pack(model, path, sample=rows[:32])
-    lines = [",".join([*bundle.manifest.feature_names, "target"])]
+    lines = [",".join([*manifest.feature_names, "target"])]
     for row, target in zip(rows, DIABETES_TARGETS, strict=True):
         lines.append(",".join(map(repr, [*map(float, row), float(target)])))
     table_file = tmp_path / "table.csv"
@@ -136,12 +126,11 @@ def test_verify_measures_a_table_with_targets(name, tmp_path, capsys):
     assert main(command) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["agrees"]
-    assert document["task"] == bundle.manifest.task
+    assert document["task"] == task
     measured = document["data"]
     assert measured["rows"] == len(rows)
     assert measured["cost"] == pytest.approx(model.cost(rows).mean())
     assert "accuracy" not in measured
-    if bundle.manifest.task == "regress":
-        assert measured["r2"] == pytest.approx(model.score(rows, DIABETES_TARGETS), abs=1e-9)
-    else:
-        assert "r2" not in measured  # a ranking has no R²
+    # a ranking has no R²
+    r_squared = model.score(rows, DIABETES_TARGETS) if task == "regress" else None
+    assert measured.get("r2") == (r_squared and pytest.approx(r_squared, abs=1e-9))

@@ -30,7 +30,6 @@ from gatewise_training import (
     CEGBClassifier,
     CloudPrices,
     FeatureCosts,
-    GreedyMiser,
     StagedCascade,
 )
 from gatewise_training.cascades.base import BudgetedClassifier
@@ -111,15 +110,10 @@ def _make_boosted_trees() -> Any:
     return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
 
 
-def _fit_cancer(offset: float = 0.0, **settings: Any) -> FittedSystem:
-    """Fit a binary system with names, groups, cloud prices and an SVM.
-
-    With an `offset` of 1e6, values have few digits left in float32.
-    """
+def _fit_cancer() -> FittedSystem:
+    """Fit a binary system with names, groups, cloud prices and an SVM."""
     dataset = load_breast_cancer()
-    x, y, rows, labels = _split_in_halves(
-        dataset.data + offset, dataset.target_names[dataset.target]
-    )
+    x, y, rows, labels = _split_in_halves(dataset.data, dataset.target_names[dataset.target])
     names = [name.replace(" ", "_") for name in dataset.feature_names]
     costs = FeatureCosts(
         np.linspace(0, 2, 30),
@@ -135,7 +129,6 @@ def _fit_cancer(offset: float = 0.0, **settings: Any) -> FittedSystem:
         families=("linear", "boosting", "extra-trees"),
         effort="low",
         random_state=0,
-        **settings,
     )
     table = pd.DataFrame(x, columns=names)
     system.fit(table, y, validation=(pd.DataFrame(rows, columns=names), labels))
@@ -208,15 +201,9 @@ class LazyForest(WithoutCloud):
         return candidates
 
 
-def _fit_lazy(offset: float = 0.0) -> FittedSystem:
-    X, y = load_breast_cancer(return_X_y=True)
+def _fit_lazy() -> FittedSystem:
     system = CEGBClassifier(make_grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
-    return _fit_on_half(system, X.astype(np.float32) + np.float32(offset), y)
-
-
-def _fit_lazy_digits() -> FittedSystem:
-    system = CEGBClassifier(penalties=(0.01, 0.001), **FEW_ROUNDS)
-    return _fit_on_half(system, *load_digits(n_class=5, return_X_y=True))
+    return _fit_on_half(system, *load_breast_cancer(return_X_y=True))
 
 
 def _fit_lazy_with_missing_values() -> FittedSystem:
@@ -231,14 +218,8 @@ def _fit_lazy_forest() -> FittedSystem:
     return _fit_on_half(system, *load_digits(n_class=4, return_X_y=True))
 
 
-def _fit_miser() -> FittedSystem:
-    system = GreedyMiser(make_grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
-    return _fit_on_half(system, *load_wine(return_X_y=True))
-
-
 SYSTEM_MAKERS: dict[str, Callable[[], FittedSystem]] = {
     "cancer": _fit_cancer,
-    "cancer-1e6": lambda: _fit_cancer(1e6),
     "digits": _fit_digits,
     "gated-trees": _fit_gated_trees,
     "gated-lines": _fit_gated_lines,
@@ -246,9 +227,6 @@ SYSTEM_MAKERS: dict[str, Callable[[], FittedSystem]] = {
     "kernels": _fit_kernels,
     "alone": _fit_without_cloud,
     "lazy": _fit_lazy,
-    "lazy-1e6": lambda: _fit_lazy(1e6),
-    "lazy-digits": _fit_lazy_digits,
     "lazy-missing": _fit_lazy_with_missing_values,
     "lazy-forest": _fit_lazy_forest,
-    "miser": _fit_miser,
 }

@@ -64,14 +64,9 @@ def test_a_hostile_bundle_is_refused_with_its_reason(
         open_and_self_test(hostile_paths[name])
     assert "\n" not in str(error_info.value)
     assert len(str(error_info.value)) < 1000  # it does not repeat what the bundle holds
-
-
-@pytest.mark.parametrize("name", [name for name in HOSTILE_CASES if not name.startswith("sample")])
-def test_hostile_bundles_are_refused_without_onnxruntime(
-    name: str, hostile_paths: dict[str, Path]
-) -> None:
-    with pytest.raises(BundleError, match=HOSTILE_CASES[name][1]):
-        load_stages(Bundle.open(hostile_paths[name]), runner="numpy")
+    if not name.startswith("sample"):  # a device without onnxruntime refuses it as well
+        with pytest.raises(BundleError, match=HOSTILE_CASES[name][1]):
+            load_stages(Bundle.open(hostile_paths[name]), runner="numpy")
 
 
 #: Opens bundles; prints the reason of each refusal and the peak memory until then.

@@ -45,31 +45,26 @@ def list_leftover_files(path: Path) -> list[str]:
 # -- decisions -----------------------------------------------------------------------------
 
 
-def test_the_bundle_decides_every_row_as_the_system(
+def test_all_operating_points_decide_every_row_as_the_system(
     fitted_system: Any, packed_bundle: Bundle
 ) -> None:
-    report = verify(fitted_system.system, packed_bundle, fitted_system.rows)
-    assert report.rows == len(fitted_system.rows)
-    assert report.agrees
-    assert report.differing_decisions == report.differing_labels == report.differing_costs == 0
-    assert report.max_margin_difference == 0.0
-    assert report.cloud_label_differences == 0
-    assert report.cloud_probability_max_difference < 1e-5  # float32 compared with float64
+    points = fitted_system.system.operating_points_
+    active_index = packed_bundle.manifest.active
+    for i in sorted({0, len(points) // 2, len(points) - 1, active_index}):
+        system = copy.copy(fitted_system.system)
+        if i != active_index:
+            system.operating_point_ = points[i]
+        bundle = packed_bundle.with_active(i)
+        assert len(bundle.manifest.stages) == len(system.stages_)
+        report = verify(system, bundle, fitted_system.rows)
+        assert report.agrees
+        assert report.rows == len(fitted_system.rows)
+        assert (report.max_margin_difference, report.cloud_label_differences) == (0.0, 0)
+        assert report.cloud_probability_max_difference < 1e-5  # float32 compared with float64
+        assert self_test(bundle).agrees
     graph_report = verify_graphs(packed_bundle, fitted_system.rows)
     assert graph_report.agrees
     assert graph_report.max_margin_difference == 0.0
-    assert self_test(packed_bundle).agrees
-
-
-def test_operating_points_decide_as_the_system(fitted_system: Any, packed_bundle: Bundle) -> None:
-    points = fitted_system.system.operating_points_
-    for i in sorted({0, len(points) // 2, len(points) - 1}):
-        system = copy.copy(fitted_system.system)
-        system.operating_point_ = points[i]
-        bundle = packed_bundle.with_active(i)
-        assert len(bundle.manifest.stages) == len(system.stages_)
-        assert verify(system, bundle, fitted_system.rows).agrees
-        assert self_test(bundle).agrees
 
 
 # -- the manifest --------------------------------------------------------------------------
