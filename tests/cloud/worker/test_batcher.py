@@ -14,15 +14,7 @@ DIGITS = ("digits", "1")
 WINE = ("wine", "2")
 
 
-def make_ticket(
-    number=0,
-    *,
-    n_rows=1,
-    model=DIGITS,
-    arrived_at=0.0,
-    ttl_seconds=1.0,
-    device="pi",
-):
+def make_ticket(number=0, *, n_rows=1, model=DIGITS, arrived_at=0.0, ttl_seconds=1.0, device="pi"):
     """Make a request whose id and cells are its number."""
     return Ticket(
         device=device,
@@ -44,9 +36,7 @@ def test_take_returns_queued_requests_up_to_the_largest_batch():
     for number in range(20):
         assert batcher.admit(make_ticket(number), 0.0) == QUEUED
     batch, expired = batcher.take_batch(0.0)
-    assert ticket_numbers(batch) == list(range(16))
-    assert expired == []
-    assert len(batcher) == 4
+    assert (ticket_numbers(batch), expired, len(batcher)) == (list(range(16)), [], 4)
     assert ticket_numbers(batcher.take_batch(0.0)[0]) == [16, 17, 18, 19]
     assert batcher.take_batch(0.0) == (None, [])
 
@@ -138,8 +128,10 @@ def test_repeated_requests_get_the_stored_answer_within_bytes_and_time():
     batcher = Batcher(max_answer_bytes=4, max_answer_seconds=5.0)
     for number, answer in enumerate((b"1234", b"5")):  # five bytes, so that the first is dropped
         batcher.admit(make_ticket(number), 0.0)
-        batcher.take_batch(0.0)
-        batcher.finish(make_ticket(number), answer, 0.0)
+        assert batcher.admit(make_ticket(number), 0.0) == DUPLICATE
+        (ticket,) = batcher.take_batch(0.0)[0].tickets
+        assert batcher.admit(make_ticket(number), 0.0) == DUPLICATE
+        batcher.finish(ticket, answer, 0.0)
     assert batcher.admit(make_ticket(0), 0.0) == QUEUED
     assert batcher.admit(make_ticket(1), 4.9) == Admission(
         counter_name="repeated", answer_payload=b"5"
@@ -223,18 +215,6 @@ def test_expired_requests_are_dropped_and_forgotten():
     assert ticket_numbers(batch) == [1]
     assert [ticket.id for ticket in expired] == [make_ticket(0).id]
     assert batcher.admit(make_ticket(0, arrived_at=1.0), 1.0) == QUEUED
-
-
-def test_a_duplicate_is_dropped_before_the_answer_and_repeated_after_it():
-    batcher = Batcher()
-    batcher.admit(make_ticket(7), 0.0)
-    assert batcher.admit(make_ticket(7), 0.1) == DUPLICATE
-    (ticket,) = batcher.take_batch(0.2)[0].tickets
-    assert batcher.admit(make_ticket(7), 0.3) == DUPLICATE
-    batcher.finish(ticket, b"answer", 0.4)
-    assert batcher.admit(make_ticket(7), 0.5) == Admission(
-        counter_name="repeated", answer_payload=b"answer"
-    )
 
 
 @pytest.mark.parametrize(

@@ -32,31 +32,6 @@ def served_versions(worker):
     return {version for _, version in worker.models}
 
 
-def test_versions_are_added_and_removed_without_lost_requests(
-    tmp_path, folder, mosquitto, connect_caller
-):
-    tiny.write_bundle(folder / "one", version="1")
-    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
-        client = connect_caller(mosquitto)
-        client.ask(tiny.random_rows(1), version="1")
-        assert client.response().error is None
-        tiny.write_bundle(tmp_path / "two", version="2")
-        shutil.move(tmp_path / "two", folder / "two")
-        wait_until(lambda: served_versions(worker) == {"1", "2"})
-        for version in ("1", "2"):
-            client.ask(tiny.random_rows(1), version=version)
-            response = client.response()
-            assert (response.error, response.version) == (None, version)
-        shutil.rmtree(folder / "one")
-        wait_until(lambda: served_versions(worker) == {"2"})
-        client.ask(tiny.random_rows(1), version="1")
-        assert client.response().error == "no-model"
-        client.ask(tiny.random_rows(1), version="2")
-        assert client.response().error is None
-        wait_until(lambda: not worker.models.retired_keys)
-        assert worker.counters["watched"] == {"added": 2, "removed": 1}
-
-
 @pytest.mark.slow
 def test_a_removed_model_answers_its_queued_requests(
     slow_bundle, folder, mosquitto, connect_caller
@@ -92,14 +67,6 @@ def test_a_model_dropped_between_the_checks_and_the_queue_is_refused(
         client.ask(tiny.random_rows(1), version="1")
         assert client.response().error == "no-model"
         assert not worker.models.retired_keys
-
-
-def test_iteration_over_models_ignores_later_changes(bundle):
-    models = ServedModels()
-    key = models.load(bundle)
-    iterator = iter(models.values())
-    models.retire(key)
-    assert [model.key for model in iterator] == [key]
 
 
 def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitto, caplog):
@@ -188,26 +155,38 @@ def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
     assert counters.snapshot()["watched"] == {"refused": 1, "added": 1}
 
 
-def test_a_replaced_file_is_served_if_its_version_is_new(
+def test_versions_are_added_replaced_and_removed(
     tmp_path, folder, mosquitto, connect_caller, caplog
 ):
-    for name in ("1", "2", "2 again"):
+    for name in ("1", "2", "3", "3 again"):
         repack(tiny.write_bundle(tmp_path / name, version=name[0]), tmp_path / f"{name}.gwb")
-    (tmp_path / "1.gwb").rename(folder / "small.gwb")
+    (tmp_path / "1.gwb").rename(folder / "first.gwb")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
-        (tmp_path / "2.gwb").rename(folder / "small.gwb")
-        wait_until(lambda: served_versions(worker) == {"2"})
         client = connect_caller(mosquitto)
-        client.ask(tiny.random_rows(1), version="2")
-        assert client.response().version == "2"
-        (tmp_path / "2 again.gwb").rename(folder / "small.gwb")
+
+        def ask_for(version):
+            client.ask(tiny.random_rows(1), version=version)
+            response = client.response()
+            assert response.version == version
+            return response.error
+
+        assert ask_for("1") is None
+        shutil.move(tmp_path / "2", folder / "two")  # a folder
+        wait_until(lambda: served_versions(worker) == {"1", "2"})
+        assert (ask_for("1"), ask_for("2")) == (None, None)
+        (tmp_path / "3.gwb").rename(folder / "first.gwb")
+        wait_until(lambda: served_versions(worker) == {"2", "3"})
+        assert (ask_for("1"), ask_for("2"), ask_for("3")) == ("no-model", None, None)
+        (tmp_path / "3 again.gwb").rename(folder / "first.gwb")
         wait_until(lambda: worker.counters["watched"].get("refused"))
-        assert served_versions(worker) == {"2"}
-        assert "tiny 2 is served already" in caplog.text
-        (folder / "small.gwb").unlink()
+        assert "tiny 3 is served already" in caplog.text
+        shutil.rmtree(folder / "two")
+        (folder / "first.gwb").unlink()
         wait_until(lambda: not worker.models)
+        assert ask_for("2") == "no-model"
+        wait_until(lambda: not worker.models.retired_keys)
         # A replaced file counts as added and removed.
-        assert worker.counters["watched"] == {"added": 2, "removed": 2, "refused": 1}
+        assert worker.counters["watched"] == {"added": 3, "removed": 3, "refused": 1}
 
 
 def test_an_absent_folder_is_refused(mosquitto, tmp_path):

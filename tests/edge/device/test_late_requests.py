@@ -16,6 +16,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.support.mqtt_clients import MqttClient
+from tests.support.processes import run_in_process
 from tests.support.small_bundle import HARD_ROW, SURE_ROW, FakeLink, answer_to, cloud_answers
 from tests.support.waiting import holds_within, wait_until
 
@@ -90,28 +91,6 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
         assert correction["label"] == classes[int(cloud_labels[0])]
     # Nobody waits for a correction of an answer of the edge.
     assert edge_answer.request == ""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("quick_reconnects")
-def test_instances_stored_before_a_restart_are_sent_after_it(
-    bundle, broker, make_peer, make_late_requests
-):
-    broker.kill()
-    with Device(bundle, link=MqttLink(broker.url), late_requests=make_late_requests()) as device:
-        answer = device.answer(HARD_ROW)
-        wait_until(lambda: device.gauges["unsent"] == 1)
-    broker.start()
-    requests: list[wire.Request] = []
-    make_peer(make_recorder(requests))
-    corrections = []
-    with Device(
-        bundle, link=MqttLink(broker.url), late_requests=make_late_requests(corrections.append)
-    ) as device:
-        wait_until(lambda: device.counters["late_sent"] == 1)
-        assert device.gauges["unsent"] == 0
-    assert [correction["request"] for correction in corrections] == [answer.request]
-    assert len(requests) == 1
 
 
 @pytest.mark.slow
@@ -212,25 +191,31 @@ def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, t
 def test_command_publishes_late_answers_on_the_topic_of_corrections(
     bundle, broker, command, make_peer, tmp_path
 ):
+    """Also for an instance that an earlier process has stored."""
     broker.kill()
     topic = "gw/v1/pi/corrections"
-    edge_command = command(
-        "edge", bundle.path, "--broker", broker.url, "--device", "pi", "--keep-unsent",
-        tmp_path / "unsent", "--corrections", topic, folder=tmp_path,
+    options = (
+        "--broker", broker.url, "--device", "pi", "--keep-unsent", tmp_path / "unsent",
+        "--corrections", topic,
     )  # fmt: skip
-    edge_command.process.stdin.write(json.dumps(HARD_ROW) + "\n")
-    edge_command.process.stdin.flush()
+    line = json.dumps(HARD_ROW) + "\n"
+    completed = run_in_process("edge", bundle.path, *options, stdin_text=line)
+    stored_line = json.loads(completed.stdout)
+    edge_command = command("edge", bundle.path, *options, folder=tmp_path)
+    edge_command.write(line)
     answer_line = json.loads(edge_command.read_line())
-    assert answer_line["route"] == "fallback"
+    assert answer_line["route"] == stored_line["route"] == "fallback"
     assert len(answer_line["request"]) == 32  # an id of 16 bytes in hexadecimal digits
     broker.start()
     make_peer()
     client = MqttClient(broker.url, topic)
-    wait_until(lambda: client.messages, "a correction")
-    _, correction_payload, *_ = client.messages[0]
-    correction = json.loads(correction_payload)
-    assert correction["request"] == answer_line["request"]
-    assert correction["answered"] == answer_line["label"]
+    wait_until(lambda: len(client.messages) == 2, "the corrections")
+    corrections = [json.loads(payload) for _, payload, _ in client.messages]
+    assert {correction["request"] for correction in corrections} == {
+        answer_line["request"],
+        stored_line["request"],
+    }
+    assert corrections[0]["answered"] == answer_line["label"]
     # The probabilities are rounded to six decimals.
-    np.testing.assert_allclose(sum(correction["probabilities"]), 1.0, atol=1e-5)
+    np.testing.assert_allclose(sum(corrections[0]["probabilities"]), 1.0, atol=1e-5)
     client.close()
