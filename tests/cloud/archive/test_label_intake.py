@@ -56,8 +56,12 @@ def count_outcomes(worker):
 
 @pytest.fixture
 def archiving_worker(tmp_path, bundle, mosquitto):
-    """A worker that archives instances in tmp_path / "kept" and closes shards after 0.5 s."""
-    with Worker(bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.5) as worker:
+    """A worker that archives instances in tmp_path / "kept" and closes shards after 0.5 s.
+
+    Its connections share the labels, so that it records each once.
+    """
+    options = {"keep": tmp_path / "kept", "keep_seconds": 0.5, "connections": 3}
+    with Worker(bundle, mosquitto.url, **options) as worker:
         yield worker
 
 
@@ -151,20 +155,6 @@ def test_a_worker_without_an_archive_reads_no_labels(
         client.ask(tiny.random_rows(1))
         client.response()
         assert (worker.counters["received"], count_outcomes(worker)) == (2, {})
-
-
-@pytest.mark.slow
-def test_several_connections_record_each_label_once(
-    tmp_path, bundle, mosquitto, connect_caller, bench_client
-):
-    with Worker(
-        bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2, connections=3
-    ) as worker:
-        client = connect_caller(mosquitto)
-        request = client.ask(tiny.random_rows(1))
-        client.response()
-        send_label(bench_client, request, client.device, "a")
-        wait_until(lambda: count_outcomes(worker) == {"added": 1})
 
 
 @pytest.mark.slow
