@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,12 @@ from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import DEMO
 from tests.support.demo_report import check_report
-from tests.support.processes import assert_command_refused, run_in_process
+from tests.support.processes import (
+    assert_command_refused,
+    find_descendants_named,
+    run_in_process,
+    signal_and_wait,
+)
 
 
 @pytest.mark.slow
@@ -39,22 +45,21 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_fits")
-def test_demo_that_is_interrupted_in_its_run_leaves_no_files(tmp_path, monkeypatch):
-    """The run itself ends its processes, which its own tests prove."""
-
-    def interrupt(experiment, _command):
-        assert Path(experiment.bundle.path).is_relative_to(scratch)
-        raise KeyboardInterrupt
-
+def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    monkeypatch.setattr("gatewise_sim.experiment.demo.run_scenario", interrupt)
-    process = run_in_process(
-        "demo", "--dataset", "iris", "--method", "confidence", "--out", "out", folder=tmp_path
+    demo = command(
+        "demo", "--dataset", "iris", "--method", "confidence", "--devices", "2",
+        "--link", "satellite", "--out", "out",
+        folder=tmp_path, environment={"TMPDIR": str(scratch)},
+    )  # fmt: skip
+    status, output, error_output, children = signal_and_wait(
+        demo,
+        signal.SIGINT,
+        lambda: bool(find_descendants_named("gatewise edge", demo.process.pid)),
     )
-    assert (process.returncode, process.stdout) == (130, ""), process.stderr  # as for SIGINT
+    assert (status, output) == (130, ""), error_output  # 130 is the status for SIGINT
+    assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
 
