@@ -79,9 +79,9 @@ void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
     for (row = 0; row < n; row++, rows += ${P}_FEATURES, fields += ${n_fields}) {
         ${p}_instance instance;
         ${p}_fill_answer(&instance, rows, fields);
-        for (i = 0; i < ${P}_SLOTS; i++)
-            acquired[i] = instance.known[i] != 0;
-        acquired += ${P}_SLOTS;
+        for (i = 0; i < ${P}_FEATURES; i++)
+            acquired[i] = (uint8_t)${p}_acquired(&instance, i);
+        acquired += ${P}_FEATURES;
         /* A decision ends at the stage that stops; run all stages again for their outputs. */
         ${p}_begin(&instance);
         for (stage = 0; stage < ${P}_STAGES; stage++) {
@@ -107,7 +107,7 @@ class Answers:
     """Answers of C to n rows; the first five fields have shape (n,).
 
     `refused` is the number of the feature whose value was refused, or negative. `acquired`, shape
-    (n, n_slots), marks the acquired features. `outputs` has an array of shape (n, n_outputs) for
+    (n, n_features), marks the acquired features. `outputs` has an array of shape (n, n_outputs) for
     each stage; outputs are 0 if a value was refused.
     """
 
@@ -148,7 +148,7 @@ class CompiledModel:
                 f"expected rows of {self.source.n_features} columns, got shape {rows.shape}"
             )
         answer_fields = np.zeros((len(rows), N_FIELDS), np.int32)
-        acquired = np.zeros((len(rows), self.source.n_slots), np.uint8)
+        acquired = np.zeros(rows.shape, np.uint8)
         outputs = np.zeros((len(rows), sum(self._n_outputs)), np.float32)
         # shapes, C order and types of the arrays must match what BATCH_TEMPLATE reads and writes
         pointer = self.ffi.from_buffer
