@@ -12,7 +12,6 @@ from sklearn.model_selection import StratifiedGroupKFold
 import gatewise as gw
 from gatewise_cloud import MosquittoBroker
 
-#: Folder of the data files.
 DATA_FOLDER = Path(os.environ.get("GATEWISE_DATA", "../shared/data"))
 #: Parameters of a search of a few seconds. The default search is slower and better.
 SEARCH = {

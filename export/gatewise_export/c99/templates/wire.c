@@ -516,7 +516,7 @@ static int read_unsigned(reader_type *reader, uint32_t *number)
 }
 
 /* Skip a value of an unknown key: brackets up to their closing bracket, and whole strings. */
-static int skip_value(reader_type *reader)
+static int skip_unknown(reader_type *reader)
 {
     int depth = 0;
     const uint8_t *bytes;
@@ -603,7 +603,7 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
     case KEY('e', 0, 0):
         return put_error(response, text, size);
     default:
-        return skip_value(reader) ? HAS_NOTHING : 0;
+        return skip_unknown(reader) ? HAS_NOTHING : 0;
     }
 }
 
