@@ -295,6 +295,7 @@ def draw_labelled_rows(rows, is_correct, rng, n_labels):
     return labelled_rows, chosen
 
 
+@pytest.mark.slow
 def test_the_bound_on_the_loss_holds_as_often_as_its_confidence():
     rows = make_archived_rows(2000)
     rng = np.random.default_rng(0)

@@ -51,6 +51,7 @@ def test_features_with_only_a_shared_price_are_selected_together(linear_problem)
     assert [features.tolist() for features in sets] == [[0, 1], [0, 1, 2, 3]]
 
 
+@pytest.mark.slow
 def test_lazy_greedy_selection_finds_the_useful_features_in_order():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(600, 20))

@@ -349,6 +349,7 @@ def test_tables_must_have_the_column_names_and_order_of_the_fit():
             pair.predict(changed_table)
 
 
+@pytest.mark.slow
 def test_missing_values_are_allowed_if_both_models_accept_them():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X[:, :6].shape) < 0.1, np.nan, X[:, :6])
