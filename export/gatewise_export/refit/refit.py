@@ -38,6 +38,7 @@ from gatewise_export.refit.refit_rows import (
 )
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 
 #: Share of validation rows if the high-cost model stays.
@@ -45,8 +46,6 @@ _VALIDATION_SHARE: Final = 0.25
 
 Verdict = Literal["better", "worse", "not shown"]
 
-#: Loss of accuracy that a release promises if no goal is given, as in training.
-_DEFAULT_MAX_LOSS: Final = 0.01
 #: Confidence of the bound on a release's loss.
 _LOSS_CONFIDENCE: Final = 0.95
 
@@ -212,7 +211,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
         )
     comparisons, offload_rates, loss = _compare_releases(old_bundle, new_bundle, row_split)
     if settings.budget is None and settings.offload_rate is None:
-        max_loss = _DEFAULT_MAX_LOSS if settings.max_loss is None else settings.max_loss
+        max_loss = MAX_LOSS if settings.max_loss is None else settings.max_loss
         loss = msgspec.structs.replace(loss, promised=max_loss)
     overall_difference = comparisons[0]
     verdict: Verdict = "not shown"
