@@ -102,6 +102,8 @@ def _reason_index(line: OutputLine) -> int:
         return REASON["stopped"]
     if reason == "cloud-only":
         return REASON["offloaded"]
+    if reason.startswith("implausible:"):
+        return REASON["offloaded" if line.get("route") == "cloud" else "stopped"]
     return REASON["cloud:busy" if reason.startswith("cloud:") else "value"]
 
 
