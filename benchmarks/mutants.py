@@ -68,7 +68,7 @@ TARGETS = {
     "export/gatewise_export/c99/layout.py": "tests/export/c99/test_layout.py",
     "edge/gatewise_edge/link/breaker.py": "tests/edge/link/test_breaker.py",
     "edge/gatewise_edge/link/offload.py": "tests/edge/link/test_offload.py",
-    "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_wire.py",
+    "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_encoding.py",
     "edge/gatewise_edge/link/messages.py": "tests/edge/link/test_messages.py",
     "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
     "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_trial.py",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.data import problems
 from gatewise.decision import exit_stages, labels, probabilities, split_outputs
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_export.archive.shard import ArchivedRows, number_requests
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import load

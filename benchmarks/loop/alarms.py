@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.data.loop_streams import LettersStreams, Stream, audit_sampler, drawn_stream
 from benchmarks.harness import Options
 from benchmarks.loop.estimates import measure_accuracy
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import (
     choice_probabilities,

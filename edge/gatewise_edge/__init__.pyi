@@ -10,7 +10,7 @@ from .errors import WireError as WireError
 from .link.breaker import Breaker as Breaker
 from .link.link import InProcessLink as InProcessLink
 from .link.link import Link as Link
-from .link.mqtt import MqttLink as MqttLink
+from .link.mqtt_link import MqttLink as MqttLink
 from .link.offload_rules import OffloadRules as OffloadRules
 from .link.wire import Request as Request
 from .link.wire import Response as Response

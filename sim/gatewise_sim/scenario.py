@@ -13,7 +13,7 @@ from gatewise.documents import Amount, Share
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 from gatewise.settings import FileOption, Settings, file_settings, option_words
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.offload_rules import TokenBucket
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
 from gatewise_sim.fleet.outages import Outages

@@ -13,7 +13,7 @@ import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
 from gatewise_cloud.child_process import ChildProcess
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from tests.support.ports import free_port
 from tests.support.relay import Relay
 from tests.support.waiting import wait_until

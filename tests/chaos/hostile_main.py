@@ -18,7 +18,7 @@ from contextlib import suppress
 import numpy as np
 
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from gatewise_export.bundle.bundle import Bundle
 
 #: Together 75,000 rows per second, far more than the other devices send.

@@ -6,7 +6,7 @@ import pytest
 
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_export.repository.repository import Repository
 from tests.support import mqtt_clients, processes, small_bundle, tiny_bundle
 from tests.support.mosquitto import Mosquitto

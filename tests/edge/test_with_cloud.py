@@ -13,7 +13,7 @@ import pytest
 from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.small_bundle import HARD_ROW, SURE_ROW
 from tests.support.waiting import wait_until
 

@@ -20,7 +20,7 @@ from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.needs import find_program
 from tests.support.small_bundle import HARD_ROW

@@ -14,7 +14,7 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.security.fuzzing import make_requests, make_responses, mutate_messages
 from tests.support.mqtt_clients import MqttClient
 from tests.support.small_bundle import HARD_ROW, FakeLink, respond

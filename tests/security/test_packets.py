@@ -11,7 +11,7 @@ from gatewise.errors import GatewiseError
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.raw_broker import RawBroker, publish_packet
 from tests.support.waiting import wait_until
 

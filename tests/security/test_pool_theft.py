@@ -12,7 +12,7 @@ from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 

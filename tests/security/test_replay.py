@@ -8,7 +8,7 @@ import pytest
 
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.small_bundle import HARD_ROW, answer_to
 from tests.support.waiting import wait_until
 

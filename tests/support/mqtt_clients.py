@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from gatewise_edge.link.messages import AuditMark
 
 TIMEOUT_S = 30.0
@@ -23,7 +23,7 @@ TIMEOUT_S = 30.0
 @pytest.fixture
 def quick_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixture with short pauses before links and workers reconnect; imported by conftests."""
-    monkeypatch.setattr("gatewise_edge.link.connection._FIRST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr("gatewise_edge.link.broker_connection._FIRST_PAUSE_SECONDS", 0.1)
 
 
 class MqttClient:

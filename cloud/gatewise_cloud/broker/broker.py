@@ -31,7 +31,7 @@ from typing import Final, Self
 from gatewise_cloud.broker.mqtt_client import connect_reason
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 
 #: Time to wait for a started mosquitto to accept connections, which takes less than a second on an
 #: idle machine.

@@ -17,7 +17,7 @@ from gatewise_cloud.broker.broker_files import REVOKED, own_roles, role_name
 from gatewise_cloud.broker.broker_init import BrokerFolder
 from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 
 _COMMAND_TOPIC: Final = "$CONTROL/dynamic-security/v1"
 _RESPONSE_TOPIC: Final = "$CONTROL/dynamic-security/v1/response"

@@ -12,7 +12,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.reasoncodes import ReasonCode
 
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from gatewise_edge.link.wire import shared_subscription
 
 #: Keep-alive interval of these sessions, which a broker needs to detect a client that died.

@@ -30,7 +30,7 @@ from gatewise.settings import Settings
 from gatewise_cloud.broker.comparison import ALPHA, EFFECT, MIN_DEVICES, answers_to_detect
 from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError

@@ -25,7 +25,7 @@ from gatewise_cloud.broker.mqtt_client import (
     run_until,
     subscribed,
 )
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.topics import STATUS_TOPICS
 from gatewise_export.repository.release import OfferedRelease
 

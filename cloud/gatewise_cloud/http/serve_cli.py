@@ -20,7 +20,7 @@ from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_export.bundle.bundle import Bundle
 

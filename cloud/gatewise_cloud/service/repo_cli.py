@@ -15,7 +15,7 @@ from gatewise.settings import Settings, with_options
 from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, read_share
 from gatewise_cloud.broker.rollout_report import METRICS, read_reports
 from gatewise_cloud.service.watched_rollout import WatchedRollout, share_text
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository

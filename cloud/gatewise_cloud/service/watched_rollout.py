@@ -12,7 +12,7 @@ from gatewise_cloud.broker.comparison import EFFECT
 from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository
 

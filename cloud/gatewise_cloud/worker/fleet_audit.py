@@ -46,7 +46,8 @@ _LEVEL: Final = 0.05
 #: Bets as shares of the largest allowed bet.
 _BETS: Final = (0.9, 0.45, 0.15)
 #: Smallest probability of an audit, as a share of the mean and of the largest probability of its
-#: device (gatewise_edge.device.audit). The first audits of a device have the mean probability.
+#: device (gatewise_edge.device.audit_sampler). The first audits of a device have the mean
+#: probability.
 _SHARE_OF_MEAN: Final = 0.2
 _SHARE_OF_LARGEST: Final = 0.02
 #: Number of audits before the first bets, from which the smallest probability is learned.

@@ -14,8 +14,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from gatewise_cloud.broker.mqtt_client import refusal_error, unreachable_error
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint
-from gatewise_edge.link.connection import BrokerConnection
+from gatewise_edge.link.broker_connection import BrokerConnection
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 
 _LOG = logging.getLogger("gatewise_cloud")

@@ -12,7 +12,7 @@ from gatewise.documents import Amount, Positive
 from gatewise.graph_loading import MAX_LOAD_LIMITS
 from gatewise.imports import CPU
 from gatewise.settings import FileOption, Settings
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 

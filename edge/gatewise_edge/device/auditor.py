@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError

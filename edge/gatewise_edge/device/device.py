@@ -25,7 +25,7 @@ from gatewise.errors import InputError
 from gatewise.imports import CPU
 from gatewise_edge.checks import check_positive
 from gatewise_edge.device.answer import Answer, CustomPolicy, Observer, Policy, Route
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installation import BlockFunction, Installation

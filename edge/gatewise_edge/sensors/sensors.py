@@ -22,9 +22,14 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader
+from gatewise_edge.sensors.bound_sensors import (
+    BoundSensors,
+    ReadState,
+    SensorCounts,
+    SensorFunction,
+)
 from gatewise_edge.sensors.cell_source import InputColumns
 from gatewise_edge.sensors.feature_reader import FeatureSource
-from gatewise_edge.sensors.sensor_reads import BoundSensors, ReadState, SensorCounts, SensorFunction
 
 FeatureSensor = Callable[[], Any]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]

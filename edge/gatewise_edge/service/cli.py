@@ -49,7 +49,7 @@ from gatewise_signals.filters import MajorityFilter, parse_filter
 
 if TYPE_CHECKING:
     from gatewise_edge.device.late_requests import LateRequests
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
     from gatewise_edge.sensors.instance_source import InstanceSource
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater

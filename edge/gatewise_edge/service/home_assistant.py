@@ -22,7 +22,7 @@ from gatewise.errors import InputError
 from gatewise_edge.link.topics import answers_topic, status_topic
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
 
 #: Shortest time between two publications, in seconds. Home Assistant stores every state in its
 #: database.

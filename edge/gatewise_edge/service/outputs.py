@@ -20,7 +20,7 @@ from gatewise.console import as_json_value
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
     from gatewise_edge.device.late_requests import CorrectionHandler, LateRequests
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.status_server import StatusServer
     from gatewise_edge.update import Store, Updater
@@ -99,7 +99,7 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
     """Make the link to ``--broker``, without connecting it, and check the topics of its outputs."""
     if settings.broker is None:
         return None
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
 
     link = MqttLink(
         settings.broker,

@@ -10,7 +10,7 @@ from gatewise.console import note
 from gatewise_edge.errors import LinkError
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
 
 _LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from gatewise_export.repository.release import OfferedRelease, UpdateError
 
 if TYPE_CHECKING:
     from gatewise_edge.device.device import Device
-    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.link.mqtt_link import MqttLink
 
 _LOG = logging.getLogger(__name__)
 #: Seconds between two saves of a trial's counts. A restart loses at most this much of the trial,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, BrokerProbe
 from gatewise_sim.doctor.settings import DeviceSettings

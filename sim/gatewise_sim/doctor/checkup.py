@@ -61,7 +61,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
 
 def _with_device_id(settings: DeviceSettings) -> DeviceSettings:
     """Add the device's id to the settings; check the id and the broker's URL."""
-    from gatewise_edge.link.broker_url import Endpoint
+    from gatewise_edge.link.endpoint import Endpoint
     from gatewise_edge.link.wire import check_device
     from gatewise_sim.doctor.broker import common_name
 

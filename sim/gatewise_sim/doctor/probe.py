@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 
 # Reason codes of MQTT 5 (section 2.4).
 NO_SUBSCRIBER: Final = 0x10

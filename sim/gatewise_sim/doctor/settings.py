@@ -11,7 +11,7 @@ from gatewise.documents import Meta
 from gatewise.settings import Settings
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.broker_url import Endpoint
+    from gatewise_edge.link.endpoint import Endpoint
 
 
 class DeviceSettings(Settings, frozen=True):
@@ -45,7 +45,7 @@ class DeviceSettings(Settings, frozen=True):
     @property
     def endpoint(self) -> Endpoint:
         """Address of the broker, with the files for TLS."""
-        from gatewise_edge.link.broker_url import Endpoint
+        from gatewise_edge.link.endpoint import Endpoint
 
         return Endpoint(
             self.broker or "",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from gatewise.errors import GatewiseError, InputError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_export.training_result import TrainingRun
 from gatewise_export.training_run import train_bundle
 from gatewise_export.training_settings import TrainingSettings

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from gatewise.documents import Amount, Share
 from gatewise.settings import Settings, option_words
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_sim.fleet.link import PROFILES
 
 #: Default bound on the loss of accuracy.

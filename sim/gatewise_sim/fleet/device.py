@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.auditor import AUDIT_TIMEOUT_S
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response

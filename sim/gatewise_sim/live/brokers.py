@@ -10,7 +10,7 @@ from typing import Final, Self
 from gatewise.errors import GatewiseError
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
 from gatewise_cloud.broker.mqtt_client import close_client, open_client
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
 #: Longest wait for the acknowledgement of a deletion, because the end of a run must not hang.

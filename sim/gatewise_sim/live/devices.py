@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gatewise_cloud.broker.mqtt_client import run_until, subscribed
 from gatewise_cloud.child_process import ChildProcess, close_all
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.wire import status_topic
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.workload import Arrivals

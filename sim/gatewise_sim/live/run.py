@@ -19,7 +19,7 @@ from gatewise.formats import duration, plural
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.signal_handling import exit_on_termination
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_sim.fleet.results import EDGE, FleetRun, RowTable, queue_means
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
 from gatewise_sim.fleet.workload import Arrivals

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.decision import probabilities, split_outputs
 from gatewise.errors import InputError
 from gatewise.formats import DAY
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import add_labels

@@ -21,7 +21,7 @@ from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import read_labels
 from gatewise_export.archive.machine_labels import read_machine_rows

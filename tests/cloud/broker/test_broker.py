@@ -11,7 +11,7 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_m
 from gatewise_cloud.broker.mqtt_client import unreachable_error
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port, listens

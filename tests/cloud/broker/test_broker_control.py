@@ -16,7 +16,7 @@ from gatewise_cloud.broker.broker_control import (
 )
 from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.link.wire import LABEL_TOPICS, REQUEST_TOPICS, shared_subscription
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient

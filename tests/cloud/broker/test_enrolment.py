@@ -18,7 +18,7 @@ from gatewise_cloud.broker.authority import read_certificate
 from gatewise_cloud.broker.broker_init import find_plugin, init_broker, read_roster
 from gatewise_cloud.broker.enrolment import EnrolmentServer, make_tokens
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.enrolment import enrol
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ from gatewise.cli import main
 from gatewise.operating_point import OperatingPoint
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise_cloud.worker.fleet_audit import DisagreementTest, FleetAudit
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.link.messages import AuditMark
 
 

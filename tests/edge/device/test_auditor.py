@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink

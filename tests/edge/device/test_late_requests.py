@@ -13,7 +13,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.late_requests import LateRequests
 from gatewise_edge.device.unsent_store import UnsentStore
 from gatewise_edge.link import wire
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.support.mqtt_clients import MqttClient
 from tests.support.processes import run_in_process

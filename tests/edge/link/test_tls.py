@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto
 

@@ -16,8 +16,8 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.bound_sensors import SensorCounts
 from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
-from gatewise_edge.sensors.sensor_reads import SensorCounts
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.small_bundle import cloud_answers

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service import home_assistant
 from gatewise_edge.service.home_assistant import HomeAssistant, discovery
 from gatewise_edge.service.outputs import AnswerPublisher

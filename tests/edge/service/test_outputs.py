@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service import outputs
 from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
 from tests.support.mqtt_clients import MqttClient

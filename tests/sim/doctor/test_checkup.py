@@ -20,8 +20,8 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_m
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.broker_url import Endpoint
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.endpoint import Endpoint
+from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.probe import BrokerProbe

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.link import wire

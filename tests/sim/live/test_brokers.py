@@ -6,7 +6,7 @@ import pytest
 
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.mqtt_client import close_client, open_client
-from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.endpoint import Endpoint, make_client
 from gatewise_sim.fleet.results import REASON
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
 

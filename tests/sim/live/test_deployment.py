@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.live.deployment import Deployment

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.device.audit import AuditSampler
+from gatewise_edge.device.audit_sampler import AuditSampler
 
 
 def test_uncertain_answers_are_audited_more_often():

@@ -24,7 +24,7 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 from paho.mqtt.reasoncodes import ReasonCode
 
-from gatewise_edge.link.broker_url import Endpoint, disconnect_reason, make_client
+from gatewise_edge.link.endpoint import Endpoint, disconnect_reason, make_client
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
-from gatewise_edge.link.broker_url import Endpoint, make_client
-from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.endpoint import Endpoint, make_client
+from gatewise_edge.link.mqtt_link import MqttLink
 from tests.support.mosquitto import make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port

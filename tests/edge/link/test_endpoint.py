@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.endpoint import Endpoint
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Without a connection the link refuses requests at once. When the connection breaks, it drops the
 requests that it has not sent, because they would be stale later.
-:mod:`gatewise_edge.link.connection` implements the connection.
+:mod:`gatewise_edge.link.broker_connection` implements the connection.
 
 The network thread writes the state of the link, and other threads read it without a lock. This is
 safe, because each attribute is a single value, and a thread that reads an old value acts as if it
@@ -24,9 +24,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_device
 from gatewise_edge.errors import LinkError
-from gatewise_edge.link.broker_url import Endpoint
-from gatewise_edge.link.connection import BrokerConnection
+from gatewise_edge.link.broker_connection import BrokerConnection
 from gatewise_edge.link.device_identity import DeviceIdentity
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.link import PayloadHandler
 from gatewise_edge.link.topics import (
     answers_topic,

@@ -17,7 +17,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise.errors import InputError
-from gatewise_edge.link.limited_sockets import limited_context
+from gatewise_edge.link.packet_limit import limited_context
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
