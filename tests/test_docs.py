@@ -12,6 +12,7 @@ import pytest
 from gatewise_cloud.broker.broker_init import find_plugin
 from tests.support.pages import Shell, run_page
 from tests.support.ports import free_port
+from tests.support.product_code import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -59,3 +60,16 @@ def test_operations_page_runs(tmp_path):
 def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", *map(get_page_name, PAGES)])
+def test_paths_of_the_code_exist(page):
+    """A page names a file by the end of its path, such as ``link/uplink.py``."""
+    files = [
+        f"/{path.relative_to(ROOT).as_posix()}"
+        for folder in (*PACKAGES.values(), ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+        for path in folder.rglob("*.py")
+    ]
+    text = (ROOT / page).read_text()
+    for path in re.findall(r"`(?:[a-z]+/\.\.\./)?([a-z_0-9]+/[a-z_0-9/]+\.py)(?:::\w+)?`", text):
+        assert any(file.endswith(f"/{path}") for file in files), f"{page} names {path}"
