@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 from typer import Argument, Option
 
-from gatewise.columns.kinds import DROP, read_kind
+from gatewise.columns.kinds import DROP, KINDS, read_kind
 from gatewise.documents import Amount, Positive
 from gatewise.errors import InputError
 from gatewise.prices import MAX_REQUEST_BYTES
@@ -83,9 +83,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         RepeatedOption,
         Option(
             metavar="NAME=KIND",
-            help="Kind of a column: category, ordinal (a category as one number), boolean (y or n, "
-            "1 or 0), time, time:FORMAT such as time:%d.%m.%Y or time:unix, or drop (no feature). "
-            "Repeatable.",
+            help=f"Kind of a column: {', '.join(KINDS)}, or drop (no feature). A boolean is y or "
+            "n, or 1 or 0; an ordinal is a category as one number. A time may have a format, such "
+            "as time:%d.%m.%Y or time:unix. Repeatable.",
         ),
     ] = ()
     drop: Annotated[

@@ -48,7 +48,7 @@ def test_arrivals_depend_on_the_seed_and_the_mix():
         ({"time": "5"}, "time: '5' is not a span of time"),
         ({"time": "0s"}, "time"),
         ({"workload": "often"}, "workload 'often': choose one of poisson"),
-        ({"link": "5g"}, "unknown link '5g'"),
+        ({"link": "pigeon"}, "unknown link 'pigeon'"),
         ({"outage": ("noon",)}, "outage 'noon'"),
         ({"policy": "sometimes"}, "policy: must be"),
         ({"audit": 2.0}, "audit: must be a number"),

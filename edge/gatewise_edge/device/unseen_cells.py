@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.kinds import CategoryColumn
 from gatewise_edge.sensors.feature_reader import Reading
 
 _LOG = logging.getLogger(__name__)
@@ -34,10 +35,8 @@ class UnseenCategories:
             column_features = slice(
                 encoder.first_features[index], encoder.first_features[index + 1]
             )
-            if (
-                column.kind not in ("category", "ordinal")
-                or not reading.acquired[column_features].any()
-            ):
+            is_acquired = reading.acquired[column_features].any()
+            if not isinstance(column, CategoryColumn) or not is_acquired:
                 continue
             name = column.name
             self._n_cells_by_column[name] = self._n_cells_by_column.get(name, 0) + 1

@@ -120,8 +120,8 @@ class StageSpec(Record, frozen=True):
         Total size of its files.
     link : {"identity", "sigmoid", "softmax"}
         Function from margins to probabilities.
-    score : {"margin", "column"}
-        Whether the stop score is computed from the margins, or is the last output.
+    score : str
+        Name of the rule of the stop score, one of :data:`gatewise.decision.STOP_RULES`.
     outputs : int
         Number of columns of the model's output.
     arrays, graph : str or None

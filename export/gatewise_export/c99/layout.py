@@ -116,8 +116,8 @@ class StageLayout:
     n_margins : int
     is_lazy : bool
         Whether the stage acquires features node by node.
-    score : {"margin", "column"} or None
-        Rule of its stop score; None if the stage never stops.
+    score : str or None
+        Name of the rule of its stop score; None if the stage never stops.
     """
 
     slots: NDArray[np.int64]

@@ -144,7 +144,7 @@ def test_sweeps_are_parsed(text, values_by_setting):
         (["engine=live"], "unknown setting 'engine'"),
         (["devices=many"], "'many' is not a value of this setting"),
         (["devices=0"], "sweep devices: devices: must be a whole number of at least 1"),
-        (["link=5g"], "sweep link: unknown link '5g'"),
+        (["link=pigeon"], "sweep link: unknown link 'pigeon'"),
         (["devices=none"], "'none' is not a value"),
         (["budget=1", "max_loss=0.1"], "each choose the operating point"),
         ([f"seed={','.join(map(str, range(40)))}", f"devices={','.join(map(str, range(1, 41)))}"],

@@ -164,7 +164,7 @@ def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
         ("rtt = 5", "unknown key 'rtt'"),
         ("rtt_ms = -1", "rtt_ms: must be a number of at least 0, not -1"),
         ("loss = 1.0", "loss: must be a number"),
-        ('like = "5g"', "like: must be one of none, wifi, 4g"),
+        ('like = "pigeon"', "like: must be one of none, wifi, 4g"),
         ("rtt_ms = 1\njitter_ms = 2", "jitter_ms is 2"),
         ('[radio]\nlike = "x"', "radio.like: must be one of none, wifi"),
         ("[radio]\ntail = 1", "radio: has an unknown key 'tail'"),
@@ -177,7 +177,9 @@ def test_error_of_an_invalid_link_file_names_the_key(tmp_path, text, message):
 
 
 def test_error_of_an_unknown_link_lists_the_profiles():
-    assert_refused(read_profile, "5g", message="unknown link '5g'; choose one of none, wifi, 4g")
+    assert_refused(
+        read_profile, "pigeon", message="unknown link 'pigeon'; choose one of none, wifi, 4g"
+    )
 
 
 def test_error_of_a_file_that_is_no_toml_names_the_file(tmp_path):
