@@ -19,8 +19,8 @@ from gatewise.errors import GatewiseError
 
 #: Short code of an invalid message, for counters and for the dead-letter topic.
 WireReason: TypeAlias = Literal[
-    "size", "cbor", "json", "version", "id", "name", "range", "type", "shape", "infinite",
-    "missing", "checksum",
+    "size", "checksum", "cbor", "json", "version", "id", "name", "range", "type", "shape",
+    "infinite",
 ]  # fmt: skip
 
 

@@ -193,7 +193,7 @@ class SimulatedWorker(MqttClient):
         if message.topic.endswith("/status"):
             self.statuses.append((device, message.payload.decode()))
             return
-        request = wire.decode_request(message.payload, allow_missing=True)
+        request = wire.decode_request(message.payload)
         self.requests.append(request)
         self.payloads.append(bytes(message.payload))
         for response in self.respond_to(request):

@@ -195,7 +195,7 @@ class FakeLink:
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
     """Respond to a request with the cloud model's answer."""
-    receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
+    receive(wire.encode_response(answer_to(wire.decode_request(payload))))
 
 
 def answer_to(request: wire.Request, **changes: object) -> wire.Response:

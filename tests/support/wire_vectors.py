@@ -128,14 +128,14 @@ def _list_json_requests() -> list[str]:
 
 def _decode_json(text: str) -> dict[str, Any]:
     try:
-        return {"says": request_values(decode_json_request(text.encode(), allow_missing=True))}
+        return {"says": request_values(decode_json_request(text.encode()))}
     except WireError as error:
         return {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
 
 
 def _decode_refused(name: str, payload: bytes) -> dict[str, Any]:
     try:
-        wire.decode_request(payload, allow_missing=True)
+        wire.decode_request(payload)
     except WireError as error:
         refusal = {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
         return {"name": name, "hex": payload.hex(), **refusal}

@@ -15,7 +15,7 @@ class BackendLink(InProcessLink):
     """Link to the backend of a high-cost model, which runs requests on threads of its own."""
 
     def __init__(self, model: CloudModel) -> None:
-        super().__init__(model.answer, allow_missing=model.manifest.missing.cloud == "allowed")
+        super().__init__(model.answer)
         self._model = model
         self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gatewise-backend")
 

@@ -139,7 +139,7 @@ class BatchServer:
             self._session.dead_letter("retained", payload)
             return
         try:
-            request = form.decode_request(payload, allow_missing=True)
+            request = form.decode_request(payload)
         except WireError as error:
             if error.id is None:
                 self._session.dead_letter(error.reason, payload)

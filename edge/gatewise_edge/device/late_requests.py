@@ -208,7 +208,7 @@ class LateRequests:
         if unsent_request is None:  # start again with the oldest request
             return 0
         try:
-            request = decode_request(unsent_request.payload, allow_missing=True)
+            request = decode_request(unsent_request.payload)
         except WireError as error:
             _LOG.warning("a stored request cannot be read: %s", error)
             self._store.remove(unsent_request)

@@ -7,8 +7,8 @@ and its limits.
 A decoder trusts nothing. A payload must have at most :data:`.MAX_PAYLOAD` bytes and be one map of
 at most 32 entries, with definite lengths, distinct keys and no nested values. The only allowed CBOR
 tags are those of typed arrays. Every type, range and shape is checked. Infinite values are refused.
-NaN stands for a missing value, and is refused unless the caller allows it. Unknown keys are
-ignored, because later devices may add keys.
+NaN stands for a missing value; the model that answers decides whether it accepts it. Unknown keys
+are ignored, because later devices may add keys.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
@@ -138,36 +138,31 @@ def response_entries(response: Response) -> dict[str, Any]:
 # -- decoding ------------------------------------------------------------------------------
 
 
-def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
+def decode_request(payload: bytes) -> Request:
     """Decode a request from an untrusted sender.
 
-    A worker that serves models with and without missing values passes `allow_missing`, and checks
-    :attr:`Request.has_missing` when it knows the model. Raises WireError, with the `id` of the
-    message if it can be read.
+    Raises WireError, with the `id` of the message if it can be read.
     """
-
-    def build(entries: Entries) -> Request:
-        shape = (entries.integer("n", 1, MAX_ROWS), entries.integer("k", 1, MAX_COLUMNS))
-        request = Request(
-            id=entries.id,
-            model=entries.text("m"),
-            version=entries.text("mv"),
-            ttl_ms=entries.integer("ttl", 0, MAX_TTL_MS),
-            X=entries.array("x", shape, *_REQUEST_VALUE_TAGS),
-            audit=_build_audit_mark(entries) if entries.has("a") else None,
-            is_private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
-            late_s=entries.integer("late", 0, MAX_LATE_S) if entries.has("late") else 0,
-        )
-        if not allow_missing and request.has_missing:
-            raise WireError("missing", "the instances contain a NaN")
-        return request
-
-    return decode_entries(payload, build)
+    return decode_entries(payload, _build_request)
 
 
 def decode_response(payload: bytes) -> Response:
     """Decode a response from an untrusted sender; raise WireError as :func:`decode_request`."""
     return decode_entries(payload, _build_response)
+
+
+def _build_request(entries: Entries) -> Request:
+    shape = (entries.integer("n", 1, MAX_ROWS), entries.integer("k", 1, MAX_COLUMNS))
+    return Request(
+        id=entries.id,
+        model=entries.text("m"),
+        version=entries.text("mv"),
+        ttl_ms=entries.integer("ttl", 0, MAX_TTL_MS),
+        X=entries.array("x", shape, *_REQUEST_VALUE_TAGS),
+        audit=_build_audit_mark(entries) if entries.has("a") else None,
+        is_private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
+        late_s=entries.integer("late", 0, MAX_LATE_S) if entries.has("late") else 0,
+    )
 
 
 def _build_response(entries: Entries) -> Response:

@@ -58,8 +58,6 @@ class InProcessLink:
         ``answer(X) -> (labels, probabilities)``, where `X` is a float32 matrix of shape (n, k),
         `labels` are class indices of shape (n,) and `probabilities` have shape (n, n_classes).
         ``gatewise_cloud.CloudModel.answer`` is such a function.
-    allow_missing : bool, default False
-        Whether requests may contain NaN.
 
     Examples
     --------
@@ -69,13 +67,9 @@ class InProcessLink:
     """
 
     def __init__(
-        self,
-        answer: Callable[[NDArray[np.float32]], tuple[ArrayLike, ArrayLike]],
-        *,
-        allow_missing: bool = False,
+        self, answer: Callable[[NDArray[np.float32]], tuple[ArrayLike, ArrayLike]]
     ) -> None:
         self._answer = answer
-        self._allow_missing = allow_missing
         self._receive: PayloadHandler | None = None
 
     @property
@@ -105,7 +99,7 @@ class InProcessLink:
         """Answer a request as a worker does; None if the request has no id to respond to."""
         started_at = time.perf_counter()
         try:
-            request = decode_request(payload, allow_missing=self._allow_missing)
+            request = decode_request(payload)
         except WireError as error:
             if error.id is None:
                 return None

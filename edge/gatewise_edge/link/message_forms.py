@@ -89,7 +89,7 @@ _REQUEST_DECODER: Final = msgspec.json.Decoder(_JsonRequest)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
-def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Request:
+def decode_json_request(payload: bytes) -> Request:
     """Decode a JSON request from an untrusted sender; raise WireError as :func:`decode_request`.
 
     The reason is ``json`` if the payload is not a JSON object.
@@ -121,8 +121,6 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
             raise WireError(
                 "size", f"{X.nbytes} bytes of values: the largest allowed size is {MAX_PAYLOAD}"
             )
-        if not allow_missing and request.has_missing:
-            raise WireError("missing", "the instances contain a missing value")
         return request
     except msgspec.ValidationError as error:
         raise WireError("type", str(error)[:200], id=request_id) from None

@@ -130,11 +130,6 @@ class Request:
         """Number of instances."""
         return int(self.X.shape[0])
 
-    @property
-    def has_missing(self) -> bool:
-        """Whether a value is missing, that is, NaN."""
-        return self.X.dtype.kind == "f" and bool(np.isnan(self.X).any())
-
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Response:

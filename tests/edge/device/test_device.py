@@ -226,7 +226,7 @@ def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
 
 def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
     bundle = make_bundle_with_missing(make_bundle, "refused", "allowed")
-    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)))
     with Device(bundle, link=link) as device:
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
     assert [answer.route for answer in answers] == ["cloud"] * 3

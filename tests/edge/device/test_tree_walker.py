@@ -235,7 +235,7 @@ def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, 
         # Features that no node tests are not checked.
         assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0
         assert device.answer([-1.0, *[np.inf] * 5]).cost == 1.0
-    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)))
     bundle_with_missing = make_lazy_bundle(
         "cloud-allows", missing=MissingSpec("refused", "allowed")
     )

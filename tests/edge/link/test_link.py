@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gatewise_edge.link import wire
+from gatewise_edge.link.encoding import write_map
 from gatewise_edge.link.link import InProcessLink
 from tests.support.small_bundle import cloud_answers
 
@@ -14,10 +15,10 @@ def encode_request(X) -> bytes:
     return wire.encode_request(request)
 
 
-def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
+def open_link(answer) -> tuple[InProcessLink, list[wire.Response]]:
     """Open a link; return it and the list to which it adds responses."""
     responses: list[wire.Response] = []
-    link = InProcessLink(answer, **settings)
+    link = InProcessLink(answer)
     link.open(lambda payload: responses.append(wire.decode_response(payload)))
     return link, responses
 
@@ -43,12 +44,9 @@ def test_closed_link_sends_nothing():
 
 def test_link_responds_with_error_codes():
     link, responses = open_link(cloud_answers)
-    link.send(encode_request([[np.nan, 0, 0]]))
+    link.send(write_map({"v": 1, "id": bytes(16)}))
     link.send(b"junk")  # gets no response
     assert [(response.error, response.model) for response in responses] == [("bad-request", "")]
     link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))  # label 5 of two classes
     link.send(encode_request([[1]]))
     assert responses[0].error == "failed"
-    link, responses = open_link(cloud_answers, allow_missing=True)
-    link.send(encode_request([[np.nan, 0, 1]]))
-    assert responses[0].labels.tolist() == [1]

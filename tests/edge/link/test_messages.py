@@ -99,12 +99,6 @@ def test_max_rows_is_the_largest_number_that_fits_request_and_response(
     assert max_rows(n_columns, n_classes) == n_rows
 
 
-def test_only_floats_can_have_missing_values():
-    assert make_request(X=[[np.nan, 1.0]]).has_missing
-    assert not make_request(X=[[0.0, 1.0]]).has_missing
-    assert not make_request(X=np.zeros((2, 2), np.uint8)).has_missing
-
-
 @pytest.mark.parametrize(
     ("name", "largest"),
     [("ttl_ms", 86_400_000), ("late_s", 31_622_400)],  # 24 * 60 * 60 s, 366 days

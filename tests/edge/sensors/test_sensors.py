@@ -377,7 +377,7 @@ BROKEN_SENSOR = FlakySensor(10**6)  # more failures than there are reads
 def make_device(bundle, *, has_link=True, timeout=None, policy="system", **replacements) -> Device:
     """Make a device with sensors that return a hard row, except for the `replacements` ones."""
     sensors = {name: lambda name=name: HARD_ROW[name] for name in HARD_ROW} | replacements
-    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)))
     return Device(
         bundle,
         link=link if has_link else None,

@@ -185,7 +185,7 @@ def test_requests_keep_the_exact_floats(client):
     for row in rows:
         for form, decode in decoders.items():
             message = client.encode(form, row)
-            request = decode(message, allow_missing=True)
+            request = decode(message)
             expected = np.where(np.isnan(row), np.float32("nan"), row)
             np.testing.assert_array_equal(request.X[0], expected)
             assert (request.id, request.model, request.version) == (ID, "small", "7")
