@@ -91,10 +91,12 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"
     ),
     "calibrate": Subcommand(
-        "gatewise_export.c99.cli", "Set the prices of blocks to their measured times.", "export"
+        "gatewise_export.c99.cli", "Measure the times of a bundle's blocks as prices.", "export"
     ),
     "pack": Subcommand(
-        "gatewise_export.commands.sign_cli", "Sign a bundle and zip it for devices.", "edge"
+        "gatewise_export.commands.sign_cli",
+        "Copy a bundle into one file, signed or for devices.",
+        "edge",
     ),
     "repo": Subcommand(
         "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
@@ -122,7 +124,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "gatewise_export.commands.refit_cli", "Train a release on kept instances.", "export"
     ),
     "report": Subcommand(
-        "gatewise_sim.report.report_command", "Compare reports in one table.", "sim"
+        "gatewise_sim.report.report_command",
+        "Show a report, or compare several in one table.",
+        "sim",
     ),
     "doctor": Subcommand(
         "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"

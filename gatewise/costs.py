@@ -112,7 +112,9 @@ class FeatureCosts:
         own_names, own_values = split_names_and_prices(own)
         self.names = own_names if names is None else tuple(str(name) for name in names)
         if own_names is not None and self.names != own_names:
-            raise InputError("names= differs from the names that the feature costs already have")
+            raise InputError(
+                "names= differs from the names that the feature costs already have: omit it"
+            )
         self.own = read_own_prices(own_values, self.names)
         _check_feature_names(self.names, len(self.own))
         label_of_feature = _read_feature_groups(group, self.names, len(self.own))
@@ -374,7 +376,9 @@ def _check_feature_names(names: tuple[str, ...] | None, n_features: int) -> None
     if names is None:
         return
     if len(names) != n_features:
-        raise InputError(f"{n_features} feature costs but {len(names)} feature names")
+        raise InputError(
+            f"{n_features} feature costs for {len(names)} feature names: give one for each"
+        )
     repeated_names = [name for name, count in Counter(names).items() if count > 1]
     if repeated_names:
         raise InputError(f"feature name {sorted(repeated_names)[0]!r} appears twice in the costs")
@@ -395,7 +399,9 @@ def _read_feature_groups(
         return [None] * n_features
     label_of_feature = [read_label(label) for label in group]
     if len(label_of_feature) != n_features:
-        raise InputError(f"{n_features} feature costs but {len(label_of_feature)} group labels")
+        raise InputError(
+            f"{len(label_of_feature)} group labels for {n_features} features: give one for each"
+        )
     return label_of_feature
 
 

@@ -243,7 +243,9 @@ def _read_csv(path: Path, file_description: str) -> PriceList:
             raise InputError(f"{location}: group {group!r} has two shared prices")
     if ungrouped_lines:
         lines = quoted_names(ungrouped_lines)
-        raise InputError(f"{file_description} has a shared price without a group in line {lines}")
+        raise InputError(
+            f"{file_description} has a shared price without a group in line {lines}: name the group"
+        )
     if not features:
         raise InputError(f"{file_description} lists no feature")
     return PriceList(file_description, features, groups)

@@ -53,8 +53,8 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         RepeatedOption,
         Option(
             metavar="SHARE | CLASS=SHARE",
-            help="Largest loss of accuracy against the high-cost model, or of a class's recall, "
-            "written fault=0.05. Repeatable for several classes.",
+            help="Largest loss of accuracy against the high-cost model, by default 0.01, or of a "
+            "class's recall, such as fault=0.05. Repeatable for several classes.",
         ),
     ] = ()
     offload_rate: options.OffloadRateSetting = None
@@ -78,7 +78,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             "by default 1."
         ),
     ] = None
-    costs: Annotated[Path | None, Option(help="File of feature prices: .toml or .csv.")] = None
+    costs: Annotated[
+        Path | None, Option(help="File of feature prices: .toml or .csv; by default 1 each.")
+    ] = None
     column: Annotated[
         RepeatedOption,
         Option(
@@ -123,12 +125,11 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     max_message: Annotated[
         Annotated[int, Meta(ge=1)],
         FileOption(
-            "Largest message of the broker in bytes; requests must fit. 131072, the limit of AWS "
-            "IoT Core, by default."
+            "Largest message of the broker, in bytes; by default 131072, the limit of AWS IoT Core."
         ),
     ] = MAX_REQUEST_BYTES
     test_size: Annotated[
-        float, FileOption("Share of test rows, if the file has no test part; 0.25 by default.")
+        float, FileOption("Share of test rows, if the file has no test part; by default 0.25.")
     ] = 0.25
     class_weight: Annotated[
         Literal["balanced"] | dict[str, float] | None,

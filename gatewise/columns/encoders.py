@@ -39,7 +39,7 @@ class RowEncoder(Record, frozen=True, dict=True):
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
             duplicate = next(name for name in self.names if self.names.count(name) > 1)
-            raise InputError(f"column {duplicate!r} is repeated")
+            raise InputError(f"column {duplicate!r} is repeated: rename one")
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class RowEncoder(Record, frozen=True, dict=True):
             or len(row) != len(self.names)
         ):
             raise InputError(
-                f"an instance is a mapping by column, or a list of {len(self.names)} cells"
+                f"an instance must be a mapping by column, or a list of {len(self.names)} cells"
             )
         return list(row)
 

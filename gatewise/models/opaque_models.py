@@ -101,7 +101,7 @@ def _check_output(output: Any, shape: tuple[int, int], model_name: str) -> NDArr
     sum_errors = np.abs(probabilities.sum(axis=1) - 1.0)
     if not ((probabilities >= 0).all() and (sum_errors <= SUM_TOLERANCE).all()):
         raise InputError(
-            f"{model_name} gave invalid probabilities: each row must be >= 0 and add up to 1"
+            f"{model_name} returned invalid probabilities: a row must be >= 0 and add up to 1"
         )
     return probabilities
 

@@ -67,13 +67,13 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
     outage: Annotated[
         tuple[str, ...],
         typer.Option(
-            help="Outages: cloud:12:00-12:10, link:+30s-+35s, workers:2:+1min-+2min, broker:...; "
-            "may be repeated."
+            help="Outages: cloud:12:00-12:10, link:+30s-+35s, workers:2:+1min-+2min, broker:... "
+            "Repeatable."
         ),
     ] = ()
-    deadline_ms: Annotated[float, Meta(gt=0), typer.Option(help="Deadline of each answer, ms.")] = (
-        500.0
-    )
+    deadline_ms: Annotated[
+        float, Meta(gt=0), typer.Option(help="Longest time to an answer, in ms.")
+    ] = 500.0
     policy: Annotated[
         Literal["system", "edge-only", "cloud-only"],
         typer.Option(
@@ -81,11 +81,11 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         ),
     ] = "system"
     max_offloads: Annotated[
-        str | None, typer.Option(help="Largest rate of offloads of a device, such as 60/h.")
+        str | None, typer.Option(help="Largest rate of offloads of a device: 60/h, 5/min, ...")
     ] = None
     audit: Annotated[
         Share | None,
-        typer.Option(help="Share of the devices' own answers that is audited, such as 0.02."),
+        typer.Option(help="Share of the devices' own answers to audit, such as 0.02."),
     ] = None
     budget: Annotated[
         Amount | None, typer.Option(help="Operating point: largest mean cost per instance.")
@@ -94,11 +94,13 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         Share | None, typer.Option(help="Operating point: largest loss of accuracy.")
     ] = None
     offload_rate: Annotated[
-        Share | None, typer.Option(help="Operating point: largest share of instances offloaded.")
+        Share | None, typer.Option(help="Operating point: largest share of offloaded instances.")
     ] = None
     engine: Annotated[
         Literal["virtual", "live"],
-        typer.Option(help="virtual (a simulated clock) or live (real processes, real MQTT)."),
+        typer.Option(
+            help="Engine: virtual (a simulated clock) or live (real processes, real MQTT)."
+        ),
     ] = "virtual"
     broker: Annotated[
         str | None,
@@ -106,7 +108,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
     ] = None
     prices: Annotated[
         str | None,
-        typer.Option(help="TOML file of prices for a bill: per_mb, per_worker_hour, ..."),
+        typer.Option(help="TOML file of prices for the bill: per_mb, per_worker_hour, ..."),
     ] = None
     device_energy: Annotated[
         str | None,
@@ -124,14 +126,16 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         str | None, FileOption("Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,...")
     ] = None
     day_start: Annotated[str, FileOption("Time of day at the start of the run, HH:MM.")] = "00:00"
-    tls: Annotated[bool, FileOption("TLS, which costs a round trip (virtual engine).")] = False
+    tls: Annotated[
+        bool, FileOption("Whether links use TLS, which costs a round trip (virtual engine).")
+    ] = False
     breaker: Annotated[bool, FileOption("Whether devices have a circuit breaker.")] = True
     outstanding: Annotated[
         Count, FileOption("Largest number of unanswered requests of a device.")
     ] = 32
     queue: Annotated[Count, FileOption("Largest number of requests in a worker's queue.")] = 1024
     max_batch: Annotated[Count, FileOption("Largest number of instances in a worker's run.")] = 16
-    wait_ms: Annotated[Amount, FileOption("Time that a worker waits to fill a batch, ms.")] = 0.0
+    wait_ms: Annotated[Amount, FileOption("Longest wait of a worker to fill a batch, in ms.")] = 0.0
     parallel: Annotated[Count, FileOption("Number of simultaneous runs of a worker.")] = 1
     baselines: Annotated[bool, FileOption("Whether to run other policies for comparison.")] = True
     timings: Annotated[

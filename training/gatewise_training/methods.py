@@ -56,7 +56,7 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
     method_class = getattr(gatewise_training, _METHODS[name])  # loaded on first use
     unknown_params = [param for param in params if param not in method_class._get_param_names()]
     if unknown_params:
-        raise InputError(f"method {name} has no {unknown_params[0]}")
+        raise InputError(f"method {name} has no parameter {unknown_params[0]!r}")
     model: BudgetedClassifier = method_class(**params)
     return model
 

@@ -81,7 +81,9 @@ class Authority:
             self._key = _read_key(files.key)
             self.certificate = read_certificate(files.certificate)
             if self.certificate.public_key() != self._key.public_key():
-                raise InputError(f"{files.key} is not the key of {files.certificate}")
+                raise InputError(
+                    f"{files.key} is not the key of {files.certificate}: restore both files"
+                )
         else:
             self._key = _new_key(files.key)
             issuer = _distinguished_name("gatewise authority")

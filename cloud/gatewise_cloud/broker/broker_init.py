@@ -97,18 +97,18 @@ class BrokerSettings(Settings, frozen=True):
     ] = ()
     bundles: Annotated[
         tuple[Path, ...],
-        typer.Option("--bundle", help="Bundle whose largest request must fit; repeatable."),
+        typer.Option("--bundle", help="Bundle whose largest request must fit. Repeatable."),
     ] = ()
-    port: Annotated[_Port | None, typer.Option(help="Port; default: 8883.")] = None
+    port: Annotated[_Port | None, typer.Option(help="TCP port; by default 8883.")] = None
     max_message: Annotated[
-        _MessageSize | None, typer.Option(help="Largest message in bytes; default: 131072.")
+        _MessageSize | None, typer.Option(help="Largest message, in bytes; by default 131072.")
     ] = None
     at: Annotated[
-        str | None, typer.Option(help="Path of DIR on the broker's machine; default: DIR.")
+        str | None, typer.Option(help="Path of DIR on the broker's machine; by default DIR.")
     ] = None
     data: Annotated[
         str | None,
-        typer.Option(help="Folder for messages on the broker's machine; default: DIR/data."),
+        typer.Option(help="Folder for messages on the broker's machine; by default DIR/data."),
     ] = None
     run_as: Annotated[
         str | None, typer.Option(help="User that mosquitto runs as if root starts it.")
@@ -159,7 +159,9 @@ class Roster(Record, frozen=True, kw_only=True):
         for role in _ROLES:
             for name in getattr(self, role):
                 if roles.setdefault(name, role) != role:
-                    raise InputError(f"client {name!r} is among the {roles[name]} and the {role}")
+                    raise InputError(
+                        f"client {name!r} is among the {roles[name]} and the {role}: choose one"
+                    )
         return roles
 
     def with_changes(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
@@ -175,7 +177,7 @@ class Roster(Record, frozen=True, kw_only=True):
         }
         for name in sorted(unknown_clients - self.clients.keys()):
             raise InputError(
-                f"client {name!r} is not on the roster, and cannot be revoked or renewed"
+                f"client {name!r} cannot be revoked or renewed: it is not on the roster"
             )
         new_clients = {role: read_client_names(getattr(settings, role)) for role in _ROLES}
         if is_new:
@@ -424,7 +426,7 @@ def _largest_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
     for path, n_bytes in request_bytes.items():
         if n_bytes > limit_bytes:
             raise InputError(
-                f"--max-message {limit_bytes}: a request of {path} has {n_bytes} bytes"
+                f"--max-message {limit_bytes}: a request of {path} needs {n_bytes} bytes"
             )
     return limit_bytes
 

@@ -31,14 +31,15 @@ if TYPE_CHECKING:
 def serve(
     bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port; 0 selects a free port.")
+        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
     ] = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     broker: Annotated[
-        str | None, typer.Option(help="Broker whose workers answer hard rows: mqtt(s)://host.")
+        str | None,
+        typer.Option(help="URL of the broker whose workers answer hard rows: mqtt(s)://host."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Id of this service on the broker; default: a random id.")
+        str | None, typer.Option(help="Id of this service on the broker; by default a random id.")
     ] = None,
     backend: Annotated[
         str | None,
@@ -55,14 +56,19 @@ def serve(
         ),
     ] = None,
     provider: Annotated[
-        str, typer.Option(help="onnxruntime's execution provider for stages with a network.")
+        str, typer.Option(help="Execution provider of onnxruntime for stages that are networks.")
     ] = CPU,
-    deadline_ms: Annotated[float, typer.Option(min=1, help="Time for an answer, in ms.")] = 500.0,
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
-    cert_file: Annotated[Path | None, typer.Option(help="Certificate for mqtts://.")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None,
+    deadline_ms: Annotated[
+        float, typer.Option(min=1, help="Longest time to an answer, in ms.")
+    ] = 500.0,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
+    ] = None,
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of this service.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None,
     public_key: Annotated[
-        Path | None, typer.Option(help="Public key, NAME.pub, of the bundle's signer.")
+        Path | None,
+        typer.Option(help="PEM file of the public key that must have signed the bundle."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as a JSON document.")
@@ -71,10 +77,10 @@ def serve(
     """Serve a bundle's cascade over HTTP, in the Open Inference Protocol v2 and in plain JSON.
 
     The stages run in this process. Hard rows go to a worker over MQTT (--broker) or to a model
-    server such as Triton, KServe or MLServer (--backend). Without either, the last stage's answer
-    is the fallback. --features names a function ``async def fetch(names, cells)``. Its argument
-    `names` are the columns that the next stage needs and the request lacks. It returns their cells
-    by name. The service has neither passwords nor TLS: run it behind a proxy that has both.
+    server such as Triton, KServe or MLServer (--backend). Without either, the last stage
+    answers. --features names a function ``async def fetch(names, cells)``. It gets the names of the
+    columns that the next stage needs and the request lacks, and returns their cells by name. The
+    service has neither passwords nor TLS: run it behind a proxy that has both.
 
     Example:
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
+from gatewise.formats import plural
 from gatewise.imports import CPU, open_session
 from gatewise.models.booster_files import BoosterFile, Library
 from gatewise.models.opaque_models import PythonModel
@@ -75,7 +76,7 @@ class OnnxBackend(Backend):
         n_outputs = 1 if kind == "margins" else 2
         if len(self._session.get_outputs()) != n_outputs:
             raise ModelError(
-                model, f"the cloud model of bundle {model} must have {n_outputs} output(s)"
+                model, f"the cloud model of bundle {model} must have {plural(n_outputs, 'output')}"
             )
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:

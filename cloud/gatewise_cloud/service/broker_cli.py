@@ -44,7 +44,10 @@ _Folder = Annotated[
 ]
 _Url = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="mqtts://host[:port]; default: the folder's first host."),
+    typer.Option(
+        metavar="URL",
+        help="URL of the broker, mqtts://host[:port]; by default the folder's first host.",
+    ),
 ]
 
 _app = typer.Typer(
@@ -65,7 +68,7 @@ def run(
     embedded: Annotated[
         bool | None,
         typer.Option(
-            "--embedded/--mosquitto", help="Broker to run; default: mosquitto if it is installed."
+            "--embedded/--mosquitto", help="Broker to run; by default mosquitto if it is installed."
         ),
     ] = None,
     as_json: _Json = False,

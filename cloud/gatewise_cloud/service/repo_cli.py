@@ -48,7 +48,9 @@ _app = typer.Typer(
 )
 
 _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="Folder of the repository.")]
-_Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; default: REPO.keys.")]
+_Keys = Annotated[
+    Path | None, typer.Option(help="Folder of the private keys; by default REPO.keys.")
+]
 _Version = Annotated[
     int | None,
     typer.Option(help="Expected version of the repository; any other version is an error."),
@@ -60,13 +62,15 @@ class BrokerAccess(Settings, frozen=True):
 
     broker: Annotated[
         str | None,
-        typer.Option(help="Broker that notifies devices: mqtt(s)://[user:password@]host."),
+        typer.Option(
+            help="URL of the broker that notifies devices: mqtt(s)://[user:password@]host."
+        ),
     ] = None
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None
-    cert_file: Annotated[Path | None, typer.Option(help="The operator's certificate.")] = None
-    key_file: Annotated[
-        Path | None, typer.Option(help="Private key of the operator's certificate.")
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
     ] = None
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of the operator.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
 
     def make_endpoint(self) -> Endpoint | None:
         """Make the broker's endpoint; None without a broker."""
@@ -109,11 +113,12 @@ def add(
     hardware: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only devices of this machine, from `uname -m`; default: all. Repeatable."
+            help="Machine of the devices, as `uname -m` prints it; by default all. Repeatable."
         ),
     ] = None,
     sign: Annotated[
-        Path | None, typer.Option(help="Private key, NAME.key, to sign the manifest with.")
+        Path | None,
+        typer.Option(help="PEM file of the private Ed25519 key that signs the manifest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -187,7 +192,7 @@ def publish(
     repository = Repository(repo, keys)
     if every is not None:
         if release is None:
-            raise InputError("--every needs a release")
+            raise InputError("--every needs a release: give MODEL/VERSION")
         endpoint = access.make_endpoint()
         if endpoint is None:
             raise InputError("--every needs --broker, to which devices report")
@@ -246,9 +251,11 @@ def rollback(
 @_app.command(name="rotate-key")
 def rotate_key(
     repo: _Folder,
-    role: Annotated[str, typer.Argument(help="root, targets, snapshot or timestamp.")],
+    role: Annotated[
+        str, typer.Argument(help="Role of the key: root, targets, snapshot or timestamp.")
+    ],
     revoke: Annotated[
-        str | None, typer.Option(help="Id of the key to revoke; default: the role's first key.")
+        str | None, typer.Option(help="Id of the key to revoke; by default the role's first key.")
     ] = None,
     keys: _Keys = None,
     as_json: AsJson = False,

@@ -45,30 +45,36 @@ class WorkerSettings(Settings, frozen=True):
         Amount, typer.Option(help="Longest wait of a request for others to join its run, in ms.")
     ] = 0.0
     parallel: Annotated[
-        _AtLeastOne, typer.Option(help="Number of parallel runs; more help with a model server.")
+        _AtLeastOne,
+        typer.Option(help="Number of parallel runs; several are faster with a model server."),
     ] = 1
     provider: Annotated[
-        str, typer.Option(help="onnxruntime's execution provider: cpu, cuda, tensorrt, openvino...")
+        str,
+        typer.Option(help="Execution provider of onnxruntime: cpu, cuda, tensorrt, openvino, ..."),
     ] = CPU
     watch: Annotated[
         Path | None, typer.Option(help="Folder to watch; its bundles are served while they exist.")
     ] = None
     public_key: Annotated[
-        Path | None, typer.Option(help="Public key of the owner who must have signed each bundle.")
+        Path | None,
+        typer.Option(help="PEM file of the public key that must have signed each bundle."),
     ] = None
     keep: Annotated[
         Path | None,
         typer.Option(help="Folder for answered instances, except those of private devices."),
     ] = None
     keep_bytes: Annotated[
-        str, typer.Option(help="Size of that folder; beyond it, instances are thinned at random.")
+        str,
+        typer.Option(help="Largest size of that folder; beyond it, random instances are deleted."),
     ] = "1GB"
     keep_days: Annotated[
         Positive, typer.Option(help="Days until instances in that folder are deleted.")
     ] = 30.0
-    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None
-    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of that certificate.")] = None
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
+    ] = None
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of the worker.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
     connections: Annotated[
         _AtLeastOne, FileOption("Number of connections, for brokers that limit each of them.")
     ] = 1

@@ -145,7 +145,7 @@ class Device:
             policy_names = ", ".join(get_args(Policy))
             raise InputError(f"policy {policy!r}; choose one of {policy_names}, or give a function")
         if audit is not None and (policy != "system" or link is None):
-            raise InputError("an audit needs a link and the policy system")
+            raise InputError("an audit needs a link and the policy system: give both, or no audit")
         # Store the settings, and create the counts.
         self.policy = policy
         self._checks_ranges = offload_rules.implausible != "ignore"
@@ -207,7 +207,9 @@ class Device:
     def _install(self, bundle: Bundle) -> Installation:
         """Load a bundle; raise InputError if it does not allow the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
-            raise InputError("policy cloud-only: the bundle has no cloud model")
+            raise InputError(
+                "policy cloud-only: the bundle has no high-cost model; choose system or edge-only"
+            )
         installation = Installation.load(
             bundle,
             sensors=self._sensors,

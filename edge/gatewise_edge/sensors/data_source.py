@@ -60,7 +60,7 @@ def open_source(
     cannot have. Raises InputError if `source_name` is anything else or cannot be opened.
     """
     if window_shape is not None and kept_columns:
-        raise InputError("--keep: windows have no further columns")
+        raise InputError("--keep: windows have no further columns; omit it")
     reader = InstanceReader(column_names, encoder is not None, kept_columns, window_shape)
     if source_name == "-":
         return InstanceSource(json_lines(read_chunks(0, "standard input", stop_request), reader))
@@ -73,7 +73,9 @@ def open_source(
                 f"--data {source_name}: the bundle takes raw columns; give a .csv or .parquet file"
             )
         if kept_columns:
-            raise InputError(f"--keep: the arrays of --data {source_name} have no further columns")
+            raise InputError(
+                f"--keep: the arrays of --data {source_name} have no further columns; omit it"
+            )
         return InstanceSource(
             [(row, {})] for row in read_arrays(source_name, column_names, window_shape)
         )
@@ -119,7 +121,9 @@ class InstanceReader:
         raw_instance = unique_json(line)
         if isinstance(raw_instance, dict):
             for key in raw_instance.keys() - {*self.column_names, *self.kept_columns}:
-                raise InputError(f"the instance has an unknown key {key[:64]!r}: see --keep")
+                raise InputError(
+                    f"the instance has an unknown key {key[:64]!r}: omit it, or name it in --keep"
+                )
         return self.read(raw_instance)
 
     def _instance(self, raw_instance: Any) -> Instance:
@@ -144,7 +148,9 @@ class InstanceReader:
         except (TypeError, ValueError, OverflowError):
             window = np.empty(0, np.object_)
         if window.dtype.kind not in "fiub" or window.shape != self.window_shape:
-            raise InputError(f"an instance is an array of numbers, shape {self.window_shape}")
+            raise InputError(
+                f"an instance must be an array of numbers of shape {self.window_shape}"
+            )
         return window
 
 
@@ -245,7 +251,9 @@ def _from_python(
                 raise _call_error(f"--data {source_name}", error) from error
     if isinstance(source, Sensors):
         if reader.kept_columns:
-            raise InputError(f"--keep: the sensors of --data {source_name} have no further columns")
+            raise InputError(
+                f"--keep: the sensors of --data {source_name} have no further columns; omit it"
+            )
         return InstanceSource(repeat([(None, {})]), source)
     if hasattr(source, "__next__"):
         return InstanceSource(_read_rows(source_name, source, reader, stop_request))

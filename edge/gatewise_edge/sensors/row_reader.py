@@ -33,7 +33,7 @@ def read_arrays(
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except KeyError:
-        raise InputError(f"{path} has no array 'X'") from None
+        raise InputError(f"{path} has no array 'X': save the rows under this name") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {one_line(error)}") from None
     # without a window shape, an instance has a value per name, in any shape
@@ -73,7 +73,7 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
         instance = [value for row in instance for value in row]
     if not isinstance(instance, list) or len(instance) != len(names):
         raise InputError(
-            f"an instance is an object by feature name, or an array of {len(names)} numbers"
+            f"an instance must be an object by feature name, or an array of {len(names)} numbers"
         )
     return np.array([*map(_json_number, instance, names)], np.float64)
 

@@ -197,7 +197,7 @@ class Sensors:
         column_names = [columns.names[column] for column in columns.column_of]
         for feature in np.asarray(needed_features, np.intp).tolist():
             if feature not in sensors:
-                raise InputError(f"{column_noun} {column_names[feature]!r} has no sensor")
+                raise InputError(f"{column_noun} {column_names[feature]!r} has no sensor: add one")
         return BoundSensors(column_names, sensors, self._reader)
 
     def _reads_group(self, name: str, group: int, costs: FeatureCosts) -> bool:

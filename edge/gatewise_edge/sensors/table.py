@@ -123,10 +123,10 @@ def _find_columns(
     needed_names = [*column_names, *kept_columns]
     duplicate_names = [name for name in needed_names if names.count(name) > 1]
     if duplicate_names:
-        raise InputError(f"{path} has the column {duplicate_names[0]!r} twice")
+        raise InputError(f"{path} has the column {duplicate_names[0]!r} twice: rename one")
     unknown_names = [name for name in kept_columns if name not in names]
     if unknown_names:
-        raise InputError(f"{path} has no column {unknown_names[0]!r}, which is to be kept")
+        raise InputError(f"--keep {unknown_names[0]}: {path} has no such column")
     return {name: names.index(name) for name in needed_names if name in names}
 
 

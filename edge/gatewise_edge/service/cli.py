@@ -75,9 +75,9 @@ def edge(
     --data module:function imports the module, from the current folder first, and calls the
     function without arguments. If it returns Sensors, the device reads them on demand. If it
     returns an iterator, such as a generator, each item is an instance. Otherwise its result is the
-    first instance, and the device calls it for each further instance until it returns None. An
-    instance is a mapping by feature name, or a row in the bundle's order. An absent feature is a
-    missing value, which matters only if a stage needs it.
+    first instance, and the device calls the function for each further instance until it returns
+    None. An instance is a mapping by feature name, or a row in the bundle's order. An absent
+    feature is a missing value, which matters only if a stage needs it.
 
     A bundle with blocks takes windows of a signal, or pictures. --data reads them as arrays of the
     window's shape. --signal cuts them from samples, but never across a gap, and adds the number

@@ -20,7 +20,7 @@ def enrol(
         typer.Option(
             envvar="GATEWISE_TOKEN",
             prompt=True,
-            help="The one-time token that gatewise broker token printed.",
+            help="One-time token that gatewise broker token printed.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for ca.crt, device.crt, device.key.")] = Path(

@@ -57,15 +57,13 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         typer.Option(
             metavar="NAME=MODULE:FUNCTION",
-            help="Function that computes a block, because bundles hold no code. Repeatable.",
+            help="Python function of a block; bundles do not contain functions. Repeatable.",
         ),
     ] = ()
     deadline_ms: Annotated[Positive, typer.Option(help="Longest time to an answer, in ms.")] = 500.0
     policy: Annotated[
         str,
-        typer.Option(
-            help="Policy: system, edge-only (never offloads), cloud-only, module:function."
-        ),
+        typer.Option(help="Policy: system, edge-only, cloud-only or module:function."),
     ] = "system"
     resume: Annotated[
         Path | None,
@@ -82,7 +80,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = None
     home_assistant: Annotated[
         str | None,
-        typer.Option(metavar="PREFIX", help="Discovery prefix of Home Assistant: homeassistant."),
+        typer.Option(
+            metavar="PREFIX", help="Prefix of the device's discovery topics, such as homeassistant."
+        ),
     ] = None
     limit: Annotated[
         _AtLeastOne | None, typer.Option(help="Number of instances to answer; by default all.")
@@ -92,17 +92,17 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = 0.0
     parallel: Annotated[
         _AtLeastOne,
-        typer.Option(help="Instances to answer at a time; answers may come in another order."),
+        typer.Option(help="Number of instances to answer at a time; answers may change order."),
     ] = 1
     max_offloads: Annotated[
-        str | None, typer.Option(help="Bound on offloads over time: 60/h, 5/min, 1/s, 1000/d.")
+        str | None, typer.Option(help="Largest rate of offloads: 60/h, 5/min, 1/s or 1000/d.")
     ] = None
     provider: Annotated[
         str, typer.Option(help="Execution provider of onnxruntime for stages that are networks.")
     ] = CPU
     audit: Annotated[
         float | None,
-        typer.Option(help="Share of the device's answers that workers check, such as 0.02."),
+        typer.Option(help="Share of the device's own answers to audit, such as 0.02."),
     ] = None
     keep_unsent: Annotated[
         Path | None,
@@ -119,7 +119,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     ] = False
     public_key: Annotated[
         Path | None,
-        typer.Option(help="Public key, NAME.pub; a bundle without its signature is refused."),
+        typer.Option(help="PEM file of the public key that must have signed each bundle."),
     ] = None
     store: Annotated[Path | None, typer.Option(help="Folder of the downloaded releases.")] = None
     update_host: Annotated[
@@ -132,18 +132,18 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         Path | None, typer.Option(help="Root metadata of the repository, for --update-host.")
     ] = None
     metrics_port: Annotated[
-        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 chooses a free one.")
+        _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 selects a free port.")
     ] = None
     ca_file: Annotated[
         Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
     ] = None
-    cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
     keep_unsent_bytes: Annotated[
         str, FileOption("Largest size of --keep-unsent; beyond it a random half is dropped.")
     ] = "10MB"
     keep_unsent_days: Annotated[
-        Positive, FileOption("Days after which an unsent instance is dropped.")
+        Positive, FileOption("Longest time that an unsent instance is stored, in days.")
     ] = 7.0
     smooth: Annotated[
         str | None,

@@ -125,7 +125,7 @@ def read_label_csv(path: Path) -> dict[str, str]:
         if labels.setdefault(instance_id, label) != label:
             raise InputError(
                 f"{path}, line {line_number}: {instance_id} has the label "
-                f"{labels[instance_id]!r} already"
+                f"{labels[instance_id]!r} already: keep one of the lines"
             )
     if not labels:
         raise InputError(f"{path} has no labels: fill in its column label")

@@ -27,13 +27,13 @@ from gatewise_export.commands.options import AsJson
 
 _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 Archive = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Archive folder of `gatewise cloud --keep`.")
+    Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
 ]
 
 
 @_app.callback()
 def labels() -> None:
-    """Choose archived instances for people to label, and add their labels to the archive.
+    """Choose kept instances for people to label, and add their labels to the archive.
 
     Both commands print one JSON document with --json.
 
@@ -54,21 +54,19 @@ def choose_instances(
     out: Annotated[
         Path, typer.Option(help="CSV file to write, with an empty column `label`.")
     ] = Path("to-label.csv"),
-    page: Annotated[
-        Path | None, typer.Option(help="Also write an HTML page for labelling.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help="HTML file of a page for labelling.")] = None,
     label_studio: Annotated[
-        Path | None, typer.Option(help="Also write JSON tasks for Label Studio.")
+        Path | None, typer.Option(help="JSON file of tasks for Label Studio.")
     ] = None,
     version: Annotated[
         str | None,
-        typer.Option(help="VERSION or MODEL/VERSION. Default: that of the latest instances."),
+        typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")
+        int | None, typer.Option(help="Seed of the random choice; by default a random seed.")
     ] = None,
     purpose: Annotated[
-        Purpose, typer.Option("--for", help="What most of the labels are for.")
+        Purpose, typer.Option("--for", help="Purpose of most of the labels.")
     ] = "estimate",
     as_json: AsJson = False,
 ) -> None:
@@ -128,11 +126,11 @@ def add(
     archive: Archive,
     file: Annotated[Path, typer.Argument(metavar="LABELS.csv", help="Columns id and label.")],
     by: Annotated[
-        str | None, typer.Option(help="Name of the labeller. Default: the current user.")
+        str | None, typer.Option(help="Name of the labeller; by default the current user.")
     ] = None,
     new_class: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A class that the model does not have. Repeatable."),
+        typer.Option(metavar="NAME", help="Class that the model does not have. Repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

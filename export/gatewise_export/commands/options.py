@@ -88,7 +88,7 @@ def by_class_option(name: str, option_values: Sequence[str] | None) -> dict[str,
                 f"{name} {option_value}: give a class and a number, such as {name} fault=0.9"
             )
         if label in number_of_class:
-            raise InputError(f"{name} {option_value}: the class already has a number")
+            raise InputError(f"{name} {option_value}: the class already has a number; give one")
         number_of_class[label] = number
     return number_of_class
 

@@ -199,7 +199,7 @@ def _check_missing(rows: NDArray[np.float32], manifest: Manifest, source: str) -
     if len(refused_columns):
         raise InputError(
             f"{source}: column {manifest.feature_names[refused_columns[0]]!r} is empty (NaN) in "
-            "some rows, but the bundle does not accept missing values"
+            "some rows, but the bundle accepts no missing values: leave out these rows"
         )
 
 

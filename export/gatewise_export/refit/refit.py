@@ -77,7 +77,7 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
     )
     held: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
-        Option(help="Share of kept instances that are comparison rows."),
+        Option(help="Share of kept instances that are held out for the comparison."),
     ] = 0.4
     kept_share: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],

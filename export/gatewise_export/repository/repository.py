@@ -125,7 +125,7 @@ class Repository:
                 f"a threshold of {threshold} with {n_root_keys} keys; use 1 to {n_root_keys}"
             )
         if repository._metadata_folder.exists():
-            raise InputError(f"{folder} already has a repository")
+            raise InputError(f"{folder} already has a repository: name another folder")
         for path in (repository._metadata_folder, repository.folder / "targets"):
             path.mkdir(parents=True, exist_ok=True)
         repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -315,7 +315,9 @@ class Repository:
             root = self._metadata["root"].signed
             old_key_id = revoke or root.roles[role].keyids[0]
             if old_key_id not in root.roles[role].keyids:
-                raise InputError(f"{old_key_id} is not a key of {role}")
+                raise InputError(
+                    f"{old_key_id} is not a key of {role}: gatewise repo status --json lists them"
+                )
             root_signers = self._signers("root")
             role_signers = self._signers(role)
             new_key = self._new_key(role).public_key

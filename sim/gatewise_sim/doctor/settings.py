@@ -22,23 +22,24 @@ class DeviceSettings(Settings, frozen=True):
         typer.Argument(help="Bundle of the device; the worker must answer one of its sample rows."),
     ] = None
     broker: Annotated[
-        str | None, typer.Option(help="URL of the broker, mqtt://user:password@host or mqtts://.")
+        str | None, typer.Option(help="URL of the broker: mqtt(s)://[user:password@]host[:port].")
     ] = None
     device: Annotated[
         str | None, typer.Option(help="Id of the device; by default the name in its certificate.")
     ] = None
     ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the trusted authorities, for mqtts://.")
+        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Key of the device's certificate.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
     timeout: Annotated[
-        float, Meta(gt=0, le=60), typer.Option(help="Time to wait for each reply, in s.")
+        float, Meta(gt=0, le=60), typer.Option(help="Longest wait for each reply, in s.")
     ] = 3.0
     block: Annotated[
         tuple[str, ...],
         typer.Option(
-            metavar="NAME=MODULE:FUNCTION", help="Python function of a block of the bundle."
+            metavar="NAME=MODULE:FUNCTION",
+            help="Python function of a block; bundles do not contain functions. Repeatable.",
         ),
     ] = ()
 

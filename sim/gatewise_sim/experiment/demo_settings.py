@@ -24,16 +24,24 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
 
     dataset: Annotated[
         str,
-        typer.Option(help="digits, breast_cancer, wine, iris; or a .csv, .parquet or .npz file."),
+        typer.Option(
+            help="Data: digits, breast_cancer, wine, iris, or a .csv, .parquet or .npz file."
+        ),
     ] = "digits"
-    target: Annotated[str | None, typer.Option(help="Label column of the file.")] = None
+    target: Annotated[str | None, typer.Option(help="Column of the label.")] = None
     costs: Annotated[
-        Path | None, typer.Option(help="Prices of the features, .toml or .csv; 1 each by default.")
+        Path | None, typer.Option(help="File of feature prices: .toml or .csv; by default 1 each.")
     ] = None
-    method: Annotated[str, typer.Option(help="Method: staged, adapt-gbrt or adapt-lin.")] = "staged"
-    devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices; each is a process.")] = 4
+    method: Annotated[
+        str, typer.Option(help="Learning method: staged, adapt-gbrt or adapt-lin.")
+    ] = "staged"
+    devices: Annotated[
+        int, Meta(ge=1, le=64), typer.Option(help="Number of devices; each is a process.")
+    ] = 4
     workers: Annotated[
-        int, Meta(ge=1, le=16), typer.Option(help="Cloud workers; more than one needs mosquitto.")
+        int,
+        Meta(ge=1, le=16),
+        typer.Option(help="Number of cloud workers; several need mosquitto."),
     ] = 1
     instances: Annotated[
         Annotated[int, Meta(ge=1)] | None,
@@ -50,10 +58,10 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
         typer.Option(help="Largest mean cost per instance; excludes the other goals."),
     ] = None
     max_loss: Annotated[
-        Share | None, typer.Option(help="Largest loss of accuracy; 0.005 by default.")
+        Share | None, typer.Option(help="Largest loss of accuracy; by default 0.005.")
     ] = None
     offload_rate: Annotated[
-        Share | None, typer.Option(help="Largest share of instances to offload.")
+        Share | None, typer.Option(help="Largest share of offloaded instances.")
     ] = None
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Accept empty cells (NaN) as values.")
@@ -62,7 +70,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
         int, Meta(ge=1), typer.Option(help="Memory for the stages on a device, in KB (staged).")
     ] = 64
     deadline_ms: Annotated[
-        float, Meta(ge=1), typer.Option(help="Deadline of each answer, in ms.")
+        float, Meta(ge=1), typer.Option(help="Longest time to an answer, in ms.")
     ] = 2000.0
     seed: Annotated[int, Meta(ge=0), typer.Option(help="Seed of all randomness.")] = 0
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo-out")

@@ -126,7 +126,9 @@ def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
         return FleetPolicy(key=SYSTEM_KEY, name=name, is_offloaded=is_offloaded)
     if scenario.policy == "cloud-only":
         if not table.has_cloud:
-            raise InputError("policy cloud-only: this bundle has no cloud model")
+            raise InputError(
+                "policy cloud-only: the bundle has no high-cost model; choose system or edge-only"
+            )
         return FleetPolicy(
             key=SYSTEM_KEY, name=name, is_offloaded=table.can_offload, is_cloud_first=True
         )

@@ -73,7 +73,9 @@ class Rows:
         # labels become class indices; a note counts the unknown ones
         labels = np.asarray(y)
         if labels.shape != (len(matrix),):
-            raise InputError(f"{len(matrix)} rows and labels of shape {labels.shape}")
+            raise InputError(
+                f"{len(matrix)} rows with labels of shape {labels.shape}: give one label per row"
+            )
         truth = class_indices(labels.tolist(), manifest.classes)
         unknown_rows = np.flatnonzero(truth == UNKNOWN_CLASS)
         notes: tuple[str, ...] = ()

@@ -140,7 +140,9 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
     # only now, because a sweep sets the workers of each of its runs
     n_down = max((window.n_workers for window in scenario.outages.windows), default=1)
     if n_down > scenario.workers:
-        raise InputError(f"outage of {n_down} workers: the fleet has only {scenario.workers}")
+        raise InputError(
+            f"outage of {n_down} workers: the fleet has only {scenario.workers} (--workers)"
+        )
     with progress("simulate") as report_progress:
         run_progress = _RunProgress(report_progress, scenario.seconds)
         policy = experiment.policy

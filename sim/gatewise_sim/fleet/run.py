@@ -427,7 +427,9 @@ def run_fleet(
         If the timings have fewer stages than the table.
     """
     if len(timings.edge_ms) < int(table.last_stage.max()) + 1:
-        raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, fewer than stages")
+        raise InputError(
+            f"timings: edge_ms has {len(timings.edge_ms)} times: give one for each stage"
+        )
     if n_devices is None:
         n_devices = choose_n_devices(table, scenario, policy)
     if arrivals is None:

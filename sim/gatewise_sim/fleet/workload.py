@@ -285,10 +285,12 @@ def read_trace(path: str | Path, period_s: float | None = None) -> Replay:
     csv_lines = csv_rows(path)
     _, columns = next(csv_lines)
     if "time" not in columns:
-        raise InputError(f"trace {path}: no column 'time'")
+        raise InputError(f"trace {path}: it needs a column 'time'")
     for name in columns:
         if name not in ("time", "device", "row"):
-            raise InputError(f"trace {path}: unknown column {name!r}")
+            raise InputError(
+                f"trace {path}: unknown column {name!r}; it may have time, device and row"
+            )
     events: dict[str, list[tuple[float, int]]] = {}
     for line_number, cells in csv_lines:
         error_subject = f"trace {path}, line {line_number}"

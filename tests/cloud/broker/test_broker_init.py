@@ -152,7 +152,7 @@ def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, 
     manifest = SimpleNamespace(largest_request=n_bytes + 4096)
     monkeypatch.setattr(Bundle, "open", lambda _: SimpleNamespace(manifest=manifest))
     assert init_broker(folder, bundles=[bundle]).roster.max_message == n_bytes + 4096
-    with pytest.raises(InputError, match=f"has {n_bytes + 4096} bytes"):
+    with pytest.raises(InputError, match=f"needs {n_bytes + 4096} bytes"):
         init_broker(folder, max_message=4096, bundles=[bundle])
 
 

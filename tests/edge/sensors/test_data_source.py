@@ -88,7 +88,7 @@ def test_python_source_may_return_windows(load_source):
     assert (array_window.dtype, array_window.shape, list_window.shape) == (np.int16, (8, 2), (8, 2))
     assert np.isnan(list_window[:, 1]).all()
     assert [str(error) for error, _ in invalid_instances] == [
-        "an instance is an array of numbers, shape (8, 2)"
+        "an instance must be an array of numbers of shape (8, 2)"
     ] * 2
 
 

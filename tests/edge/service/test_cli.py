@@ -210,7 +210,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
         ("--publish gw/v1/pi/rsp --broker mqtt://h", "below gw/v1/ use"),
         ("--out /no/such/folder/x", "--out /no/such/folder/x: No such file"),
         ("--keep a,,b", "give names of columns"),
-        ("--data rows.csv --keep nope", "has no column 'nope', which is to be kept"),
+        ("--data rows.csv --keep nope", "--keep nope: rows.csv has no such column"),
         ("--home-assistant ha", "needs --broker"),
         ("--home-assistant ha --broker mqtt://h", "needs --device"),
         ("--home-assistant ha --broker mqtt://h --device a.b", "letters, digits"),

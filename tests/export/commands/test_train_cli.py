@@ -85,10 +85,10 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     ),
     (set_cell("cultivar", "moon"), "class 'moon' has only one row"),
     (set_cell("cultivar", np.nan), "'cultivar' is missing (empty, NA, null) in 1 row"),
-    (repeat_column, "column name 'ash' stands twice"),
+    (repeat_column, "column 'ash' occurs twice"),
     (lambda frame: frame.head(0), "has no rows"),
     (lambda frame: frame[frame.cultivar == "north"], "only one class"),
-    (lambda frame: frame[["cultivar"]], "no column beside the label"),
+    (lambda frame: frame[["cultivar"]], "no column besides the label"),
     (
         label_by_measures,
         "label type: continuous. This learns classes: bin measured values into classes",

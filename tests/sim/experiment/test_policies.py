@@ -65,7 +65,7 @@ def test_bundle_without_a_cloud_model_has_only_the_edge_only_policy():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
     keys = [policy.key for policy in POLICIES if make_policy(policy.key, table) is not None]
     assert keys == ["edge_only"]
-    with pytest.raises(InputError, match="this bundle has no cloud model"):
+    with pytest.raises(InputError, match="the bundle has no high-cost model"):
         system_policy(Scenario(policy="cloud-only"), table)
 
 

@@ -162,7 +162,7 @@ def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, sour
         (np.zeros((3, 5)), None, "the bundle has 64 features"),
         (np.zeros((0, 64)), None, "at least one row"),
         (np.full((2, 64), "a"), None, "not numbers"),
-        (np.zeros((2, 64)), [1], "2 rows and labels of shape (1,)"),
+        (np.zeros((2, 64)), [1], "2 rows with labels of shape (1,)"),
     ],
 )
 def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):

@@ -115,7 +115,7 @@ def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
 def test_an_outage_needs_as_many_workers_in_its_own_point(job, tmp_path):
     job = replace(job, scenario=job.scenario.changed(outage=("workers:2:+10s-+20s",)))
     one_worker, two_workers = run_sweep(job, read_sweeps(["workers=1,2"]), tmp_path)
-    assert one_worker["error"] == "outage of 2 workers: the fleet has only 1"
+    assert one_worker["error"] == "outage of 2 workers: the fleet has only 1 (--workers)"
     assert two_workers["error"] == ""
 
 

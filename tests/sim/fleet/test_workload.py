@@ -168,7 +168,7 @@ def test_trace_is_read_from_a_file(tmp_path):
     ("text", "message"),
     [
         ("time\n", "has no arrivals"),
-        ("when\n1\n", "no column 'time'"),
+        ("when\n1\n", "needs a column 'time'"),
         ("time,who\n1,2\n", "unknown column 'who'"),
         ("time\nx\n", "line 2: time: 'x' is not a number"),
         ("time\n-1\n", "line 2: time"),

@@ -13,7 +13,7 @@ from gatewise_training.data.instance_files import load_instances
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,a,y\n1,2,x\n3,4,z\n", "column name 'a' stands twice"),
+        ("a,a,y\n1,2,x\n3,4,z\n", "column 'a' occurs twice"),
         ("a,b,y\n1_0,2,x\n3,4,z\n", "column 'a' holds no numbers"),
         ("a,b,y\n1,2,x\n3,4,\n", "the label 'y' is missing"),
         ("a,b\n1,2\n", "has no column 'y'; it has a, b"),

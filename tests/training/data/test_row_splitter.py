@@ -92,7 +92,7 @@ def test_the_error_of_a_mean_is_computed_from_groups():
     [
         ({"groups": [1, 2]}, r"one value for each of the 3 rows, not shape \(2,\)"),
         ({"groups": ["a", "a", "a"]}, r"groups has one value only \('a'\)"),
-        ({"groups": ["a", None, "b"]}, r"groups is missing in row 1 \(1 row\(s\) in all\)"),
+        ({"groups": ["a", None, "b"]}, r"groups is missing in row 1 \(1 row in all\)"),
         ({"groups": pd.array(["a", pd.NA, "b"])}, "groups is missing in row 1"),
         ({"time": [1.0, np.nan, 2.0]}, "time is missing in row 1"),
         ({"time": ["10", "9", "8"]}, "time must hold numbers or dates, not text"),

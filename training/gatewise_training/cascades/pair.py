@@ -376,7 +376,9 @@ class PairCascade(CascadeClassifier):
     def _class_indices(self, y: ArrayLike, n_rows: int) -> NDArray[np.int64]:
         label_list = np.asarray(y).ravel().tolist()
         if len(label_list) != n_rows:
-            raise InputError(f"X has {n_rows} rows but y {len(label_list)} labels")
+            raise InputError(
+                f"X has {n_rows} rows but y has {len(label_list)} labels: give one for each row"
+            )
         return index_labels(
             label_list,
             self.classes_,

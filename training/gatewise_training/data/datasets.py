@@ -95,7 +95,7 @@ class RawTable:
         if problems := column_problems(self.frame, self.options, self.facts):
             raise InputError(f"{self.path}: {problem_text(problems, style='flags')}")
         if self.used_columns.columns.empty:
-            raise InputError(f"{self.path} has no column beside the label")
+            raise InputError(f"{self.path} has no column besides the label: add features")
 
     @property
     def is_numeric(self) -> bool:
@@ -265,7 +265,7 @@ def read_table(
     y = read_labels(path, frame, target)
     frame = frame.drop(columns=target)
     if frame.columns.empty:
-        raise InputError(f"{path} has no column beside the label")
+        raise InputError(f"{path} has no column besides the label: add features")
     return RawTable(path, frame, y, target, options)
 
 

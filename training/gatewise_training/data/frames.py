@@ -67,7 +67,9 @@ def table_of(table: Any) -> DataFrame:
             f"give a DataFrame (pandas, polars, Arrow) with named columns, not {type_name}"
         )
     if not frame.columns.is_unique:
-        raise InputError(f"column {frame.columns[frame.columns.duplicated()][0]!r} stands twice")
+        raise InputError(
+            f"column {frame.columns[frame.columns.duplicated()][0]!r} occurs twice: rename one"
+        )
     return frame.rename(columns=str)
 
 

@@ -411,5 +411,7 @@ def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> Feature
     if costs.names is not None and not isinstance(prices, FeatureCosts):
         raise InputError("feature_costs are given by name, but the data has no names: give a table")
     if costs.n_features != len(names):
-        raise InputError(f"{costs.n_features} feature costs for {len(names)} features")
+        raise InputError(
+            f"{costs.n_features} feature costs for {len(names)} features: give one for each"
+        )
     return costs

@@ -37,7 +37,9 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
             raise InputError(f"{path} has no array 'X'; it has {sorted(arrays)}")
         x = arrays["X"] if "X" in arrays else next(iter(arrays.values()))
         if y is not None and y.shape != (len(x),):
-            raise InputError(f"{path}: {target!r} of shape {y.shape} for {len(x)} instances")
+            raise InputError(
+                f"{path}: {target!r} has shape {y.shape}; {len(x)} instances need ({len(x)},)"
+            )
         return x, y
     # tables
     if suffix not in (".csv", ".parquet"):

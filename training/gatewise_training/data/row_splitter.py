@@ -19,6 +19,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 from sklearn.utils.validation import _check_sample_weight
 
 from gatewise.errors import InputError, one_line
+from gatewise.formats import plural
 
 Rows = NDArray[np.intp]
 
@@ -213,7 +214,9 @@ class RowSplitter:
         n_groups = self._n_units
         n_parts = min(n_parts, n_groups)
         if n_parts < 2:
-            raise InputError(f"{n_groups} group(s) are too few to fit and validate a model")
+            raise InputError(
+                f"{plural(n_groups, 'group')} cannot both fit and validate a model: give more"
+            )
         classes = np.zeros(self.n_rows, np.int64) if y is None else y
         class_of_pair = np.unique(np.stack([classes, group_of_row]), axis=1)[0]
         classes_of_several_groups = [
@@ -287,7 +290,8 @@ def check_row_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:
     missing_rows = np.flatnonzero(pd.isna(row_values)).tolist()
     if missing_rows:
         raise InputError(
-            f"{name} is missing in row {missing_rows[0]} ({len(missing_rows)} row(s) in all)"
+            f"{name} is missing in row {missing_rows[0]} "
+            f"({plural(len(missing_rows), 'row')} in all)"
         )
     if name == "time" and any(isinstance(value, str) for value in row_values.tolist()):
         raise InputError("time must hold numbers or dates, not text")
@@ -358,9 +362,9 @@ def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any
     ]
     if shared_groups:
         raise InputError(
-            f"group {shared_groups[0]!r} has training and validation rows ({len(shared_groups)} "
-            "such group(s)): rows of one group are similar, and a model that remembers them would "
-            "seem too accurate"
+            f"group {shared_groups[0]!r} has training and validation rows "
+            f"({plural(len(shared_groups), 'such group')}): keep each group whole, because a model "
+            "that remembers a group would seem too accurate"
         )
     return (X_val, y_val), RowSplitter.from_arrays(
         n + n_val, np.concatenate([training_groups, validation_groups])

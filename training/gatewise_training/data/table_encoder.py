@@ -139,7 +139,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if str(name) not in options.dropped
         ]
         if not columns:
-            raise InputError("no column is left to learn from")
+            raise InputError("no column is left to learn from: drop fewer")
         encoder = RowEncoder(
             cast("tuple[AnyColumn, ...]", tuple(columns)), options.normalised_missing_words
         )

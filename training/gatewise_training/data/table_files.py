@@ -152,7 +152,7 @@ def check_names(path: Path, columns: list[str]) -> None:
     """Raise InputError if two columns have the same name."""
     doubled_names = [name for name, count in Counter(columns).items() if count > 1]
     if doubled_names:
-        raise InputError(f"{path}: column name {doubled_names[0]!r} stands twice")
+        raise InputError(f"{path}: column {doubled_names[0]!r} occurs twice: rename one")
 
 
 def read_parquet(path: Path) -> DataFrame:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_training.data.row_splitter import Rows, RowSplitter
 
 __all__ = ["Rows", "ValidationSplit", "cross_fit", "unit_folds", "validation_after_training"]
@@ -177,7 +178,7 @@ def default_folds(
     folds = splitter.folds(y, N_FOLDS, seed)
     if not folds:
         raise InputError(
-            f"{splitter.n_rows} row(s) are too few to fit and validate a model; give more"
+            f"{plural(splitter.n_rows, 'row')} cannot both fit and validate a model: give more"
         )
     return folds
 

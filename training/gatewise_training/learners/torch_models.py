@@ -33,7 +33,9 @@ def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError:
-        raise InputError(f"{model_name} is a PyTorch model: pip install onnxscript") from None
+        raise InputError(
+            f"{model_name} is a PyTorch model, which needs onnxscript: pip install onnxscript"
+        ) from None
     options: dict[str, Any] = {"dynamo": True, "verbose": False}
     was_training = getattr(model, "training", False)
     try:
