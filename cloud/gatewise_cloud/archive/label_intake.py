@@ -51,8 +51,6 @@ class LabelIntake:
         Called with the reason and the payload of a message that cannot be decoded.
     shard_seconds : float
         Maximum time for which the writer keeps a shard open.
-    clock : callable
-        Returns the time in Unix seconds.
     """
 
     def __init__(
@@ -62,13 +60,11 @@ class LabelIntake:
         dead_letter: Callable[[str, bytes], None],
         *,
         shard_seconds: float,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._writer = writer
         self._counters = counters
         self._dead_letter = dead_letter
         self._max_wait_seconds = shard_seconds + _WRITE_SECONDS
-        self._clock = clock
         self._new_arrivals: list[_Arrival] = []
         self._n_waiting = 0
         self._is_closing = False
@@ -89,7 +85,7 @@ class LabelIntake:
 
     def receive(self, topic: str, payload: bytes) -> None:
         """Check a message and queue its label without blocking."""
-        now = self._clock()
+        now = time.time()
         try:
             label = decode_label(topic, payload, now)
         except WireError as error:
@@ -152,7 +148,7 @@ class LabelIntake:
 
         Without `waits` all labels are refused.
         """
-        oldest_waiting_time = self._clock() - self._max_wait_seconds if waits else math.inf
+        oldest_waiting_time = time.time() - self._max_wait_seconds if waits else math.inf
         waiting_arrivals = []
         for arrival in arrivals:
             if arrival.time < oldest_waiting_time:

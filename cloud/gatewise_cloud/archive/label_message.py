@@ -1,10 +1,10 @@
-"""Encode and decode label messages in CBOR and JSON; without I/O.
+"""Decode label messages in CBOR and JSON; without I/O.
 
 docs/wire.md lists the fields. The sender is read from the topic, which the broker has checked.
 
->>> payload = encode_label(id=bytes(16), device="pi-1", label="worn")
->>> decode_label("gw/v1/bench-1/labels", payload, now=5.0)  # doctest: +ELLIPSIS
-MachineLabel(id='000...0-0', device='pi-1', label='worn', by='bench-1', at=5.0)
+>>> payload = b'{"id": "00112233445566778899aabbccddeeff", "dev": "pi-1", "l": "worn"}'
+>>> decode_label("gw/v1/bench-1/labels/json", payload, now=5.0)  # doctest: +ELLIPSIS
+MachineLabel(id='001...f-0', device='pi-1', label='worn', by='bench-1', at=5.0)
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from gatewise.documents import unique_json
 from gatewise.errors import InputError
-from gatewise_edge.checks import check_device, check_id, check_int, check_size, check_text
+from gatewise_edge.checks import check_device, check_int, check_size, check_text
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.encoding import WIRE_VERSION, Entries, decode_entries, write_map
+from gatewise_edge.link.encoding import WIRE_VERSION, Entries, decode_entries
 from gatewise_edge.link.messages import MAX_ROWS
 from gatewise_edge.link.wire import device_of
 from gatewise_export.archive.machine_labels import MachineLabel
@@ -41,23 +41,6 @@ class _JsonLabel(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _DECODER: Final = msgspec.json.Decoder(_JsonLabel)
-
-
-def encode_label(
-    *,
-    id: bytes,  # noqa: A002
-    device: str,
-    label: str,
-    row: int = 0,
-    at: int | None = None,
-) -> bytes:
-    """Encode a label for the instance in row `row` of the request `id` that `device` sent.
-
-    `at` is the time in Unix seconds at which the label was determined.
-    """
-    message = {"v": WIRE_VERSION, "id": check_id(id), "dev": check_device(device), "i": row}
-    message["l"] = check_text("label", label, 1, MAX_LABEL_BYTES)
-    return write_map(message if at is None else message | {"at": at})
 
 
 def decode_label(topic: str, payload: bytes, now: float) -> MachineLabel:

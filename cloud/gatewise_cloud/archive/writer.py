@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -174,8 +173,6 @@ class ArchiveWriter:
         Maximum time for which a shard stays open. A crash loses the instances of this time.
     rng : numpy.random.Generator
         Randomness for thinning.
-    clock : callable
-        Returns the time in Unix seconds.
     """
 
     def __init__(
@@ -184,12 +181,10 @@ class ArchiveWriter:
         *,
         shard_seconds: float,
         rng: np.random.Generator,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self._shard_seconds = shard_seconds
         self._rng = rng
-        self._clock = clock
         self._admission_probability = folder.read_admission_probability()
         self._open_shards: dict[tuple[Any, ...], _OpenShard] = {}
         self._closed_shards: list[_ClosedShard] = []
@@ -253,7 +248,7 @@ class ArchiveWriter:
                 if len(self._private_devices) > _MAX_PRIVATE_DEVICES:
                     del self._private_devices[next(iter(self._private_devices))]
             return
-        now = self._clock()
+        now = time.time()
         n_rows = len(labels)
         request = _AnsweredRequest(
             ticket=ticket,
@@ -298,7 +293,7 @@ class ArchiveWriter:
             with self._condition:
                 if not self._closed_shards and not self._is_closing:
                     self._condition.wait(_POLL_SECONDS)
-                now = self._clock()
+                now = time.time()
                 for shard_key, shard in list(self._open_shards.items()):
                     if self._is_closing or now - shard.opened_at >= self._shard_seconds:
                         self._close_shard(shard_key)
@@ -311,7 +306,7 @@ class ArchiveWriter:
     def _write(self, shard: _ClosedShard) -> None:
         n_rows = len(shard.rows)
         try:
-            self.folder.add(shard.rows, shard.facts, self._clock())
+            self.folder.add(shard.rows, shard.facts, time.time())
             outcome = "kept"
         except OSError as error:  # a full disk must not stop the worker
             _LOG.error("%d instances are not archived in %s: %s", n_rows, self.folder.path, error)

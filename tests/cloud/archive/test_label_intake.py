@@ -15,7 +15,6 @@ import pytest
 from gatewise_cloud import Worker
 from gatewise_cloud.archive import label_intake
 from gatewise_cloud.archive.label_intake import LabelIntake
-from gatewise_cloud.archive.label_message import encode_label
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.counters import Counters
@@ -26,6 +25,7 @@ from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import read_labels
 from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.bundle.bundle import Bundle
+from tests.cloud.archive.test_label_message import encode_as_cbor
 from tests.cloud.archive.test_writer import make_ticket
 from tests.support import tiny_bundle as tiny
 from tests.support.mqtt_clients import MqttClient
@@ -45,7 +45,7 @@ def bench_client(mosquitto):
 
 
 def send_label(bench_client, request, device, label, *, row=0, sender="bench-1", **fields):
-    payload = encode_label(id=request.id, device=device, label=label, row=row, **fields)
+    payload = encode_as_cbor(id=request.id, dev=device, l=label, i=row, **fields)
     bench_client.publish(wire.labels_topic(sender), payload)
 
 
@@ -189,7 +189,7 @@ def test_the_broker_tells_the_sender_that_no_worker_is_there(bundle, tmp_path, m
     client.loop_start()
 
     def publish_label():
-        payload = encode_label(id=bytes(16), device="pi-1", label="a")
+        payload = encode_as_cbor(id=bytes(16), l="a")
         client.publish(wire.labels_topic("bench-1"), payload, qos=1)
         return acknowledged.get(timeout=30)
 
@@ -216,7 +216,7 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
             answered_ticket, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32)
         )
     for request_id in request_ids:
-        payload = encode_label(id=request_id, device="pi", label="a")
+        payload = encode_as_cbor(id=request_id, dev="pi", l="a")
         intake.receive(wire.labels_topic("bench-1"), payload)
     assert counters.snapshot()["labels"] == {"full": 1}
     writer.start()
