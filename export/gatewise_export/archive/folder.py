@@ -30,6 +30,7 @@ from gatewise_export.archive.shard import (
     thin_rows,
     write_shard,
 )
+from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_export")
 
@@ -144,10 +145,8 @@ class ArchiveFolder:
             path.unlink()
 
     def _write_admission_probability(self, probability: float) -> None:
-        file = self.path / _PROBABILITY_FILE
-        unfinished = file.with_suffix(".open")
-        unfinished.write_text(json.dumps({"chance": probability}))
-        unfinished.replace(file)
+        content = json.dumps({"chance": probability}).encode()
+        replace_file(self.path / _PROBABILITY_FILE, content)
 
     @contextmanager
     def lock(self) -> Iterator[None]:

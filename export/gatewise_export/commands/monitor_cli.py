@@ -11,6 +11,7 @@ import typer
 from gatewise.console import emit, note, print_table
 from gatewise.formats import percent
 from gatewise_export.archive.true_figures import MonitorReport, metrics_text, monitor
+from gatewise_export.bundle.storage import replace_file
 from gatewise_export.commands.options import AsJson
 
 
@@ -44,10 +45,8 @@ def monitor_archive(
     """
     report = monitor(archive, version=version, days=days)
     if metrics is not None:
-        # the rename keeps the collector from reading a partly written file
-        unfinished_file = metrics.with_suffix(".tmp")
-        unfinished_file.write_text(metrics_text(report))
-        unfinished_file.replace(metrics)
+        # a collector must not read a partly written file
+        replace_file(metrics, metrics_text(report).encode())
     if as_json:
         emit(msgspec.to_builtins(report))
     else:
