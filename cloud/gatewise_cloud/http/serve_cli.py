@@ -23,13 +23,14 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.commands.options import BundlePath
 
 if TYPE_CHECKING:
     from gatewise_edge.link.link import Link
 
 
 def serve(
-    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
+    bundle: BundlePath,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
     ] = 8080,

@@ -16,7 +16,7 @@ from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, rea
 from gatewise_cloud.broker.rollout_report import METRICS, read_reports
 from gatewise_cloud.service.watched_rollout import WatchedRollout, share_text
 from gatewise_edge.link.endpoint import Endpoint
-from gatewise_export.commands.options import AsJson
+from gatewise_export.commands.options import AsJson, BundlePath
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
@@ -108,7 +108,7 @@ def init(
 @_app.command()
 def add(
     repo: _Folder,
-    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")],
+    bundle: BundlePath,
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,

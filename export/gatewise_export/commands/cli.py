@@ -156,7 +156,7 @@ def verify(
     backend: Annotated[
         str | None,
         typer.Option(
-            metavar="python:MODULE:ATTRIBUTE|URL",
+            metavar="python:MODULE:ATTRIBUTE",
             help="Backend of the high-cost model, if the bundle has no file of it.",
         ),
     ] = None,

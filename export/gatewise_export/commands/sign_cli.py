@@ -11,12 +11,12 @@ import typer
 from gatewise.console import emit
 from gatewise.errors import InputError
 from gatewise_export.bundle.repacking import repack
-from gatewise_export.commands.options import AsJson, BundlePath
+from gatewise_export.commands.options import AsJson, BundlePath, Out
 
 
 def pack(
     bundle: BundlePath,
-    out: Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")],
+    out: Out,
     sign: Annotated[
         Path | None,
         typer.Option(

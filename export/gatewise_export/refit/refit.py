@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from typer import Argument, Option
 
-from gatewise.documents import Amount, Positive, Share
+from gatewise.documents import Positive, Share
 from gatewise.errors import InputError, RecallWarning
 from gatewise.settings import FileOption, Settings
 from gatewise_export.archive.estimate import TrueFigure, estimate_figure
@@ -24,7 +24,7 @@ from gatewise_export.archive.true_figures import difference_data
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.repacking import check_destination
-from gatewise_export.commands.options import chosen_goal
+from gatewise_export.commands import options
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit_rows import (
@@ -60,21 +60,19 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
     kept: Annotated[
         Path, Option(metavar="DIR", help="Folder that `gatewise cloud --keep` writes, with labels.")
     ]
-    out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
+    out: options.Out
     target: Annotated[str | None, Option(help="Column of the label in --train.")] = None
     high_cost: Annotated[
         Literal["same", "new"],
         Option(help="Whether to keep the high-cost model or train a new one."),
     ] = "same"
     method: Annotated[str, Option(help="Learning method: a cascade of gatewise train.")] = "staged"
-    budget: Annotated[Amount | None, Option(help="Largest mean cost per instance.")] = None
+    budget: options.BudgetSetting = None
     max_loss: Annotated[
         Share | None,
         Option(help="Largest loss of accuracy against the high-cost model; by default 0.01."),
     ] = None
-    offload_rate: Annotated[Share | None, Option(help="Largest share of offloaded instances.")] = (
-        None
-    )
+    offload_rate: options.OffloadRateSetting = None
     held: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
         Option(help="Share of kept instances that are held out for the comparison."),
@@ -91,9 +89,7 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
         str | None,
         Option("--bundle-version", help="Version of the bundle; by default the next number."),
     ] = None
-    sign: Annotated[
-        Path | None, Option(help="PEM file of the private Ed25519 key that signs the bundle.")
-    ] = None
+    sign: options.Sign = None
     parameters: Annotated[dict[str, Any], FileOption("Additional parameters of the method.")] = (
         msgspec.field(default_factory=dict)
     )
@@ -272,7 +268,7 @@ def _fit_release(
     manifest = old_bundle.manifest
     assert manifest.cloud is not None
     feature_names = list(manifest.feature_names)
-    goal = chosen_goal(
+    goal = options.chosen_goal(
         budget=settings.budget, max_loss=settings.max_loss, offload_rate=settings.offload_rate
     )
     method_options: dict[str, Any] = {
