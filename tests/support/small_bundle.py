@@ -1,4 +1,4 @@
-"""A small handwritten bundle, its cloud model, and a fake link.
+"""A small handwritten bundle, its high-cost model, and a fake link.
 
 The bundle has six features a to f and two classes. Stage 0 reads a and b and stops if ``|4a| >=
 1``. Stage 1 reads c and stops if ``|4c| >= 1``. The cloud reads a, c and e, and answers by the sign
@@ -158,7 +158,7 @@ def answer_sample(device: Device) -> list[Answer]:
 
 
 def cloud_answers(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Compute labels and probabilities of the small bundle's cloud model."""
+    """Compute labels and probabilities of the small bundle's high-cost model."""
     return (X[:, 2] > 0).astype(np.int64), binary_probabilities(10.0 * X[:, 2].astype(np.float64))
 
 
@@ -194,12 +194,12 @@ class FakeLink:
 
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
-    """Respond to a request with the cloud model's answer."""
+    """Respond to a request with the high-cost model's answer."""
     receive(wire.encode_response(answer_to(wire.decode_request(payload))))
 
 
 def answer_to(request: wire.Request, **changes: object) -> wire.Response:
-    """Make the response with the cloud model's answer, with some fields changed."""
+    """Make the response with the high-cost model's answer, with some fields changed."""
     labels, probabilities = cloud_answers(request.X)
     fields = {
         "id": request.id,

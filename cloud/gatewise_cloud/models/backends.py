@@ -27,7 +27,7 @@ def cloud_spec(manifest: Manifest) -> CloudSpec:
     """Get the high-cost model's specification from a manifest; ModelError if it has none."""
     if manifest.cloud is None:
         raise ModelError(
-            manifest.title, f"bundle {manifest.title} has no cloud model that could be served"
+            manifest.title, f"bundle {manifest.title} has no high-cost model that could be served"
         )
     return manifest.cloud
 
@@ -70,13 +70,14 @@ class OnnxBackend(Backend):
             self._session = open_session(graph, n_threads=n_threads, provider=provider)
         except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
-                model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
+                model, f"the high-cost model of bundle {model} does not load: {one_line(error)}"
             ) from error
         self._input_name = self._session.get_inputs()[0].name
         n_outputs = 1 if kind == "margins" else 2
         if len(self._session.get_outputs()) != n_outputs:
             raise ModelError(
-                model, f"the cloud model of bundle {model} must have {plural(n_outputs, 'output')}"
+                model,
+                f"the high-cost model of bundle {model} must have {plural(n_outputs, 'output')}",
             )
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
@@ -103,7 +104,7 @@ class BoosterBackend(Backend):
         try:
             self._booster = BoosterFile(library, content, n_classes, n_threads=n_threads)
         except InputError as error:
-            raise ModelError(model, f"the cloud model of bundle {model}: {error}") from error
+            raise ModelError(model, f"the high-cost model of bundle {model}: {error}") from error
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Compute class indices and probabilities; see :meth:`Backend.run`."""

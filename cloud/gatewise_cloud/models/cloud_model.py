@@ -115,7 +115,7 @@ class CloudModel:
             )
         except GraphLoadError as error:
             raise ModelError(
-                title, f"the cloud model of bundle {title} does not load: {error}"
+                title, f"the high-cost model of bundle {title} does not load: {error}"
             ) from None
         # make the backend
         if library is None:
@@ -125,7 +125,7 @@ class CloudModel:
         elif provider != CPU:
             raise ModelError(
                 title,
-                f"{library} runs the cloud model of bundle {title} on the CPU: leave out the "
+                f"{library} runs the high-cost model of bundle {title} on the CPU: leave out the "
                 f"provider {provider!r}",
             )
         else:
@@ -218,22 +218,22 @@ class CloudModel:
             max_difference = np.abs(answer.probabilities - sample["cloud_probabilities"]).max()
             if not max_difference <= PROVIDER_TOLERANCE:  # also if it is NaN
                 raise SelfTestError(
-                    f"with the provider {provider!r} a probability of the cloud model of bundle "
-                    f"{self} is {max_difference:.2g} off on the sample, but only "
+                    f"with the provider {provider!r} a probability of the high-cost model of "
+                    f"bundle {self} is {max_difference:.2g} off on the sample, but only "
                     f"{PROVIDER_TOLERANCE:g} is allowed: leave out the provider",
                     {"cloud_probabilities": 1},
                 )
         n_different = int(np.count_nonzero(answer.labels != expected_labels))
         if n_different:
             raise SelfTestError(
-                f"the cloud model of bundle {self} labels {n_different} of "
+                f"the high-cost model of bundle {self} labels {n_different} of "
                 f"{len(expected_labels)} sample rows differently than at packing: do not serve it",
                 {"cloud_label": n_different},
             )
 
 
 def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
-    """Select the inputs of the cloud model from the rows of a bundle's sample."""
+    """Select the inputs of the high-cost model from the rows of a bundle's sample."""
     X = bundle.sample()["X"][:, bundle.manifest.cloud_inputs()]
     return np.ascontiguousarray(X, np.float32)
 

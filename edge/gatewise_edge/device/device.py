@@ -79,7 +79,7 @@ class Device:
         Longest time from the call to the answer, in milliseconds.
     policy : {"system", "edge-only", "cloud-only"} or callable, default "system"
         Policy that decides on instances. With ``edge-only`` the device never offloads, and the last
-        stage always answers. With ``cloud-only`` it acquires the cloud model's features and
+        stage always answers. With ``cloud-only`` it acquires the high-cost model's features and
         offloads every instance at once. Both are for measurements. A function is called with a
         :class:`.DecisionPoint` after each stage, and returns ``"stop"``, ``"continue"`` or
         ``"offload"``. The guarantee of the operating point does not hold for a function.

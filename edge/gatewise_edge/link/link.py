@@ -48,7 +48,7 @@ class Link(Protocol):
 
 
 class InProcessLink:
-    """A link to a cloud model in the same process, for tests and batch work.
+    """A link to a high-cost model in the same process, for tests and batch work.
 
     It encodes and checks messages as a real link does.
 

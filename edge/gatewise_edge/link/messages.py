@@ -85,7 +85,7 @@ class Request:
     ttl_ms : int
         Time until the earliest deadline of the rows in milliseconds, from 0 to one day.
     X : ndarray of float32, float16, uint8, int8 or int16, shape (rows, columns)
-        Inputs of the cloud model, in the manifest's order. Other dtypes are cast to float32.
+        Inputs of the high-cost model, in the manifest's order. Other dtypes are cast to float32.
     audit : AuditMark, optional
         Mark of an audit. The device has already answered its one instance.
     is_private : bool, default False

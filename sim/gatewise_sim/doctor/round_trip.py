@@ -38,7 +38,9 @@ _HEADER_BYTES: Final = 9
 def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
     """Send a request as the device does, and check the response."""
     if bundle is not None and bundle.manifest.cloud is None:
-        yield WORKER.note("no-cloud", "the bundle has no cloud model, so no instance is offloaded")
+        yield WORKER.note(
+            "no-cloud", "the bundle has no high-cost model, so no instance is offloaded"
+        )
         bundle = None
     request, expected_class = _make_request(settings, bundle)
     payload = wire.encode_request(request)

@@ -65,7 +65,7 @@ def make_row_table(
     Parameters
     ----------
     bundle : Bundle
-        Bundle at its operating point, with its cloud model.
+        Bundle at its operating point, with its high-cost model.
     X : array-like of shape (n, n_features)
         Rows with the manifest's columns.
     truth : array-like of shape (n,), optional

@@ -265,7 +265,7 @@ def _make_notes(experiment: Experiment) -> tuple[str, ...]:
             "Latencies do not include the time that a device needs to compute features of a window."
         )
     if not experiment.table.has_cloud:
-        notes.append("The bundle has no cloud model, so devices answer every instance.")
+        notes.append("The bundle has no high-cost model, so devices answer every instance.")
     return tuple(notes)
 
 

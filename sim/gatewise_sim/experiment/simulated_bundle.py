@@ -23,7 +23,7 @@ from gatewise_sim.report.document import FrontierPoint, FrontierPoints
 def open_complete_bundle(
     source: Bundle | str | Path, functions: Mapping[str, Function] | None = None
 ) -> Bundle:
-    """Open a bundle with its cloud model and the functions and models of its blocks."""
+    """Open a bundle with its high-cost model and the functions and models of its blocks."""
     bundle = source if isinstance(source, Bundle) else Bundle.open(source, for_device=True)
     if bundle.absent_files():
         raise InputError(

@@ -261,7 +261,7 @@ def _tables_section(report: Report) -> Section:
 
 
 def _describe_row_check(row_check: RowCheck) -> str:
-    source_phrase = "the bundle's stages and cloud model give"
+    source_phrase = "the bundle's stages and high-cost model give"
     difference_texts = [
         f"{n_answers:,} {'has' if n_answers == 1 else 'have'} another {column.removesuffix('s')}"
         for column, n_answers in row_check.differing.items()

@@ -59,7 +59,7 @@ def plain(names, cells):
 class Cloud:
     classes = ("no", "yes")
 def answer(X):
-    # like the small bundle's cloud model, which has the margin 10 e
+    # like the small bundle's high-cost model, which has the margin 10 e
     import numpy as np
     probability = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(float)))
     return np.column_stack([1 - probability, probability])

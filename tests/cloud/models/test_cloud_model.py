@@ -111,7 +111,7 @@ class ClosableBackend(Backend):
 @pytest.mark.parametrize(
     ("bundle_options", "error_class", "message"),
     [
-        ({"has_cloud": False}, ModelError, "has no cloud model"),
+        ({"has_cloud": False}, ModelError, "has no high-cost model"),
         ({"has_wrong_sample": True}, SelfTestError, "8 of 8 sample rows"),
     ],
 )

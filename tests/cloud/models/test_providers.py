@@ -96,7 +96,7 @@ def test_models_without_a_graph_refuse_or_ignore_a_provider(tmp_path, caplog):
         model.fit(X, y), low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0
     ).fit(X, y)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:16])
-    with pytest.raises(ModelError, match="lightgbm runs the cloud model"):
+    with pytest.raises(ModelError, match="lightgbm runs the high-cost model"):
         CloudModel.from_bundle(bundle, provider=OTHER_PROVIDERS[0])
     with (
         caplog.at_level(logging.WARNING, "gatewise_edge"),

@@ -32,7 +32,7 @@ from tests.support.small_bundle import (
 
 SECOND_STAGE_ROW = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure and answers no
 NAN = float("nan")
-#: Prices of a request, of an evaluation of the cloud model, and of a request's bytes.
+#: Prices of a request, of an evaluation of the high-cost model, and of a request's bytes.
 OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
 
 # Costs in these tests: a 1 and b 0.5 are 1.5, with c 2 and its group's 10 they are 13.5, and with
@@ -65,7 +65,7 @@ def test_answer_comes_from_the_edge_or_the_cloud(bundle):
         ((0, 1, 2), 13.5, 13.5),
         ((0, 1, 2, 4), 17.5, 17.5 + OFFLOAD_PRICE),
     ]
-    # The margin of the cloud model is 10 e = -10.
+    # The margin of the high-cost model is 10 e = -10.
     expected_probabilities = [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))]
     np.testing.assert_allclose(answers[2].probabilities, expected_probabilities, rtol=1e-3)
     assert 0 < answers[2].latency_ms < 500  # the default deadline
@@ -285,7 +285,7 @@ def test_settings_out_of_range_are_refused(bundle, make_bundle):
     for rules in ({"max_in_flight": 0}, {"max_offloads": "60"}, {"implausible": "never"}):
         with pytest.raises(InputError):
             OffloadRules(**rules)
-    with pytest.raises(InputError, match="no cloud model"):
+    with pytest.raises(InputError, match="no high-cost model"):
         Device(make_bundle(has_cloud=False), policy="cloud-only")
     with Device(bundle) as device:
         for row in (None, [1.0] * 5, "text"):

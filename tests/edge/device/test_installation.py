@@ -103,7 +103,7 @@ def test_active_bundle_stays_if_another_one_fails(bundle, make_bundle):
         device.adopt(other_bundle)
         assert device.bundle is other_bundle
     with Device(bundle, link=FakeLink(), policy="cloud-only") as device:
-        with pytest.raises(InputError, match="no cloud model"):
+        with pytest.raises(InputError, match="no high-cost model"):
             device.adopt(make_bundle("local", has_cloud=False))
         assert device.bundle is bundle
 

@@ -37,7 +37,7 @@ from tests.support.small_bundle import answer_sample, cloud_answers
 from tests.support.trees import draw_trees
 
 NAN = float("nan")
-#: Prices of a request, of an evaluation of the cloud model, and of a request's bytes.
+#: Prices of a request, of an evaluation of the high-cost model, and of a request's bytes.
 OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
 STAGE_INPUTS = ("a", "c", "d")
 # Rows of a to f; no node tests a 9.
