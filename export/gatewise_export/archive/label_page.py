@@ -1,4 +1,4 @@
-"""An HTML page for labelling pictures, signals and rows, and tasks for Label Studio.
+"""An HTML page for labelling pictures, signals and rows.
 
 The page is one file that needs no server. It shows each instance with a menu of classes, and saves
 a CSV for ``gatewise labels add``.
@@ -7,7 +7,6 @@ a CSV for ``gatewise labels add``.
 from __future__ import annotations
 
 import base64
-import json
 import struct
 import zlib
 from html import escape
@@ -65,21 +64,6 @@ def page_of_choice(choice: LabelChoice) -> str:
     ]
     title = f"{choice.facts.model} {choice.facts.version}"
     return _PAGE.format(title=escape(title), n=len(articles), articles="\n".join(articles))
-
-
-def label_studio_tasks(choice: LabelChoice) -> str:
-    """Format a choice as JSON tasks for Label Studio; ``data.id`` is the instance's id."""
-    tasks = []
-    for row, instance_id in enumerate(choice.rows.ids.tolist()):
-        data: dict[str, Any] = {"id": instance_id, "device": str(choice.rows.device[row])}
-        picture = _as_picture(choice.rows.X[row], choice.facts.shape)
-        if picture is not None:
-            data["image"] = _png_url(picture)
-        else:
-            values = np.nan_to_num(choice.rows.X[row].astype(float)).tolist()
-            data["values"] = dict(zip(choice.facts.inputs, values, strict=True))
-        tasks.append({"data": data})
-    return json.dumps(tasks, indent=1)
 
 
 def _instance_html(choice: LabelChoice, row: int) -> str:

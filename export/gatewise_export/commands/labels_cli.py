@@ -20,7 +20,7 @@ from gatewise_export.archive.choice import (
     read_choices,
     write_choice,
 )
-from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
+from gatewise_export.archive.label_page import page_of_choice
 from gatewise_export.archive.labels import add_labels, checked_labels, read_label_csv
 from gatewise_export.bundle.storage import write_file
 from gatewise_export.commands.options import AsJson
@@ -55,9 +55,6 @@ def choose_instances(
         Path, typer.Option(help="CSV file to write, with an empty column `label`.")
     ] = Path("to-label.csv"),
     page: Annotated[Path | None, typer.Option(help="HTML file of a page for labelling.")] = None,
-    label_studio: Annotated[
-        Path | None, typer.Option(help="JSON file of tasks for Label Studio.")
-    ] = None,
     version: Annotated[
         str | None,
         typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
@@ -82,9 +79,9 @@ def choose_instances(
       gatewise labels choose kept --n 50 --for refit
       gatewise labels choose kept --n 200 --page label.html
     """
-    paths = [path for path in (out, page, label_studio) if path is not None]
+    paths = [out] if page is None else [out, page]
     if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError("--out, --page and --label-studio need different files")
+        raise InputError("--out and --page need different files")
     for path in paths:
         if path.exists():
             raise InputError(f"{path} exists: move it, or name another file")
@@ -94,8 +91,6 @@ def choose_instances(
     text_of_path = {out: choice_csv(choice)}
     if page is not None:
         text_of_path[page] = page_of_choice(choice)
-    if label_studio is not None:
-        text_of_path[label_studio] = label_studio_tasks(choice)
     try:
         for path, text in text_of_path.items():
             write_file(path, text.encode())
