@@ -14,15 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_cloud.models.oip import DTYPES
 from gatewise_edge.device.answer import Answer
 from gatewise_export.bundle.manifest import Manifest
 
 #: Name of the tensor that holds all columns.
 MATRIX_NAME: Final = "x"
-NUMBER_TYPES: Final = frozenset(
-    {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
-    | {"FP16", "FP32", "FP64"}
-)
 TEXT_TYPE: Final = "BYTES"
 #: Largest number of rows in a request.
 MAX_ROWS: Final = 4096
@@ -110,7 +107,7 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
 
 
 def _tensor_values(tensor: InputTensor) -> NDArray[Any]:
-    if tensor.datatype not in NUMBER_TYPES and tensor.datatype != TEXT_TYPE:
+    if tensor.datatype not in DTYPES and tensor.datatype != TEXT_TYPE:
         raise InputError(f"input {tensor.name!r}: datatype {tensor.datatype!r} is not supported")
     if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MAX_ROWS:
         raise InputError(

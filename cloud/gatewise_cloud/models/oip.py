@@ -36,7 +36,7 @@ _BUSY_STATUSES: Final = frozenset({408, 429, 502, 503, 504})
 #: Header with the size of the JSON before binary arrays.
 _JSON_SIZE_HEADER: Final = "Inference-Header-Content-Length"
 #: Numpy type of each datatype of the protocol; binary arrays are little-endian.
-_DTYPES: Final = {
+DTYPES: Final = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
     "UINT16": np.dtype("<u2"),
@@ -319,7 +319,7 @@ def _read_outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
     offset = json_size
     arrays: list[NDArray[Any]] = []
     for output in json.loads(body[:json_size])["outputs"]:
-        dtype = _DTYPES[output["datatype"]]
+        dtype = DTYPES[output["datatype"]]
         shape = [int(length) for length in output["shape"]]
         if any(length < 0 for length in shape):
             raise ValueError(f"shape {shape}")

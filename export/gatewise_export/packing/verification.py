@@ -330,22 +330,14 @@ def run_graph(
 
 
 def run_cloud(
-    content: bytes,
-    rows: NDArray[np.float32],
-    kind: CloudKind,
-    link: Link,
-    n_classes: int | None = None,
+    content: bytes, rows: NDArray[np.float32], kind: CloudKind, link: Link, n_classes: int
 ) -> CloudAnswers:
-    """Compute the answers of a high-cost model's file.
-
-    `n_classes` is required only for a library's model file.
-    """
+    """Compute the answers of a high-cost model's file."""
     if kind == "margins":
         (margins,) = run_graph(content, rows, "cloud.onnx")
         return CloudAnswers(labels(margins), probabilities(margins, link))
     if kind == "classifier":
         return CloudAnswers(*run_graph(content, rows, "cloud.onnx"))
-    assert n_classes is not None
     try:
         class_probabilities = BoosterFile(kind, content, n_classes).predict_proba(rows)
     except InputError as error:
