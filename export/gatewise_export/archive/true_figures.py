@@ -83,11 +83,7 @@ class MonitorReport(msgspec.Struct, frozen=True):
 
 
 def monitor(
-    archive_path: Path,
-    *,
-    version: str | None = None,
-    days: float | None = None,
-    level: float = 0.05,
+    archive_path: Path, *, version: str | None = None, days: float | None = None
 ) -> MonitorReport:
     """Estimate the true figures of a version or MODEL/VERSION, by default of the newest shard.
 
@@ -120,7 +116,7 @@ def monitor(
         n_instances=float(rows.weights.sum()),
         n_chosen=labelled_rows.n_chosen,
         n_labels=len(labelled_rows),
-        figures=tuple(_figures(facts, rows, labelled_rows, level)),
+        figures=tuple(_figures(facts, rows, labelled_rows)),
         promised=facts.accuracy,
         tolerance=TOLERANCE,
         evidence=alarm_evidence,
@@ -161,7 +157,7 @@ def _no_labels(rows: ArchivedRows) -> LabelledInstances:
 
 
 def _figures(
-    facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledInstances, level: float
+    facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledInstances
 ) -> list[MonitoredFigure]:
     """Estimate the accuracy and the recall of each class, of the system and the high-cost model."""
     figures = []
@@ -170,8 +166,8 @@ def _figures(
             data = figure_data(
                 rows, labelled_rows, is_deployed=system == "deployed", of_class=class_index
             )
-            figure = estimate_figure(data, level=level)
-            labels_only_figure = estimate_figure(data, level=level, tuning=0.0)
+            figure = estimate_figure(data)
+            labels_only_figure = estimate_figure(data, tuning=0.0)
             figures.append(
                 MonitoredFigure(
                     system=system,

@@ -25,13 +25,13 @@ EXTREMES = np.array(
 )
 
 
-def probe_rows(cascade: Cascade, *, seed: int = 0) -> NDArray[np.float32]:
+def probe_rows(cascade: Cascade) -> NDArray[np.float32]:
     """Generate rows, shape (n, n_features), with values at and next to tree thresholds.
 
     Features of linear models and kernel machines get values around their means and landmarks. All
     features get extreme values, and NaN if the stages accept it. No row has a refused value.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     values_of_feature = _values_of_features(cascade)
     n_slots = max(len(values_of_feature), 1)
     n_rows = int(np.clip(MAX_CELLS // n_slots, MIN_ROWS, MAX_ROWS))
