@@ -96,47 +96,49 @@ def _drop_least_useful(
     units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
-    """Drop all acquisitions without gain, then the acquisitions with the least gain per price."""
+    """Drop all units without gain, then the units with the least gain per price."""
     is_remaining = is_remaining.copy()
     cost_before = costs.price(is_remaining)
-    # gain per saved price of each remaining acquisition
-    gains_per_cost = np.full(len(units), np.inf)
-    for i, unit in enumerate(units):
+    # gain per saved price of each remaining unit
+    gains_per_price = np.full(len(units), np.inf)
+    for unit_index, unit in enumerate(units):
         if is_remaining[unit].any():
-            gains_per_cost[i] = _compute_gain_per_cost(gains, unit, is_remaining, costs)
+            gains_per_price[unit_index] = _compute_gain_per_price(gains, unit, is_remaining, costs)
     unit_groups = np.array([costs.group[unit[0]] for unit in units])
     while is_remaining.any():
-        worst_unit = int(gains_per_cost.argmin())
+        worst_index = int(gains_per_price.argmin())
         if (
-            gains_per_cost[worst_unit] > 0
+            gains_per_price[worst_index] > 0
             and costs.price(is_remaining) <= (1 - DROPPED_PRICE_SHARE) * cost_before
         ):
             break
-        has_few_left = np.isfinite(gains_per_cost).sum() <= 1 / DROPPED_PRICE_SHARE
-        is_remaining[units[worst_unit]] = False
-        gains_per_cost[worst_unit] = np.inf
-        if has_few_left and costs.price(is_remaining) < cost_before:
+        has_few_units = np.isfinite(gains_per_price).sum() <= 1 / DROPPED_PRICE_SHARE
+        is_remaining[units[worst_index]] = False
+        gains_per_price[worst_index] = np.inf
+        if has_few_units and costs.price(is_remaining) < cost_before:
             break  # the last few are dropped one by one
-        # other acquisitions of the same group may save more now
-        is_in_same_group = (unit_groups == unit_groups[worst_unit]) & (unit_groups >= 0)
-        is_changed = np.isfinite(gains_per_cost) & (is_in_same_group | bool(costs.prerequisites))
-        for i in np.flatnonzero(is_changed).tolist():
-            gains_per_cost[i] = _compute_gain_per_cost(gains, units[i], is_remaining, costs)
+        # other units of the same group may save more now
+        is_in_same_group = (unit_groups == unit_groups[worst_index]) & (unit_groups >= 0)
+        is_changed = np.isfinite(gains_per_price) & (is_in_same_group | bool(costs.prerequisites))
+        for unit_index in np.flatnonzero(is_changed).tolist():
+            gains_per_price[unit_index] = _compute_gain_per_price(
+                gains, units[unit_index], is_remaining, costs
+            )
     return is_remaining
 
 
-def _compute_gain_per_cost(
+def _compute_gain_per_price(
     gains: NDArray[np.float64],
     unit: NDArray[np.intp],
     is_remaining: NDArray[np.bool_],
     costs: FeatureCosts,
 ) -> float:
-    """Compute the gain of an acquisition divided by the price that dropping it saves."""
+    """Compute the gain of a unit divided by the price that dropping it saves."""
     group = int(costs.group[unit[0]])
     if group < 0:
-        price_saved = float(costs.own[unit[is_remaining[unit]]].sum())
+        saved_price = float(costs.own[unit[is_remaining[unit]]].sum())
     else:
         is_remaining_without = is_remaining.copy()
         is_remaining_without[unit] = False
-        price_saved = costs.price(is_remaining) - costs.price(is_remaining_without)
-    return float(gains[unit].sum()) / max(price_saved, 1e-12)  # dropping it may save nothing
+        saved_price = costs.price(is_remaining) - costs.price(is_remaining_without)
+    return float(gains[unit].sum()) / max(saved_price, 1e-12)  # dropping it may save nothing

@@ -133,9 +133,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         if len(stage_numbers) < len(point.thresholds):
             stages = tuple(chains[point.chain][stage_number] for stage_number in stage_numbers)
             self.chains_ = (*chains, stages)
-            self.operating_point_ = self._drop_stages(point, stage_numbers, stages, len(chains))
+            self.operating_point_ = self._restrict_point(point, stage_numbers, stages, len(chains))
 
-    def _drop_stages(
+    def _restrict_point(
         self,
         point: OperatingPoint,
         stage_numbers: Sequence[int],

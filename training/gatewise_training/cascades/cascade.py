@@ -138,9 +138,9 @@ class CascadeClassifier(BudgetedClassifier):
         A fitted `high_cost_model` may have seen the rows, and its accuracy on them is then too
         high. It is measured on `validation` rows, by its `high_cost_predictions`, or else by clones
         that are fitted without the rows. A model that cannot be cloned (an ONNX file, a function, a
-        frozen classifier) is compared with Gatewise's own models on the same rows. A warning is
-        issued if its accuracy can only be explained by rows that it has seen. In each case the
-        given model is deployed, and not a clone.
+        frozen classifier) is compared with Gatewise's own models on the same rows. A warning
+        says if only memory of the rows explains its accuracy. The given model is always deployed,
+        never a clone.
 
         Searches of scikit-learn, such as ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups
         only to their splitter. Each of their fits therefore runs without groups.
@@ -159,12 +159,11 @@ class CascadeClassifier(BudgetedClassifier):
         high_cost_predictions : array-like of shape (n, n_classes), optional
             Out-of-fold probabilities of `high_cost_model`, columns by sorted class.
         groups : array-like of shape (n,), optional
-            Subject, machine or recording of each row. Every split keeps groups whole, `max_loss`
-            keeps a margin of two standard errors between groups, and a guarantee is about new
-            groups. A `high_cost_model` that splits rows itself, such as a grid search, gets no
-            groups.
+            Subject, machine or recording of each row. Every split keeps groups whole, and
+            `max_loss` and a guarantee are about new groups. A `high_cost_model` that splits rows
+            itself, such as a grid search, gets no groups.
         time : array-like of shape (n,), optional
-            Numbers or dates. The last fifth of the rows validates models of the earlier rows.
+            Numbers or dates. The latest fifth of the rows are validation rows.
 
         Returns
         -------

@@ -3,7 +3,7 @@
 All families are tried only on some sets, the probes. A set between two probes tries the families
 that were selected on these two, because the best family rarely changes between them. A cheap probe
 and the costliest probe come first. A family that is far worse on both is not tried on the other
-probes. On more than 5,000 rows, only the families that are best on either of them are tried again.
+probes. On more than 5,000 rows, only the families that are best on one of them are tried there.
 If there are many rows, families are compared on a sample, and the selected families are fitted on
 all rows.
 """
@@ -90,10 +90,11 @@ class FamilySelection:
             return self.best_stages
         model_variants = self._model_variants
         probe_step = self.probe_step if len(model_variants) > 1 else 1
-        probes = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
-        first_probes = sorted({probes[len(probes) // 3], probes[-1]})
-        first_sets = [sets_by_cost[probe] for probe in first_probes]
-        n_total = len(probes) * len(model_variants) + 2 * (len(sets_by_cost) - len(probes))
+        probe_indices = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
+        first_indices = sorted({probe_indices[len(probe_indices) // 3], probe_indices[-1]})
+        first_sets = [sets_by_cost[index] for index in first_indices]
+        n_probes = len(probe_indices)
+        n_total = n_probes * len(model_variants) + 2 * (len(sets_by_cost) - n_probes)
         n_done = 0
         split = self.problem.split
         if self._trial_split is not split:
@@ -116,10 +117,10 @@ class FamilySelection:
             for family in model_variants
             if any(self._is_near_best(features, family) for features in first_sets)
         ]
-        later_sets = [sets_by_cost[probe] for probe in probes if probe not in first_probes]
+        later_sets = [sets_by_cost[index] for index in probe_indices if index not in first_indices]
         fit_jobs([(features, family) for features in later_sets for family in near_families])
         # 3. the families of the nearest probes, on the sets between them
-        fit_jobs(self._list_jobs_between(sets_by_cost, probes))
+        fit_jobs(self._list_jobs_between(sets_by_cost, probe_indices))
         # 4. if families were tried on a sample, the selected families on all rows
         if self._trial_split is not split:
             selected_families = [
@@ -131,15 +132,15 @@ class FamilySelection:
         return self.best_stages
 
     def _list_jobs_between(
-        self, sets_by_cost: Sequence[FeatureSet], probes: Sequence[int]
+        self, sets_by_cost: Sequence[FeatureSet], probe_indices: Sequence[int]
     ) -> list[tuple[FeatureSet, str]]:
         """List the fits of the sets between probes, with the families selected on these probes."""
         jobs = []
         for index, features in enumerate(sets_by_cost):
-            if index in probes:
+            if index in probe_indices:
                 continue
-            cheaper_set = sets_by_cost[max(probe for probe in probes if probe < index)]
-            costlier_set = sets_by_cost[min(probe for probe in probes if probe > index)]
+            cheaper_set = sets_by_cost[max(probe for probe in probe_indices if probe < index)]
+            costlier_set = sets_by_cost[min(probe for probe in probe_indices if probe > index)]
             families = {
                 self.best_stages[probed_set].family
                 for probed_set in (cheaper_set, costlier_set)

@@ -134,9 +134,9 @@ def cross_fit_settings(
     candidates = []
     for fit_number in range(0, len(fitted_stages), len(training_rows)):
         fold_stages = fitted_stages[fit_number : fit_number + len(split.folds)]
-        for i, stage in enumerate(fitted_stages[fit_number + len(training_rows) - 1]):
+        for stage_index, stage in enumerate(fitted_stages[fit_number + len(training_rows) - 1]):
             outputs = [
-                stages[i].margins(split.x[rows])
+                stages[stage_index].margins(split.x[rows])
                 for stages, (_, rows) in zip(fold_stages, split.folds, strict=True)
             ]
             candidates.append(FittedStages((stage,), (np.concatenate(outputs),)))

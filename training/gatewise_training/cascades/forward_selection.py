@@ -27,7 +27,7 @@ MAX_TRIALS = 12
 
 
 def units_of_acquisition(costs: FeatureCosts) -> list[NDArray[np.intp]]:
-    """List the smallest acquisitions: single features, and groups of features without own prices.
+    """List the units of acquisition: single features, and groups of features without own prices.
 
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
     >>> [unit.tolist() for unit in units_of_acquisition(costs)]
@@ -35,11 +35,11 @@ def units_of_acquisition(costs: FeatureCosts) -> list[NDArray[np.intp]]:
     """
     units: list[NDArray[np.intp]] = []
     is_listed = np.zeros(costs.n_features, bool)
-    for k in range(costs.n_features):
-        if is_listed[k]:
+    for feature in range(costs.n_features):
+        if is_listed[feature]:
             continue
-        members = costs.members(k)
-        unit = members[costs.own[members] == 0] if costs.own[k] == 0 else np.array([k])
+        members = costs.members(feature)
+        unit = members[costs.own[members] == 0] if costs.own[feature] == 0 else np.array([feature])
         is_listed[unit] = True
         units.append(unit)
     return units
@@ -76,28 +76,28 @@ def forward_sets(
     error = left_out_error(x[:, is_acquired], y, n_classes, weights, fold_of_row=fold_of_row)
     # reduction of the error per cost at the last trial, which bounds the current reduction, so that
     # few acquisitions need another trial (lazy greedy)
-    gains_per_cost = np.full(len(units), np.inf)
+    gains_per_price = np.full(len(units), np.inf)
     nested_masks: list[NDArray[np.bool_]] = []
     max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
-    while np.any(gains_per_cost > -np.inf) and costs.price(is_acquired) < max_cost:
+    while np.any(gains_per_price > -np.inf) and costs.price(is_acquired) < max_cost:
         problem.report_progress(len(nested_masks), 2 * len(units), "choosing features")
-        # try the most promising acquisition until it remains the most promising
+        # try the most promising unit until it remains the most promising
         errors: dict[int, float] = {}
-        while (best_unit := int(np.argmax(gains_per_cost))) not in errors:
-            unit_mask = costs.mask(units[best_unit])
-            errors[best_unit] = left_out_error(
+        while (best_index := int(np.argmax(gains_per_price))) not in errors:
+            unit_mask = costs.mask(units[best_index])
+            errors[best_index] = left_out_error(
                 x[:, is_acquired | unit_mask], y, n_classes, weights, fold_of_row=fold_of_row
             )
             unit_price = max(costs.price(unit_mask, acquired=is_acquired), 1e-9)  # it may be free
-            gains_per_cost[best_unit] = (error - errors[best_unit]) / unit_price
+            gains_per_price[best_index] = (error - errors[best_index]) / unit_price
             if nested_masks and len(errors) >= MAX_TRIALS:
-                best_unit = max(errors, key=lambda unit: float(gains_per_cost[unit]))
+                best_index = max(errors, key=lambda unit_index: float(gains_per_price[unit_index]))
                 break
-        # add the best acquisition, unless it would exceed the limit
-        gains_per_cost[best_unit] = -np.inf
-        is_acquired_with_unit = is_acquired | costs.mask(units[best_unit])
+        # add the best unit, unless it would exceed the limit
+        gains_per_price[best_index] = -np.inf
+        is_acquired_with_unit = is_acquired | costs.mask(units[best_index])
         if max_set_cost is None or costs.price(is_acquired_with_unit) <= max_set_cost:
-            error = errors[best_unit]
+            error = errors[best_index]
             is_acquired = is_acquired_with_unit
             nested_masks.append(is_acquired)
     return spaced_sets(nested_masks, costs, n_stages)

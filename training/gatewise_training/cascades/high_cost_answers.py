@@ -84,8 +84,8 @@ def given_answers(
     try:
         return _predict_by_clones(system, model, problem)
     except Exception as error:  # a fit of the user's classifier may raise anything
-        why_not_cloned = f"clones of it cannot be fitted ({one_line(error)})"
-    return _use_own_answers(system, model, problem, why_not_cloned)
+        clone_problem = f"clones of it cannot be fitted ({one_line(error)})"
+    return _use_own_answers(system, model, problem, clone_problem)
 
 
 def _use_predictions(
@@ -133,7 +133,7 @@ def _predict_by_clones(
 
 
 def _use_own_answers(
-    system: ClassifierFit, model: HighCostModel, problem: FitProblem, why_not_cloned: str
+    system: ClassifierFit, model: HighCostModel, problem: FitProblem, clone_problem: str
 ) -> UnseenAnswers:
     """Use the model's own answers; warn if only memory of the rows explains their accuracy."""
     split = problem.cloud_split
@@ -148,7 +148,7 @@ def _use_own_answers(
         warnings.warn(
             f"high_cost_model is right on {accuracy.of_model:.1%} of these rows, and the best of "
             f"Gatewise's models on {accuracy.of_reference:.1%} of rows that it has not seen: it "
-            f"may remember them, and {why_not_cloned}. If it does, all accuracies are too high, "
+            f"may remember them, and {clone_problem}. If it does, all accuracies are too high, "
             "and too few instances are answered on the device. Give rows that it has not seen, "
             "validation=(X_val, y_val), or its out-of-fold probabilities, high_cost_predictions=",
             UserWarning,

@@ -171,12 +171,12 @@ class PairCascade(CascadeClassifier):
         self._check_prices()
         # split the rows: half tune the thresholds, half measure them
         splitter = RowSplitter.from_arrays(len(x), groups, time)
-        rows = splitter.order(check_random_state(self.random_state))
-        tuning_rows, measuring_rows = splitter.cut(rows, 1, 2)
+        shuffled_rows = splitter.order(check_random_state(self.random_state))
+        tuning_rows, measuring_rows = splitter.cut(shuffled_rows, 1, 2)
         # without labels, the answers of the high-cost model are the truth
         self.labelled_ = y is not None
         class_indices = (
-            _label_in_batches(high_cost_model, x) if y is None else self._class_indices(y, len(x))
+            _label_in_batches(high_cost_model, x) if y is None else self._index_labels(y, len(x))
         )
         self._check_guarantee(class_indices[measuring_rows], splitter.take(measuring_rows))
         reference_labels = class_indices if y is None else _label_in_batches(high_cost_model, x)
@@ -186,7 +186,7 @@ class PairCascade(CascadeClassifier):
             warn_of_similar_neighbours(x, class_indices, stacklevel=2)
         outputs = stage.margins(x)
 
-        def record_of(rows: NDArray[np.intp]) -> CascadeRecord:
+        def record_rows(rows: NDArray[np.intp]) -> CascadeRecord:
             labelled_rows = LabelledRows(
                 class_indices[rows], np.ones(len(rows)), reference_labels[rows], splitter.take(rows)
             )
@@ -195,7 +195,7 @@ class PairCascade(CascadeClassifier):
                 (stage,), (outputs[rows],), (acquired_features,), labelled_rows
             )
 
-        self._measure_thresholds(stage, record_of(tuning_rows), record_of(measuring_rows))
+        self._measure_thresholds(stage, record_rows(tuning_rows), record_rows(measuring_rows))
         return self
 
     def _measure_thresholds(
@@ -335,8 +335,10 @@ class PairCascade(CascadeClassifier):
         """Read the rows of the fit, and set the shape and type of instances from them."""
         self.instance_, x = InstanceSpec.of_rows(X, allow_missing=self.allow_missing)
         if len(x) < MIN_ROWS:
-            rows = plural(len(x), "row")
-            raise InputError(f"{rows}, but a threshold needs at least {MIN_ROWS}: give more rows")
+            row_count = plural(len(x), "row")
+            raise InputError(
+                f"{row_count}, but a threshold needs at least {MIN_ROWS}: give more rows"
+            )
         spec = self.instance_
         self.n_features_in_ = x.shape[1]
         # all values of an array have one range
@@ -363,17 +365,19 @@ class PairCascade(CascadeClassifier):
         """Set the prices of the values and of the cloud; by default each of the two costs 1."""
         n_features = self.n_features_in_
         names = self.feature_names_
-        single_price = FeatureCosts(
+        price_of_instance = FeatureCosts(
             [0.0] * n_features, group=["instance"] * n_features, shared={"instance": 1.0}
         )
         has_names = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(
-            single_price if self.feature_costs is None else self.feature_costs, names, has_names
+            price_of_instance if self.feature_costs is None else self.feature_costs,
+            names,
+            has_names,
         )
         prices = self.cloud_prices or CloudPrices(request=1.0)
         self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
 
-    def _class_indices(self, y: ArrayLike, n_rows: int) -> NDArray[np.int64]:
+    def _index_labels(self, y: ArrayLike, n_rows: int) -> NDArray[np.int64]:
         label_list = np.asarray(y).ravel().tolist()
         if len(label_list) != n_rows:
             raise InputError(

@@ -45,7 +45,7 @@ def nested_sets(
         problem.report_progress(set_number, 2 * n_stages, "choosing features")
         if costs.price(is_paid) >= 0.95 * target:  # the set before is near enough
             continue
-        is_paid = search.closest_set(is_paid, float(target))
+        is_paid = search.find_closest_set(is_paid, float(target))
         features = np.flatnonzero(is_paid)
         if len(features) and (not sets or len(features) > len(sets[-1])):
             sets.append(features)
@@ -74,7 +74,7 @@ class _PenaltySearch:
             split.x[rows], split.y[rows], weight=split.weight[rows], params=self._params
         )
 
-    def closest_set(self, is_paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
+    def find_closest_set(self, is_paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
         """Find the superset of `is_paid` with the cost closest to `target` on a log scale."""
         lowest_strength = 1e-3  # in units of the summed loss per mean feature price
         highest_strength = 1e5

@@ -123,11 +123,11 @@ class RecordingModel(BudgetedModel):
                 offload_features,
             )
             if candidate.evaluation_costs is not None:
-                costs = (
+                exit_costs = (
                     record.exit_costs.reshape(len(record.exit_costs), -1)
                     + candidate.evaluation_costs
                 )
-                record = replace(record, exit_costs=costs)
+                record = replace(record, exit_costs=exit_costs)
             records.append(record)
         return records
 

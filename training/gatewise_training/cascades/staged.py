@@ -129,7 +129,8 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         return tuple(family_of(stage) for stage in self.stages_)
 
     def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
-        self._first_stages_are_new = table.validation is not None
+        # whether no given model was trained on the validation rows
+        self._has_new_rows = table.validation is not None
         return super()._with_high_cost_model(problem, table)
 
     def _check_costs(self) -> None:
@@ -154,7 +155,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             problem.split,
             self.classes_,
             self.feature_names_[: problem.split.x.shape[1]],
-            by_clones=not self._first_stages_are_new,
+            by_clones=not self._has_new_rows,
         )
         candidates_with_first = [
             _prepend(first_stages, candidate) for candidate in own_candidates if first_stages
@@ -211,10 +212,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                     outputs = tuple(selected.outputs for selected in selected_stages)
                     candidates.append(FittedStages(stages, outputs))
         if not candidates:
-            raise self._no_stage_error(min(rejected_sizes, default=0))
+            raise self._make_no_stage_error(min(rejected_sizes, default=0))
         return candidates
 
-    def _no_stage_error(self, smallest_bytes: int) -> InputError:
+    def _make_no_stage_error(self, smallest_bytes: int) -> InputError:
         """Make the error for stages that are all too large."""
         if self.max_bytes is not None and smallest_bytes:
             return TooLargeError("no stage", self.max_bytes, smallest_bytes, "allow more")
@@ -252,13 +253,13 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             or usable_families
         )
 
-    def _count_max_stages(self, problem: FitProblem) -> int:
+    def _get_max_stages(self, problem: FitProblem) -> int:
         return max(1, min(self.n_stages, len(problem.split.validation_rows) // MIN_ROWS_PER_STAGE))
 
     def _find_feature_sets(self, problem: FitProblem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
         problem, columns = with_fewer_columns(problem)
-        n_stages = self._count_max_stages(problem)
+        n_stages = self._get_max_stages(problem)
         max_set_cost = self._get_max_set_cost(problem.costs)
         has_few_acquisitions = len(units_of_acquisition(problem.costs)) <= MAX_FEW_ACQUISITIONS
         if has_few_acquisitions and has_mostly_groups(problem.costs) and not self.allow_missing:

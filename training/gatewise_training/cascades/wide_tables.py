@@ -38,8 +38,8 @@ def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp
     gains = boosted_gains(problem, rows, np.arange(n_features)) / prices
     contrasts = class_contrasts(split.x[rows], split.y[rows]) / prices
     unit_of_feature = np.empty(n_features, np.intp)
-    for unit_number, unit in enumerate(units):
-        unit_of_feature[unit] = unit_number
+    for unit_index, unit in enumerate(units):
+        unit_of_feature[unit] = unit_index
     columns_by_gain = np.argsort(-gains, kind="stable")
     useful_columns = columns_by_gain[gains[columns_by_gain] > 0][: MAX_COLUMNS // 2]
     ranked_columns = np.append(useful_columns, np.argsort(-contrasts, kind="stable"))
@@ -58,17 +58,17 @@ def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCost
     group_labels = [
         costs.group_names[group] if group >= 0 else None for group in costs.group[columns].tolist()
     ]
-    touched_groups = {
+    needed_groups = {
         costs.group_names[group] for column in columns for group in costs.paid_groups(int(column))
     }
     shared_prices = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
     return FeatureCosts(
         costs.own[columns],
         group=group_labels,
-        shared={name: price for name, price in shared_prices.items() if name in touched_groups},
+        shared={name: price for name, price in shared_prices.items() if name in needed_groups},
         requires={
             label: required_labels
             for label, required_labels in costs.prerequisites.items()
-            if label in touched_groups
+            if label in needed_groups
         },
     )

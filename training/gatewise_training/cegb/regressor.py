@@ -83,7 +83,7 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
             row is used for validation. If there are more rows, a fifth is used for validation.
         groups : array-like of shape (n,), optional
             Subject, machine or recording of each row. No group is split between fit and
-            validation, and `max_loss` keeps a margin of two standard errors between groups.
+            validation, and `max_loss` is about new groups.
         time : array-like of shape (n,), optional
             Numbers or dates. The last fifth of the rows is used for validation.
 

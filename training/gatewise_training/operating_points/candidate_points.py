@@ -126,28 +126,28 @@ def list_candidates(
     if n_rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one calibration row")
     if promise.by_class:
-        return ranking.class_bound_candidates(points, n_rows)
+        return ranking.list_class_bound_candidates(points, n_rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in ranking.records):
-        return ranking.single_model_candidates(points)
+        return ranking.list_single_models(points)
     # Distances in standard deviations of a row: the margin z / sqrt(rows) of a test from the bound,
     # and the half width of the fine steps around it.
     margin_deviations = float(stats.norm.isf(promise.level)) / math.sqrt(n_rows)
     fine_deviations = FINE_ERRORS * math.sqrt(1 / n_rows + 1 / ranking.n_units)
     # the target of each path, and each base that is inside the bound
     targets = []
-    for base in ranking.bases(points):
+    for base in ranking.list_bases(points):
         path = SettingsPath.through(ranking.records[base.chain], base)
         targets.append(
-            _Target(path.point(ranking.farthest_log_power(path, margin_deviations)), path)
+            _Target(path.point(ranking.find_farthest_log_power(path, margin_deviations)), path)
         )
         base_point = path.point(0.0)
         # the base may be better than the target of the path
         if ranking.is_within(base_point, margin_deviations):
             targets.append(_Target(base_point, path, is_base=True))
-    best_target = ranking.best_target(targets)
+    best_target = ranking.choose_target(targets)
     path = best_target.path
     fine_start, fine_end = (
-        ranking.farthest_log_power(path, margin_deviations + direction * fine_deviations)
+        ranking.find_farthest_log_power(path, margin_deviations + direction * fine_deviations)
         for direction in (1, -1)
     )
     if best_target.is_base:
@@ -159,13 +159,13 @@ def list_candidates(
         *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
     path_points = list({point.thresholds: point for point in map(path.point, log_powers)}.values())
-    certain_point = max(ranking.certain_points(points), key=ranking.rank_key, default=None)
+    certain_point = max(ranking.list_certain_points(points), key=ranking.get_rank_key, default=None)
     if certain_point is None:
         return path_points
-    certain_rank = ranking.rank_key(certain_point, is_base=True)
+    certain_rank = ranking.get_rank_key(certain_point, is_base=True)
     return [
         certain_point,
-        *(point for point in path_points if ranking.rank_key(point) > certain_rank),
+        *(point for point in path_points if ranking.get_rank_key(point) > certain_rank),
     ]
 
 
@@ -198,14 +198,15 @@ class _RiskRanking:
         """
         return 1.0 if self.promise.kind == "max_loss" else -1.0
 
-    def risk(self, point: OperatingPoint) -> float:
+    def measure_risk(self, point: OperatingPoint) -> float:
+        """Get the figure of a point that the promise bounds."""
         if self.promise.kind == "budget":
             return point.cost
         if self.promise.kind == "offload_rate":
             return point.offload_rate
         return self.records[-1].reference_effective_accuracy() - point.effective_accuracy
 
-    def deviation(self, point: OperatingPoint) -> float:
+    def estimate_deviation(self, point: OperatingPoint) -> float:
         """Estimate the standard deviation of the risk of one row or group."""
         if self.promise.kind == "offload_rate":
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
@@ -217,7 +218,7 @@ class _RiskRanking:
             costs = record.splitter.group_means(costs)
         return float(costs.std())
 
-    def rank_key(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
+    def get_rank_key(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
         """Get a sort key that is higher for better points.
 
         For an offload rate, a base ranks two standard errors of accuracy lower.
@@ -228,7 +229,7 @@ class _RiskRanking:
         n_errors = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.effective_accuracy - n_errors * point.accuracy_error, -point.cost
 
-    def class_distance(self, n_rows: int) -> Callable[[OperatingPoint], float]:
+    def make_class_distance(self, n_rows: int) -> Callable[[OperatingPoint], float]:
         """Get the function that measures a point's distance to the nearest bound on a class."""
         by_class = self.promise.by_class
         answers = self.records[0].exit_answers
@@ -245,17 +246,17 @@ class _RiskRanking:
         class_rows = [round(count * n_rows / self.n_units) for count in answers.class_rows()]
         return lambda point: recalls.distance(point, class_rows)
 
-    def class_bound_candidates(
+    def list_class_bound_candidates(
         self, points: Sequence[OperatingPoint], n_rows: int
     ) -> list[OperatingPoint]:
         """Order settings by distance to the nearest bound, in standard errors of `n_rows` rows."""
-        class_distance = self.class_distance(n_rows)
+        class_distance = self.make_class_distance(n_rows)
 
         def distance(point: OperatingPoint) -> float:
             if self.promise.is_certain(self.records, point):
                 return class_distance(point)
-            standard_error = max(self.deviation(point) / math.sqrt(n_rows), 1e-12)
-            distance_to_bound = (self.promise.bound - self.risk(point)) / standard_error
+            standard_error = max(self.estimate_deviation(point) / math.sqrt(n_rows), 1e-12)
+            distance_to_bound = (self.promise.bound - self.measure_risk(point)) / standard_error
             return min(class_distance(point), distance_to_bound)
 
         # paths through the best points that keep the bounds, and through the safest ones
@@ -264,7 +265,7 @@ class _RiskRanking:
             self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
         ]
         inside_points = [point for point in measured_points if distance(point) > 0]
-        best_points = sorted(inside_points, key=self.rank_key, reverse=True)
+        best_points = sorted(inside_points, key=self.get_rank_key, reverse=True)
         safest_points = sorted(measured_points, key=distance, reverse=True)
         for base in (*best_points[:N_BASES], *safest_points[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
@@ -276,11 +277,11 @@ class _RiskRanking:
         }.values()
         candidates: list[OperatingPoint] = []
         for point in sorted(distinct_points, key=distance, reverse=True):
-            if not candidates or self.rank_key(point) > self.rank_key(candidates[-1]):
+            if not candidates or self.get_rank_key(point) > self.get_rank_key(candidates[-1]):
                 candidates.append(point)
         return candidates
 
-    def single_model_candidates(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    def list_single_models(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Order single models by rising cost, or for a loss from the reference to the cheapest."""
         points_by_cost = sorted(points, key=lambda point: point.cost)
         if self.promise.kind != "max_loss":
@@ -294,7 +295,7 @@ class _RiskRanking:
         ]
         return [reference, *reversed(cheaper_points)]
 
-    def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    def list_bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """List the points nearest to the bound, through which paths lead."""
         nearest_points = self._select_nearest(points)
         if self.promise.kind == "offload_rate":
@@ -310,11 +311,11 @@ class _RiskRanking:
         return nearest_points
 
     def _select_nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        return sorted(points, key=lambda point: abs(self.risk(point) - self.promise.bound))[
+        return sorted(points, key=lambda point: abs(self.measure_risk(point) - self.promise.bound))[
             :N_BASES
         ]
 
-    def best_target(self, targets: Sequence[_Target]) -> _Target:
+    def choose_target(self, targets: Sequence[_Target]) -> _Target:
         """Choose the target that the promise ranks highest.
 
         For an offload rate this is the cheapest target within a standard error of the most
@@ -322,7 +323,7 @@ class _RiskRanking:
         """
         if self.promise.kind == "offload_rate":
             path_targets = [target for target in targets if not target.is_base]
-            most_accurate = max((target.point for target in path_targets), key=self.rank_key)
+            most_accurate = max((target.point for target in path_targets), key=self.get_rank_key)
             lowest_accuracy = most_accurate.effective_accuracy - most_accurate.accuracy_error
             accurate_targets = [
                 target
@@ -331,17 +332,24 @@ class _RiskRanking:
             ]
             cheapest_target = min(accurate_targets, key=lambda target: target.point.cost)
             targets = [cheapest_target, *(target for target in targets if target.is_base)]
-        return max(targets, key=lambda target: self.rank_key(target.point, is_base=target.is_base))
+        return max(
+            targets, key=lambda target: self.get_rank_key(target.point, is_base=target.is_base)
+        )
 
     def is_within(self, point: OperatingPoint, n_deviations: float) -> bool:
-        return self.risk(point) + n_deviations * self.deviation(point) <= self.promise.bound
+        """Whether a point is inside the bound by `n_deviations` standard deviations of a row."""
+        return (
+            self.measure_risk(point) + n_deviations * self.estimate_deviation(point)
+            <= self.promise.bound
+        )
 
-    def farthest_log_power(self, path: SettingsPath, n_deviations: float) -> float:
-        return path.farthest_log_power(
+    def find_farthest_log_power(self, path: SettingsPath, n_deviations: float) -> float:
+        """Find the boldest log power of a path that is inside the bound by `n_deviations`."""
+        return path.find_farthest_log_power(
             lambda point: self.is_within(point, n_deviations), -self.risk_sign * MAX_LOG_POWER
         )
 
-    def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
+    def list_certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield settings that keep the promise on any rows.
 
         For each point, its own setting, the edge-only and the cloud-only setting are tried.
@@ -385,7 +393,7 @@ class SettingsPath:
             record,
             base.chain,
             tuple(pass_shares),
-            tuple(_list_thresholds(scores) for scores in record.scores),
+            tuple(_list_pass_shares(scores) for scores in record.scores),
         )
 
     def point(self, log_power: float) -> OperatingPoint:
@@ -402,7 +410,7 @@ class SettingsPath:
             setting[-1] = ALWAYS_STOP
         return self.record.measure(setting, self.chain)
 
-    def farthest_log_power(
+    def find_farthest_log_power(
         self, is_allowed: Callable[[OperatingPoint], bool], start: float
     ) -> float:
         """Find the last allowed log power by bisection from `start`, an allowed end of the path."""
@@ -417,7 +425,7 @@ class SettingsPath:
         return allowed_log_power
 
 
-def _list_thresholds(
+def _list_pass_shares(
     scores: NDArray[np.float32],
 ) -> tuple[NDArray[np.float64], list[float | None]]:
     """List the shares of rows that pass on, and the threshold between distinct scores for each."""

@@ -68,14 +68,14 @@ def _drop_stages(
     while (n_bytes := packed_sizes.total(stages_left)) > max_bytes:
         accuracy_before = _compute_net_accuracy(record, stages_left, price)
         # loss of net accuracy per byte that dropping each stage frees
-        loss_per_byte = {}
+        loss_per_byte_of_stage = {}
         for stage in stages_left:
             stages_after = [other_stage for other_stage in stages_left if other_stage != stage]
             n_bytes_freed = n_bytes - packed_sizes.total(stages_after)
-            loss_per_byte[stage] = (
+            loss_per_byte_of_stage[stage] = (
                 accuracy_before - _compute_net_accuracy(record, stages_after, price)
             ) / n_bytes_freed
-        stages_left.remove(min(loss_per_byte, key=loss_per_byte.__getitem__))
+        stages_left.remove(min(loss_per_byte_of_stage, key=loss_per_byte_of_stage.__getitem__))
     return stages_left
 
 
@@ -102,7 +102,9 @@ def _compute_net_accuracy(record: CascadeRecord, stages: list[int], price: float
     )
 
 
-def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> list[tuple[int, ...]]:
+def stages_within_cost(
+    exit_limits: ExitLimits, n_stages: int, max_cost: float
+) -> list[tuple[int, ...]]:
     """List choices of stages that an instance can run within a cap, each as rising numbers.
 
     If the whole cascade is within the cap, it is the only choice. Otherwise the choices are the
@@ -120,7 +122,7 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     >>> stages_within_cost(limits, 3, 5.0)
     [(0, 1), (0,), (1,), (2,)]
     """
-    if limits(range(n_stages))[-1] <= max_cost:
+    if exit_limits(range(n_stages))[-1] <= max_cost:
         return [tuple(range(n_stages))]
     choices: list[tuple[int, ...]] = []
     last_stage_exit = -2
@@ -129,8 +131,9 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     for last_exit in (last_stage_exit, offload_exit):
         stages: list[int] = []
         for stage in range(n_stages):
-            if limits([*stages, stage])[last_exit] <= max_cost:
+            if exit_limits([*stages, stage])[last_exit] <= max_cost:
                 stages.append(stage)
-        choices += [tuple(stages)] * bool(stages)
-    single_stages = [(stage,) for stage in range(n_stages) if limits([stage])[0] <= max_cost]
+        if stages:
+            choices.append(tuple(stages))
+    single_stages = [(stage,) for stage in range(n_stages) if exit_limits([stage])[0] <= max_cost]
     return list(dict.fromkeys([*choices, *single_stages]))

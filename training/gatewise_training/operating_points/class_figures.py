@@ -300,9 +300,9 @@ class ClassBounds:
                 # number of answers with the class: rows * recall / precision
                 recall = bound._replace(kind="recall").share_at(point) or 0.0
                 n_rows *= recall / share
-            error = math.sqrt(bound.limit * (1 - bound.limit) / max(n_rows, 1.0))
+            standard_error = math.sqrt(bound.limit * (1 - bound.limit) / max(n_rows, 1.0))
             # 1e-12 keeps a share inside that equals the limit up to rounding
-            distance = (share - bound.limit + 1e-12) / max(error, 1e-9)
+            distance = (share - bound.limit + 1e-12) / max(standard_error, 1e-9)
             smallest_distance = min(smallest_distance, distance)
         return smallest_distance
 
@@ -349,9 +349,9 @@ def tuning_class_weights(
         if bound.kind == "precision":  # which rises with the accuracy of the other classes
             weights_of_class = [0.3 / balancing_weight, 0.3]
         for weight in weights_of_class:
-            class_weights = np.ones(len(shares))
-            class_weights[bound.class_index] = weight
-            weightings.append(class_weights)
+            weighting = np.ones(len(shares))
+            weighting[bound.class_index] = weight
+            weightings.append(weighting)
     return weightings
 
 

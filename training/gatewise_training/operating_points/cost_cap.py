@@ -11,7 +11,7 @@ from gatewise.operating_point import OperatingPoint
 
 
 def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> list[OperatingPoint]:
-    """List the points at which no instance can cost more; raise InputError if no point is left."""
+    """List the points at which no instance costs above `max_cost`; InputError if none is left."""
     if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
         raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
     all_points = list(points)
@@ -23,7 +23,7 @@ def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> lis
 
 
 def keeps_cost(point: OperatingPoint, max_cost: float) -> bool:
-    """Whether no instance can cost more at an operating point."""
+    """Whether no instance costs more than `max_cost` at an operating point."""
     return point.max_cost is not None and point.max_cost <= max_cost
 
 

@@ -122,7 +122,7 @@ class GroupLosses:
         records: Sequence[CascadeRecord],
         reference_accuracy: float,
     ) -> GroupLosses:
-        """Sum the losses against the last exit, which has the accuracy `reference_accuracy`."""
+        """Sum each group's losses against the last exit, of accuracy `reference_accuracy`."""
         reference_record = records[-1]
         answer_weights = reference_record.answer_weights
         group_sums = reference_record.splitter.group_sums

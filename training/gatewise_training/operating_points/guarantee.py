@@ -103,7 +103,7 @@ def certify(
     candidates: Sequence[OperatingPoint],
     promise: Promise,
 ) -> OperatingPoint | None:
-    """Find the boldest candidate that keeps a promise."""
+    """Find the boldest candidate that keeps a promise; None if even the first fails."""
     records = check_records(records, promise, accepts_weights=False)
     boldest_pass: tuple[OperatingPoint, str] | None = None
     for point, method in _test_candidates(records, candidates, promise):

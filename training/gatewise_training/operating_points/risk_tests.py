@@ -132,7 +132,7 @@ def loss_size(
     """
     n = len(limits) - 1
     error_rates = np.empty(len(better_shares))
-    for i, better_share in enumerate(better_shares):
+    for share_index, better_share in enumerate(better_shares):
         differing_share = min(bound + 2 * float(better_share), 1.0)
         # six standard deviations; numbers farther away are improbable
         half_width = 6 * (n * differing_share * (1 - differing_share)) ** 0.5 + 10
@@ -140,9 +140,9 @@ def loss_size(
         n_differing = np.arange(fewest_differing, min(n, int(n * differing_share + half_width)) + 1)
         most_worse = np.minimum((limits[n_differing] + n_differing) // 2, n_differing)
         worse_share = (bound + better_share) / differing_share if differing_share > 0 else 0.5
-        error_rates[i] = stats.binom.pmf(n_differing, n, differing_share) @ stats.binom.cdf(
-            most_worse, n_differing, worse_share
-        )
+        error_rates[share_index] = stats.binom.pmf(
+            n_differing, n, differing_share
+        ) @ stats.binom.cdf(most_worse, n_differing, worse_share)
     return error_rates
 
 
