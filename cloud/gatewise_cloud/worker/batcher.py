@@ -100,7 +100,7 @@ class Batch:
 
 
 class _RememberedAnswer(NamedTuple):
-    """Payload of an answer, and the time at which it was given."""
+    """Payload of an answer, and its time (s)."""
 
     time: float
     payload: bytes
@@ -182,7 +182,7 @@ class Batcher:
         row_seconds = self._row_seconds.get(model, seconds / n_rows)
         self._row_seconds[model] = row_seconds + _SMOOTHING * (seconds / n_rows - row_seconds)
 
-    def expected_seconds(self, model: ModelKey, n_rows: int) -> float:
+    def estimate_seconds(self, model: ModelKey, n_rows: int) -> float:
         """Estimate the time of a run of `n_rows` instances; infinite before `model` has run."""
         return n_rows * self._row_seconds.get(model, math.inf)
 
@@ -224,6 +224,7 @@ class Batcher:
         )
 
     def _push(self, ticket: Ticket) -> None:
+        """Add a request to the queue of its model."""
         device = ticket.device
         n_rows = len(ticket.rows)
         n_bytes = ticket.rows.nbytes
@@ -304,6 +305,7 @@ class Batcher:
             self._pop(model)
 
     def _pop(self, model: ModelKey) -> None:
+        """Remove the first request of a model's queue."""
         queue = self._queues[model]
         virtual_start, _, ticket = heapq.heappop(queue)
         n_rows = len(ticket.rows)

@@ -70,7 +70,7 @@ class BundleWatch:
 
     def start(self) -> None:
         """Load the bundles of the folder, then scan in the background."""
-        for path, fingerprint in self._fingerprints().items():
+        for path, fingerprint in self._compute_fingerprints().items():
             self._bundles[path] = _WatchedBundle(fingerprint)
         self.scan()
         self._thread.start()
@@ -88,7 +88,7 @@ class BundleWatch:
 
     def scan(self) -> None:
         """Load new bundles, retire deleted ones, and drop retired ones without requests."""
-        fingerprints = self._fingerprints()
+        fingerprints = self._compute_fingerprints()
         for path in [path for path in self._bundles if path not in fingerprints]:
             self._retire(path, self._bundles.pop(path).model_key)
         for path, fingerprint in fingerprints.items():
@@ -112,6 +112,7 @@ class BundleWatch:
                 _LOG.exception("the folder %s could not be scanned", self._folder)
 
     def _load(self, path: Path, bundle: _WatchedBundle) -> None:
+        """Serve a bundle, and retire the version that it replaces; log a refusal once."""
         try:
             model_key = self._models.load(path)
         except (GatewiseError, OSError) as error:
@@ -128,20 +129,21 @@ class BundleWatch:
             bundle.model_key = model_key
 
     def _retire(self, path: Path, model_key: ModelKey | None) -> None:
+        """Accept no new requests for a model that left the folder; None is no model."""
         if model_key is not None:
             self._counters.add("watched", label="removed")
             self._models.retire(model_key)
             _LOG.info("%s left %s: it accepts no new requests", " ".join(model_key), path.name)
 
-    def _fingerprints(self) -> dict[Path, Fingerprint]:
+    def _compute_fingerprints(self) -> dict[Path, Fingerprint]:
         """Find the bundles in the folder, sorted by name, and compute their fingerprints."""
         fingerprints: dict[Path, Fingerprint] = {}
         for path in sorted(self._folder.iterdir())[:_MAX_FILES]:
             try:
                 if path.suffix == ".gwb" and path.is_file():
-                    fingerprints[path] = _fingerprint([path])
+                    fingerprints[path] = _compute_fingerprint([path])
                 elif path.is_dir() and (path / "manifest.json").is_file():
-                    fingerprints[path] = _fingerprint(sorted(path.iterdir())[:_MAX_FILES])
+                    fingerprints[path] = _compute_fingerprint(sorted(path.iterdir())[:_MAX_FILES])
             except FileNotFoundError:  # deleted during the scan
                 continue
             except PermissionError:  # loading the bundle will report the error
@@ -149,6 +151,6 @@ class BundleWatch:
         return fingerprints
 
 
-def _fingerprint(files: list[Path]) -> Fingerprint:
-    stats = [(file.name, file.stat()) for file in files]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+def _compute_fingerprint(files: list[Path]) -> Fingerprint:
+    file_states = [(file.name, file.stat()) for file in files]
+    return tuple((name, state.st_size, state.st_mtime_ns) for name, state in file_states)

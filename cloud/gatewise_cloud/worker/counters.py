@@ -75,7 +75,7 @@ class Counters:
     def add_answer(
         self, model: str, n_instances: int, *, queue_seconds: float, latency_seconds: float
     ) -> None:
-        """Count an answered request; `queue_seconds` and `latency_seconds` are times in seconds.
+        """Count a request that was answered with `n_instances` labels of `model`.
 
         One call updates all counts under one lock, because requests are frequent.
         """

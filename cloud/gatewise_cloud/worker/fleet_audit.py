@@ -163,7 +163,7 @@ class DisagreementTest:
 
 @dataclass(slots=True)
 class _ModelAudits:
-    """Audits of one model: its test, and counts by the class that devices had answered."""
+    """Audits of one model: its test, and counts by the class of the device's answer."""
 
     test: DisagreementTest | None
     #: Number of offloaded instances since the latest audit, which the test has not observed yet.
@@ -235,7 +235,7 @@ class FleetAudit:
         """Return the figures of each model, by ``NAME VERSION``.
 
         ``audits`` and ``disagreed`` are counts. ``by_class`` contains both counts for each class
-        index that devices had answered. Models with a test also have ``evidence`` and ``alarm``.
+        index of the devices' answers. Models with a test also have ``evidence`` and ``alarm``.
         After an alarm, ``alarm_at`` is the number of instances that had been observed.
         """
         with self._lock:

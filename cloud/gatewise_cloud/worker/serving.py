@@ -73,8 +73,10 @@ class BatchServer:
         self._next_failure_log = -math.inf  # time of the next log line about a failed request
         self._stop_mode: Literal["", "drain", "now"] = ""
         self._threads = [
-            threading.Thread(target=self._serve_batches, name=f"gatewise-serve-{i}", daemon=True)
-            for i in range(batcher.n_parallel)
+            threading.Thread(
+                target=self._serve_batches, name=f"gatewise-serve-{number}", daemon=True
+            )
+            for number in range(batcher.n_parallel)
         ]
 
     # -- start and end ---------------------------------------------------------------------
@@ -193,7 +195,7 @@ class BatchServer:
     def _queue_request(self, ticket: Ticket, model: CloudModel) -> Admission | None:
         """Queue a request; answer it on this thread if the worker is idle and its model is fast.
 
-        Returns None if the model was retired after it had been looked up.
+        Returns None if the model was retired in the meantime.
         """
         batch: Batch | None = None
         with self._condition:
@@ -214,7 +216,7 @@ class BatchServer:
         """Return whether the reading thread should run a queued request; needs the lock."""
         batcher = self._batcher
         is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.has_unread
-        seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))
+        seconds = batcher.estimate_seconds(ticket.model, len(ticket.rows))
         is_fast = seconds <= _MAX_INLINE_SECONDS
         return is_only_request and not self._stop_mode and is_fast and batcher.wait_seconds <= 0
 
@@ -330,7 +332,7 @@ class BatchServer:
         return batch
 
     def _answer_batch(self, batch: Batch) -> None:
-        """Run a batch, and respond with an error to the tickets that an exception leaves."""
+        """Run a batch; respond with an error to its unanswered tickets after an exception."""
         unanswered_tickets = [*batch.tickets]
         try:
             self._run_batch(batch, unanswered_tickets)
@@ -363,20 +365,20 @@ class BatchServer:
         self._counters.add_run(n_rows, seconds)
         # read the manifest now, because the model may be dropped once its last ticket is finished
         manifest = model.manifest
-        answered: list[tuple[Ticket, NDArray[np.int64], NDArray[np.float32]]] = []
-        start = 0
+        answered_tickets: list[tuple[Ticket, NDArray[np.int64], NDArray[np.float32]]] = []
+        first_row = 0
         for ticket in batch.tickets:
-            row_slice = slice(start, start + len(ticket.rows))
-            start = row_slice.stop
+            row_slice = slice(first_row, first_row + len(ticket.rows))
+            first_row = row_slice.stop
             labels = answer.labels[row_slice]
             probabilities = answer.probabilities[row_slice]
             if self._respond_with_answer(ticket, labels, probabilities, run_start):
-                answered.append((ticket, labels, probabilities))
+                answered_tickets.append((ticket, labels, probabilities))
             unanswered_tickets.remove(ticket)
         with self._condition:
             self._batcher.observe_run(batch.model, n_rows, seconds)
         # An error from here on is logged; it must not lead to a second response.
-        for ticket, labels, probabilities in answered:
+        for ticket, labels, probabilities in answered_tickets:
             self._record_answer(ticket, manifest, labels, probabilities)
 
 

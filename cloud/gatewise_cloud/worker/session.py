@@ -94,9 +94,9 @@ class MqttSession:
     def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
         """Connect and subscribe, and wait until the broker grants the `subscription`.
 
-        If the broker refuses a subscription to JSON requests or to `more_filters`, a
-        warning is logged. `receive` handles each message. Raises LinkError if the broker cannot be
-        reached, or refuses the client or the `subscription`.
+        The log warns if the broker refuses a subscription to JSON requests or to `more_filters`.
+        `receive` handles each message. Raises LinkError if the broker cannot be reached, or refuses
+        the client or the `subscription`.
         """
         self._filters = subscription, f"{subscription}/json", *more_filters
         self._receive = receive
@@ -142,9 +142,9 @@ class MqttSession:
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker confirms it."""
         if self._broker.is_connected:
-            confirmed = threading.Event()
-            self._broker.unsubscribe(self._filters, confirmed.set)
-            confirmed.wait(_ACK_SECONDS)
+            confirmation = threading.Event()
+            self._broker.unsubscribe(self._filters, confirmation.set)
+            confirmation.wait(_ACK_SECONDS)
         self._is_granted = False
 
     def close(self) -> None:
@@ -275,5 +275,7 @@ class SessionGroup:
 
     def _next_session(self) -> MqttSession:
         """Choose the next session that is connected, or any session if all are disconnected."""
-        turns = [next(self._turns) for _ in self._sessions]
-        return next((session for session in turns if session.is_connected), turns[0])
+        next_sessions = [next(self._turns) for _ in self._sessions]
+        return next(
+            (session for session in next_sessions if session.is_connected), next_sessions[0]
+        )

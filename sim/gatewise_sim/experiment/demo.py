@@ -42,7 +42,7 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
         # With more memory the stages would hardly ever need the cloud.
         parameters["max_bytes"] = 1024 * settings.device_kb
         if settings.dataset in datasets.bundled_names() and not settings.allow_missing:
-            parameters |= _fast_search()
+            parameters |= _make_fast_search()
     return TrainingSettings(
         dataset=settings.dataset,
         out=out,
@@ -89,7 +89,7 @@ def run_demo(settings: DemoSettings) -> Report:
         arrivals_path = Path(folder, "arrivals.csv")
         instances_path = Path(folder, "instances.csv")
         n_rows = len(training_run.split.test)
-        arrivals_path.write_text(_arrivals_csv(n_rows, settings.devices))
+        arrivals_path.write_text(_write_arrivals(n_rows, settings.devices))
         instances_path.write_text(training_run.test_csv())
         # add one round after the last row, so that the last answers are within the run
         n_rounds = -(-n_rows // settings.devices) + 1
@@ -111,14 +111,14 @@ def run_demo(settings: DemoSettings) -> Report:
                 TIMINGS_FILE: settings_text(report, simulated_scenario),
                 "arrivals.csv": arrivals_path.read_text(),
                 "bundle": training_run.bundle.path,
-                "frontier.svg": _frontier_plot(training_run.system, settings.method),
+                "frontier.svg": _draw_frontier(training_run.system, settings.method),
                 "instances.csv": instances_path.read_text(),
             },
         )
     return report
 
 
-def _fast_search() -> dict[str, Any]:
+def _make_fast_search() -> dict[str, Any]:
     """Make the parameters of a search with few stages and a kernel machine, which takes seconds.
 
     On the data sets of scikit-learn it is nearly as accurate as the full search.
@@ -136,7 +136,7 @@ def _fast_search() -> dict[str, Any]:
     }
 
 
-def _arrivals_csv(n_rows: int, n_devices: int) -> str:
+def _write_arrivals(n_rows: int, n_devices: int) -> str:
     """Write a trace in which every row arrives once, at each device in turn at equal intervals."""
     lines = ["time,device,row"]
     for row in range(n_rows):
@@ -179,7 +179,7 @@ def _add_demo_fields(report: Report, settings: DemoSettings, training_run: Train
     )
 
 
-def _frontier_plot(system: Any, method_name: str) -> str:
+def _draw_frontier(system: Any, method_name: str) -> str:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     svg = io.StringIO()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -316,7 +317,9 @@ class PolicyFigures:
         offloaded_bin_index = bin_index[answers.is_offloaded[self._is_answered]]
         scale = self.run.scale
         return LatencyHistogram(
-            edges_ms=tuple(10.0 ** ((lowest_bin + i) / 10) for i in range(n_bins + 1)),
+            edges_ms=tuple(
+                10.0 ** ((lowest_bin + position) / 10) for position in range(n_bins + 1)
+            ),
             all=tuple((scale * np.bincount(bin_index, minlength=n_bins)).tolist()),
             offloaded=tuple((scale * np.bincount(offloaded_bin_index, minlength=n_bins)).tolist()),
         )
@@ -362,8 +365,10 @@ class PolicyFigures:
         positions = np.searchsorted(self.run.answers.time, times).tolist()
         positions[-1] = len(self.run.answers)  # the last bin includes an arrival at its end
         return tuple(
-            self._make_timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
-            for i in range(len(times) - 1)
+            self._make_timeline_bin(begin, end, slice(*position_pair))
+            for (begin, end), position_pair in zip(
+                pairwise(times), pairwise(positions), strict=True
+            )
         )
 
     def _make_timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
@@ -383,8 +388,8 @@ class PolicyFigures:
                 route: n_answers * scale
                 for route, n_answers in self._count_routes(instances).items()
             },
-            accuracy=_ratio(self._is_correct[instances].sum(), n_labelled),
-            edge_accuracy=_ratio(self._is_edge_correct[instances].sum(), n_labelled),
+            accuracy=_compute_ratio(self._is_correct[instances].sum(), n_labelled),
+            edge_accuracy=_compute_ratio(self._is_edge_correct[instances].sum(), n_labelled),
             p50_ms=p50_ms,
             p95_ms=p95_ms,
         )
@@ -411,10 +416,10 @@ class PolicyFigures:
             ClassResult(
                 label=label,
                 instances=float(n_instances[class_index] * self.run.scale),
-                offload_rate=_ratio(n_requested[class_index], n_instances[class_index]),
-                accuracy=_ratio(n_correct[class_index], n_instances[class_index]),
-                edge_accuracy=_ratio(n_edge_correct[class_index], n_instances[class_index]),
-                precision=_ratio(n_correct[class_index], n_answered[class_index]),
+                offload_rate=_compute_ratio(n_requested[class_index], n_instances[class_index]),
+                accuracy=_compute_ratio(n_correct[class_index], n_instances[class_index]),
+                edge_accuracy=_compute_ratio(n_edge_correct[class_index], n_instances[class_index]),
+                precision=_compute_ratio(n_correct[class_index], n_answered[class_index]),
             )
             for class_index, label in enumerate(self.table.classes)
         )
@@ -449,5 +454,5 @@ class PolicyFigures:
         )
 
 
-def _ratio(numerator: Any, denominator: Any) -> float | None:
+def _compute_ratio(numerator: Any, denominator: Any) -> float | None:
     return float(numerator / denominator) if denominator else None

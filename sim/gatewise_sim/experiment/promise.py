@@ -28,14 +28,14 @@ def broken_promise(manifest: Manifest, table: RowTable) -> str | None:
     """
     operating_point = manifest.active_point
     violation = (
-        _broken_guarantee(operating_point, table)
-        or _lower_accuracy(operating_point, table, sum(manifest.class_rows or ()))
-        or _lower_agreement(table)
+        _describe_broken_guarantee(operating_point, table)
+        or _describe_lower_accuracy(operating_point, table, sum(manifest.class_rows or ()))
+        or _describe_lower_agreement(table)
     )
     return None if violation is None else f"The rows break the bundle's promise: {violation}."
 
 
-def _broken_guarantee(operating_point: OperatingPoint, table: RowTable) -> str | None:
+def _describe_broken_guarantee(operating_point: OperatingPoint, table: RowTable) -> str | None:
     guarantee = operating_point.guarantee or {}
     guarantee_kind = guarantee.get("kind")
     bound = float(guarantee.get("bound", np.inf))
@@ -61,7 +61,7 @@ def _broken_guarantee(operating_point: OperatingPoint, table: RowTable) -> str |
     return None
 
 
-def _lower_accuracy(
+def _describe_lower_accuracy(
     operating_point: OperatingPoint, table: RowTable, n_validation: int
 ) -> str | None:
     """Compare with the accuracy on the validation rows, which has a standard error of its own."""
@@ -84,7 +84,7 @@ def _lower_accuracy(
     )
 
 
-def _lower_agreement(table: RowTable) -> str | None:
+def _describe_lower_agreement(table: RowTable) -> str | None:
     if not table.has_cloud or table.max_disagreement is None:
         return None
     is_different = (table.label != table.cloud_label)[table.can_offload].astype(np.float64)

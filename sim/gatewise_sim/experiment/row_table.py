@@ -134,7 +134,9 @@ def make_row_table(
         cloud_label=cloud_label,
         confidence=outcomes.confidence,
         max_disagreement=disagreement_bound(manifest),
-        **_feature_set_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
+        **_make_feature_set_columns(
+            outcomes.is_acquired, request_features, manifest.feature_costs()
+        ),
     )
     return table, _make_timings(outcomes, len(installation.stages), cloud_times)
 
@@ -201,24 +203,24 @@ def _run_device(
         answer_ms=np.full(n_rows, np.nan),
     )
     with Device(bundle, policy="edge-only") as device:
-        for i, row in enumerate(rows):
+        for index, row in enumerate(rows):
             try:
                 answer = device.begin(row)
             except SensorError as error:
-                outcomes.is_offloaded[i] = installation.has_cloud and error.cause != "infinite"
+                outcomes.is_offloaded[index] = installation.has_cloud and error.cause != "infinite"
                 continue
             assert isinstance(answer, Answer)  # without a link no answer is ever pending
-            outcomes.last_stage[i] = answer.stage
-            outcomes.label[i] = answer.class_index
-            outcomes.is_acquired[i, list(answer.acquired)] = True
-            outcomes.confidence[i] = answer.probabilities.max()
-            outcomes.answer_ms[i] = answer.latency_ms
+            outcomes.last_stage[index] = answer.stage
+            outcomes.label[index] = answer.class_index
+            outcomes.is_acquired[index, list(answer.acquired)] = True
+            outcomes.confidence[index] = answer.probabilities.max()
+            outcomes.answer_ms[index] = answer.latency_ms
             # A device with a cloud offloads a row that its stages refuse, unless a value is
             # infinite, because a request must not contain it.
             is_fallback = answer.route == "fallback"
             is_refused = not installation.has_cloud or answer.reason.startswith("infinite")
-            outcomes.is_failed[i] = is_fallback and is_refused
-            outcomes.is_offloaded[i] = answer.reason == "edge-only" or (
+            outcomes.is_failed[index] = is_fallback and is_refused
+            outcomes.is_offloaded[index] = answer.reason == "edge-only" or (
                 is_fallback and not is_refused
             )
     return outcomes
@@ -247,12 +249,12 @@ def _mark_acquired_features(
 ) -> None:
     """Mark the features that a device acquires for a request before it refuses a value."""
     with Device(bundle, link=_RefusingLink()) as device:
-        for i in refused_rows.tolist():
-            answer = device.answer(rows[i])
-            is_acquired[i, list(answer.acquired)] = True
+        for index in refused_rows.tolist():
+            answer = device.answer(rows[index])
+            is_acquired[index, list(answer.acquired)] = True
 
 
-def _feature_set_columns(
+def _make_feature_set_columns(
     is_acquired: BoolArray, is_request_feature: BoolArray, costs: FeatureCosts
 ) -> dict[str, Any]:
     """Make the columns of :class:`RowTable` about sets of features and their prices.
@@ -298,7 +300,7 @@ def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> In
 def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> _CloudTimes:
     """Fit the times per run and per instance to the times of a few batch sizes."""
     run_seconds = [
-        _median_run_seconds(cloud_model.run, np.resize(request_rows, (n, request_rows.shape[1])))
+        _measure_run_seconds(cloud_model.run, np.resize(request_rows, (n, request_rows.shape[1])))
         for n in _TIMED_BATCH_SIZES
     ]
     batch_sizes = np.array(_TIMED_BATCH_SIZES, np.float64)
@@ -318,7 +320,7 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> _
     )
 
 
-def _median_run_seconds(
+def _measure_run_seconds(
     run_model: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]
 ) -> float:
     """Return the median seconds of at least three runs that take a tenth of a second or more."""

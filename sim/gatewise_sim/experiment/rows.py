@@ -51,7 +51,7 @@ class Rows:
     def instances(self) -> list[Any]:
         """The input of a device for each row, as JSON values; a missing value is None."""
         rows = self.X.astype(np.float64).tolist() if self.raw_rows is None else self.raw_rows
-        return [_json_value(row) for row in rows]
+        return [_to_json_value(row) for row in rows]
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
@@ -65,7 +65,7 @@ class Rows:
                 f"{manifest.title} answers with values instead of classes and uses no cloud, so it "
                 "cannot be simulated"
             )
-        matrix, raw_rows = _feature_matrix(X, manifest)
+        matrix, raw_rows = _make_feature_matrix(X, manifest)
         with np.errstate(over="ignore"):
             rows = np.ascontiguousarray(matrix, np.float32)
         if y is None:
@@ -117,7 +117,7 @@ class Rows:
         )
 
 
-def _feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any], Any]:
+def _make_feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any], Any]:
     """Convert rows to numbers of shape (n, n_features).
 
     Also returns the raw rows or windows, or None if the rows are features already. Raises
@@ -129,7 +129,7 @@ def _feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any], Any
     if manifest.encoder is not None and hasattr(frame, "columns"):
         from gatewise_training.data.table_encoder import encode_table
 
-        raw_rows = _raw_rows(frame, manifest)
+        raw_rows = _take_raw_rows(frame, manifest)
         frame = encode_table(manifest.encoder, frame)
     if set(manifest.feature_names) <= set(getattr(frame, "columns", ())):
         frame = frame[list(manifest.feature_names)]
@@ -157,17 +157,17 @@ def _feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any], Any
     return matrix, raw_rows
 
 
-def _raw_rows(frame: Any, manifest: Manifest) -> list[list[Any]] | None:
+def _take_raw_rows(frame: Any, manifest: Manifest) -> list[list[Any]] | None:
     """Take the raw columns of a DataFrame in the bundle's order; None if a column is absent."""
     if not set(manifest.column_names) <= set(frame.columns):
         return None
     return [list(row) for row in frame[list(manifest.column_names)].itertuples(index=False)]
 
 
-def _json_value(nested_values: Any) -> Any:
+def _to_json_value(nested_values: Any) -> Any:
     """Convert nested values to JSON values: NaN to None, numpy scalars to numbers of Python."""
     if isinstance(nested_values, list | tuple):
-        return [_json_value(value) for value in nested_values]
+        return [_to_json_value(value) for value in nested_values]
     value = nested_values.item() if isinstance(nested_values, np.generic) else nested_values
     return None if isinstance(value, float) and math.isnan(value) else value
 

@@ -138,10 +138,10 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
     """
     scenario = experiment.scenario
     # only now, because a sweep sets the workers of each of its runs
-    n_down = max((window.n_workers for window in scenario.outages.windows), default=1)
-    if n_down > scenario.workers:
+    n_stopped = max((window.n_workers for window in scenario.outages.windows), default=1)
+    if n_stopped > scenario.workers:
         raise InputError(
-            f"outage of {n_down} workers: the fleet has only {scenario.workers} (--workers)"
+            f"outage of {n_stopped} workers: the fleet has only {scenario.workers} (--workers)"
         )
     with progress("simulate") as report_progress:
         run_progress = _RunProgress(report_progress, scenario.seconds)
@@ -308,16 +308,16 @@ def _run_live(
         ),
         "checked": _compare_with_table(live_run.fleet.answers, table),
         "twin": EngineFigures(
-            live=_engine_figures(experiment.make_result(live_run.fleet, policy, "live")),
-            virtual=_engine_figures(experiment.make_result(virtual_run, policy)),
+            live=_collect_engine_figures(experiment.make_result(live_run.fleet, policy, "live")),
+            virtual=_collect_engine_figures(experiment.make_result(virtual_run, policy)),
         ),
         "troubles": tuple(live_run.troubles),
-        "run": as_json_value(_run_figures(live_run)),
+        "run": as_json_value(_collect_run_figures(live_run)),
     }
     return live_run.fleet, engine_fields
 
 
-def _run_figures(live_run: LiveRun) -> dict[str, Any]:
+def _collect_run_figures(live_run: LiveRun) -> dict[str, Any]:
     """Collect the figures that depend on the machine and the time of a live run."""
     return {
         "seconds": round(live_run.fleet.seconds, 3),
@@ -353,7 +353,7 @@ def _compare_with_table(answers: Answers, table: RowTable) -> RowCheck:
     )
 
 
-def _engine_figures(policy_result: PolicyResult) -> dict[str, float | None]:
+def _collect_engine_figures(policy_result: PolicyResult) -> dict[str, float | None]:
     """Collect the means per instance and the latencies (ms) for the comparison with the twin."""
     return {
         "accuracy": value_of(policy_result.accuracy),

@@ -151,12 +151,12 @@ def simulate(
     changed_scenario = (Scenario() if scenario is None else scenario).changed(**changes)
     rows = Rows.from_arrays(complete_bundle.manifest.name, X, y, complete_bundle.manifest)
     report = run_scenario(
-        prepare_experiment(complete_bundle, rows, changed_scenario), _call_text(changed_scenario)
+        prepare_experiment(complete_bundle, rows, changed_scenario), _write_call(changed_scenario)
     )
     return Simulation(report, changed_scenario)
 
 
-def _call_text(scenario: Scenario) -> str:
+def _write_call(scenario: Scenario) -> str:
     default_scenario = Scenario()
     argument_texts = [
         f"{name}={getattr(scenario, name)!r}"

@@ -141,7 +141,7 @@ def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[Sw
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
     experiment = job.prepare()
-    origin = _origin_of(experiment, values_by_setting)
+    origin = _describe_origin(experiment, values_by_setting)
     rows = _read_rows(path, values_by_setting, origin)
     replace_file(folder / ORIGIN_FILE, encode_json(origin, indent=1))
     timings = experiment.timings
@@ -170,19 +170,19 @@ def _run_point(job: Job, combination: SweepRow, timings: Timings) -> SweepRow:
     row = combination | dict.fromkeys(_FIGURE_COLUMNS, "")
     try:
         changed_job = replace(job, scenario=job.scenario.changed(**changes))
-        return row | _figure_texts(
+        return row | _format_figures(
             run_scenario(changed_job.prepare(), changed_job.command()).system
         )
     except GatewiseError as error:
         return row | {"error": str(error)}
 
 
-def _figure_texts(system: PolicyResult) -> SweepRow:
-    figures = {name: figure_of(system) for name, figure_of in FIGURES.items()}
+def _format_figures(system: PolicyResult) -> SweepRow:
+    figures = {name: get_figure(system) for name, get_figure in FIGURES.items()}
     return {name: "" if figure is None else f"{figure:.6g}" for name, figure in figures.items()}
 
 
-def _origin_of(experiment: Experiment, values_by_setting: SweepValues) -> dict[str, Any]:
+def _describe_origin(experiment: Experiment, values_by_setting: SweepValues) -> dict[str, Any]:
     """Describe everything that all points share, except the measured timings."""
     rows = experiment.rows
     rows_hash = hashlib.sha256(rows.X.tobytes())
@@ -250,12 +250,12 @@ def show_table(
         *values_by_setting,
         *(name for name in _FIGURE_COLUMNS if any(row[name] for row in rows)),
     ]
-    cells = [[_cell(row[name], name in FIGURES) for name in columns] for row in rows]
+    cells = [[_format_cell(row[name], name in FIGURES) for name in columns] for row in rows]
     print_table("sweep", [name.replace("_", " ") for name in columns], cells)
     print(folder / CSV_FILE, folder / PLOT_FILE, sep="\n", flush=True)
 
 
-def _cell(text: str, is_figure: bool) -> str:
+def _format_cell(text: str, is_figure: bool) -> str:
     return number(float(text)) if is_figure and text else text
 
 
