@@ -72,7 +72,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     ),
     "pair": Subcommand(
         "gatewise_export.commands.pair_cli",
-        "Train a gate between two existing models and pack a bundle.",
+        "Choose a threshold between two trained models and pack a bundle.",
         "export",
     ),
     "outcomes": Subcommand(
@@ -81,11 +81,15 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "export",
     ),
     "frontier": Subcommand(
-        "gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"
+        "gatewise_export.commands.bundle_cli", "Show the accuracy-cost frontier.", "export"
     ),
-    "inspect": Subcommand("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
+    "inspect": Subcommand(
+        "gatewise_export.commands.bundle_cli", "Show the contents of a bundle.", "edge"
+    ),
     "verify": Subcommand(
-        "gatewise_export.commands.cli", "Compare a bundle's decisions with the model's.", "export"
+        "gatewise_export.commands.bundle_cli",
+        "Compare a bundle's decisions with the model's.",
+        "export",
     ),
     "c99": Subcommand(
         "gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"
@@ -94,7 +98,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "gatewise_export.c99.cli", "Measure the times of a bundle's blocks as prices.", "export"
     ),
     "pack": Subcommand(
-        "gatewise_export.commands.sign_cli",
+        "gatewise_export.commands.pack_cli",
         "Copy a bundle into one file, signed or for devices.",
         "edge",
     ),

@@ -19,7 +19,7 @@ ANSWER_AND_CHECK = """
 import contextlib, io, pathlib, sys
 from gatewise.cli import main
 from gatewise_edge import Device, InProcessLink
-from gatewise_export.commands.cli import commands
+from gatewise_export.commands.bundle_cli import commands
 path = {path!r}
 link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
 with Device(path, link=link) as device:
