@@ -182,7 +182,7 @@ class Batcher:
         row_seconds = self._row_seconds.get(model, seconds / n_rows)
         self._row_seconds[model] = row_seconds + _SMOOTHING * (seconds / n_rows - row_seconds)
 
-    def estimate_seconds(self, model: ModelKey, n_rows: int) -> float:
+    def expected_seconds(self, model: ModelKey, n_rows: int) -> float:
         """Estimate the time of a run of `n_rows` instances; infinite before `model` has run."""
         return n_rows * self._row_seconds.get(model, math.inf)
 

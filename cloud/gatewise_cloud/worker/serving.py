@@ -216,7 +216,7 @@ class BatchServer:
         """Return whether the reading thread should run a queued request; needs the lock."""
         batcher = self._batcher
         is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.has_unread
-        seconds = batcher.estimate_seconds(ticket.model, len(ticket.rows))
+        seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))
         is_fast = seconds <= _MAX_INLINE_SECONDS
         return is_only_request and not self._stop_mode and is_fast and batcher.wait_seconds <= 0
 

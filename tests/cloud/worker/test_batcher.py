@@ -56,10 +56,10 @@ def test_wait_ms_is_the_expected_time_of_the_queued_rows():
     for tested_batcher in (batcher, parallel_batcher):
         tested_batcher.admit(make_ticket(1, n_rows=4), 0.0)
         assert tested_batcher.wait_ms == 1  # nothing has run yet
-        assert tested_batcher.estimate_seconds(DIGITS, 1) == np.inf
+        assert tested_batcher.expected_seconds(DIGITS, 1) == np.inf
         for _ in range(3):
             tested_batcher.observe_run(DIGITS, 8, 0.4)  # 50 ms per instance
-        assert tested_batcher.estimate_seconds(DIGITS, 2) == pytest.approx(0.1)
+        assert tested_batcher.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
     assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)  # four rows of 50 ms
     batcher.admit(make_ticket(9, model=WINE), 0.0)
     batcher.observe_run(WINE, 1, 0.0065)

@@ -87,7 +87,7 @@ def test_notifier_sends_only_if_there_is_a_manager(service_manager, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "estimate_seconds"),
+    ("variables", "expected_seconds"),
     [
         ({"WATCHDOG_USEC": "2000000"}, 2.0),
         ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}, 2.0),
@@ -96,8 +96,8 @@ def test_notifier_sends_only_if_there_is_a_manager(service_manager, tmp_path):
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, estimate_seconds):
-    assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog_s == estimate_seconds
+def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, expected_seconds):
+    assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog_s == expected_seconds
 
 
 @pytest.mark.slow
