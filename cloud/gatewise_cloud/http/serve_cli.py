@@ -23,14 +23,14 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.commands.options import BundlePath
+from gatewise_export.commands import options
 
 if TYPE_CHECKING:
     from gatewise_edge.link.link import Link
 
 
 def serve(
-    bundle: BundlePath,
+    bundle: options.BundlePath,
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
     ] = 8080,
@@ -62,15 +62,10 @@ def serve(
     deadline_ms: Annotated[
         float, typer.Option(min=1, help="Longest time to an answer, in ms.")
     ] = 500.0,
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
-    ] = None,
+    ca_file: options.CaFile = None,
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of this service.")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None,
-    public_key: Annotated[
-        Path | None,
-        typer.Option(help="PEM file of the public key that must have signed the bundle."),
-    ] = None,
+    key_file: options.KeyFile = None,
+    public_key: options.PublicKeyFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the address as a JSON document.")
     ] = False,

@@ -16,7 +16,7 @@ from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, rea
 from gatewise_cloud.broker.rollout_report import METRICS, read_reports
 from gatewise_cloud.service.watched_rollout import WatchedRollout, share_text
 from gatewise_edge.link.endpoint import Endpoint
-from gatewise_export.commands.options import AsJson, BundlePath
+from gatewise_export.commands import options
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
@@ -66,11 +66,9 @@ class BrokerAccess(Settings, frozen=True):
             help="URL of the broker that notifies devices: mqtt(s)://[user:password@]host."
         ),
     ] = None
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
-    ] = None
+    ca_file: options.CaFile = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the operator.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
+    key_file: options.KeyFile = None
 
     def make_endpoint(self) -> Endpoint | None:
         """Make the broker's endpoint; None without a broker."""
@@ -89,7 +87,7 @@ def init(
     keys: _Keys = None,
     root_keys: Annotated[int, typer.Option(min=1, help="Number of root keys to make.")] = 1,
     threshold: Annotated[int, typer.Option(min=1, help="Number of root keys that must sign.")] = 1,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make a repository and its keys.
 
@@ -108,7 +106,7 @@ def init(
 @_app.command()
 def add(
     repo: _Folder,
-    bundle: BundlePath,
+    bundle: options.BundlePath,
     keys: _Keys = None,
     hardware: Annotated[
         list[str] | None,
@@ -120,7 +118,7 @@ def add(
         Path | None,
         typer.Option(help="PEM file of the private Ed25519 key that signs the manifest."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Add a bundle, without its high-cost model, as a release that publish can offer.
 
@@ -154,7 +152,7 @@ def publish(
         float | None, typer.Option(min=0.1, help="Seconds between two checks of a step.")
     ] = None,
     at_version: _Version = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     r"""Offer a release to a share of the devices.
 
@@ -227,7 +225,7 @@ def rollback(
     access: BrokerAccess,
     keys: _Keys = None,
     at_version: _Version = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Withdraw a release, so that devices return to the previous release.
 
@@ -258,7 +256,7 @@ def rotate_key(
         str | None, typer.Option(help="Id of the key to revoke; by default the role's first key.")
     ] = None,
     keys: _Keys = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Replace a key by a new one, which devices accept automatically.
 
@@ -275,7 +273,7 @@ def rotate_key(
 @_app.command()
 @with_options
 def status(
-    repo: _Folder, access: BrokerAccess, keys: _Keys = None, as_json: AsJson = False
+    repo: _Folder, access: BrokerAccess, keys: _Keys = None, as_json: options.AsJson = False
 ) -> None:
     """Show releases with their rollouts, and the expiry of the metadata of each role.
 

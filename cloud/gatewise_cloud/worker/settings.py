@@ -13,6 +13,7 @@ from gatewise.graph_loading import MAX_LOAD_LIMITS
 from gatewise.imports import CPU
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.link.endpoint import Endpoint
+from gatewise_export.commands import options
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 
@@ -70,11 +71,9 @@ class WorkerSettings(Settings, frozen=True):
     keep_days: Annotated[
         Positive, typer.Option(help="Days until instances in that folder are deleted.")
     ] = 30.0
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
-    ] = None
+    ca_file: options.CaFile = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the worker.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
+    key_file: options.KeyFile = None
     connections: Annotated[
         _AtLeastOne, FileOption("Number of connections, for brokers that limit each of them.")
     ] = 1

@@ -17,6 +17,7 @@ from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.stages import Runner
 from gatewise_edge.link.offload_rules import ImplausibleHandling
 from gatewise_edge.sensors.signal_source import SignalOptions
+from gatewise_export.commands import options
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 _Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -25,7 +26,7 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     """Options of ``gatewise edge``: bundle, broker, instances, answers, updates and metrics."""
 
-    bundle: Annotated[Path, typer.Argument(help="Bundle: a directory or a .gwb file.")]
+    bundle: options.BundlePath
     broker: Annotated[
         str | None,
         typer.Option(
@@ -53,13 +54,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             ".wav, .flac, .npy or .csv file."
         ),
     ] = None
-    block: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            metavar="NAME=MODULE:FUNCTION",
-            help="Python function of a block; bundles do not contain functions. Repeatable.",
-        ),
-    ] = ()
+    block: options.BlockFunctionsSetting = ()
     deadline_ms: Annotated[Positive, typer.Option(help="Longest time to an answer, in ms.")] = 500.0
     policy: Annotated[
         str,
@@ -134,11 +129,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     metrics_port: Annotated[
         _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 selects a free port.")
     ] = None
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
-    ] = None
+    ca_file: options.CaFile = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
+    key_file: options.KeyFile = None
     keep_unsent_bytes: Annotated[
         str, FileOption("Largest size of --keep-unsent; beyond it a random half is dropped.")
     ] = "10MB"

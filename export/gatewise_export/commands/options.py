@@ -50,14 +50,17 @@ PublicKeyFile = Annotated[
 Target = Annotated[
     str | None, typer.Option(help="Column of the label; by default target, label, class or y.")
 ]
-BlockFunctions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--block",
-        metavar="NAME=MODULE:FUNCTION",
-        help="Python function of a block; bundles do not contain functions. Repeatable.",
-    ),
+_BLOCK = typer.Option(
+    "--block",
+    metavar="NAME=MODULE:FUNCTION",
+    help="Python function of a block; bundles do not contain functions. Repeatable.",
+)
+BlockFunctions = Annotated[list[str] | None, _BLOCK]
+BlockFunctionsSetting = Annotated[tuple[str, ...], _BLOCK]
+CaFile = Annotated[
+    Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
 ]
+KeyFile = Annotated[Path | None, typer.Option(help="Private key of --cert-file.")]
 Out = Annotated[Path, typer.Option(help="Bundle to write: a directory or a .gwb file.")]
 BundleName = Annotated[
     str | None, typer.Option(help="Name of the bundle; by default the name of the data.")

@@ -9,6 +9,7 @@ import typer
 
 from gatewise.documents import Meta
 from gatewise.settings import Settings
+from gatewise_export.commands import options
 
 if TYPE_CHECKING:
     from gatewise_edge.link.endpoint import Endpoint
@@ -27,21 +28,13 @@ class DeviceSettings(Settings, frozen=True):
     device: Annotated[
         str | None, typer.Option(help="Id of the device; by default the name in its certificate.")
     ] = None
-    ca_file: Annotated[
-        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
-    ] = None
+    ca_file: options.CaFile = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
-    key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None
+    key_file: options.KeyFile = None
     timeout: Annotated[
         float, Meta(gt=0, le=60), typer.Option(help="Longest wait for each reply, in s.")
     ] = 3.0
-    block: Annotated[
-        tuple[str, ...],
-        typer.Option(
-            metavar="NAME=MODULE:FUNCTION",
-            help="Python function of a block; bundles do not contain functions. Repeatable.",
-        ),
-    ] = ()
+    block: options.BlockFunctionsSetting = ()
 
     @property
     def endpoint(self) -> Endpoint:
