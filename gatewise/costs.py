@@ -393,7 +393,7 @@ def _read_feature_groups(
     if isinstance(group, Mapping):
         unknown_names = [name for name in group if name not in (names or ())]
         if unknown_names:
-            raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
+            raise InputError(f"group: {unknown_names[0]!r} is not the name of a feature")
         group = [group.get(name) for name in names or ()]
     if group is None:
         return [None] * n_features

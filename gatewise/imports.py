@@ -103,7 +103,9 @@ def import_object(option: str, path: str) -> Any:
         imported_object = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
-            raise InputError(f"{option}: there is no module {error.name!r} here") from None
+            raise InputError(
+                f"{option}: there is no module {error.name!r} here: run in its folder"
+            ) from None
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{option}: importing {module} failed: {reason}") from error
     for name in attribute.split("."):

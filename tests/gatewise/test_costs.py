@@ -32,7 +32,10 @@ PRICE = st.floats(0, 100, allow_nan=False).map(lambda price: round(price, 3))
         ({"own": [1.0], "group": ["g"], "shared": {"h": 1.0}}, "group 'h', but no feature"),
         ({"own": [1.0], "group": ["g"], "shared": {"g": -1.0}}, "group 'g' is -1.0"),
         ({"own": [1.0], "shared": {"g": 1.0, "h": 2.0}}, "shared price of group 'g'"),
-        ({"own": {"a": 1.0}, "group": {"x": "g", "y": "g"}}, "group of 'x', which is not a feat"),
+        (
+            {"own": {"a": 1.0}, "group": {"x": "g", "y": "g"}},
+            "group: 'x' is not the name of a feat",
+        ),
     ],
 )
 def test_invalid_prices_are_refused_with_the_feature(arguments, message):
@@ -132,7 +135,7 @@ def test_prices_by_name_can_be_reordered():
     ):
         with pytest.raises(InputError, match=message):
             named_costs.in_order(names)
-    with pytest.raises(InputError, match="group of 'x'"):
+    with pytest.raises(InputError, match="group: 'x' is not"):
         FeatureCosts({"age": 1.0}, group={"x": "g"})
 
 

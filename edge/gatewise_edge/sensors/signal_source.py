@@ -187,7 +187,8 @@ def _sample_rate_hz(
         and not _are_equal_rates(recorded_hz, stated_hz)
     ):
         raise InputError(
-            f"--signal {source_name} has {recorded_hz:g} samples per second, not {stated_hz:g}"
+            f"--signal {source_name} has {recorded_hz:g} samples per second, not the rate_hz of "
+            f"{stated_hz:g} in --settings: correct or omit it"
         )
     rate_hz = recorded_hz if stated_hz is None else stated_hz
     if rate_hz is None or signal.rate_hz is None or _are_equal_rates(rate_hz, signal.rate_hz):

@@ -74,7 +74,7 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     except ValueError:
         has_digest_of_token = False
     if not has_digest_of_token:
-        raise LinkError(url, f"{url} is not the enrolment server of this token")
+        raise LinkError(url, f"{url} is not the server that made this token: check both")
     # Trust only the first certificate, because the digest does not cover what follows it.
     authority_certificate = x509.load_pem_x509_certificate(content).public_bytes(
         serialization.Encoding.PEM

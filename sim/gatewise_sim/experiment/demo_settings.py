@@ -28,7 +28,9 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
             help="Data: digits, breast_cancer, wine, iris, or a .csv, .parquet or .npz file."
         ),
     ] = "digits"
-    target: Annotated[str | None, typer.Option(help="Column of the label.")] = None
+    target: Annotated[
+        str | None, typer.Option(help="Column of the label; by default target, label, class or y.")
+    ] = None
     costs: Annotated[
         Path | None, typer.Option(help="File of feature prices: .toml or .csv; by default 1 each.")
     ] = None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.console import Progress, as_json_value, progress
 from gatewise.errors import InputError
-from gatewise.formats import duration
+from gatewise.formats import duration, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.policies import POLICIES, SystemRun, system_policy
@@ -106,8 +106,8 @@ def prepare_experiment(bundle: Bundle, rows: Rows, scenario: Scenario) -> Experi
         timings = scenario.timings
         if len(timings.edge_ms) != table.n_stages:
             raise InputError(
-                f"timings: edge_ms has {len(timings.edge_ms)} entries; {table.n_stages} stages run "
-                "on the device"
+                f"timings: edge_ms has {plural(len(timings.edge_ms), 'time')}; give one for each "
+                f"of the {table.n_stages} stages"
             )
     return Experiment(
         scenario=scenario,

@@ -63,7 +63,8 @@ class RowMix:
             raise InputError("class mix: a row of the table has no class")
         if len(class_indices) and class_indices.max() >= n_classes:
             raise InputError(
-                f"class mix: the table has {class_indices.max() + 1} classes, not {n_classes}"
+                f"class mix: the table has {class_indices.max() + 1} classes, not {n_classes}; "
+                "give each a share"
             )
         self._n_rows_by_class = np.bincount(class_indices, minlength=n_classes)
         has_weight = class_weights.any(axis=0)

@@ -428,7 +428,7 @@ def run_fleet(
     """
     if len(timings.edge_ms) < int(table.last_stage.max()) + 1:
         raise InputError(
-            f"timings: edge_ms has {len(timings.edge_ms)} times: give one for each stage"
+            f"timings: edge_ms has {plural(len(timings.edge_ms), 'time')}: give one for each stage"
         )
     if n_devices is None:
         n_devices = choose_n_devices(table, scenario, policy)

@@ -96,7 +96,7 @@ def test_invalid_tokens_and_urls_are_refused(broker_folder, tmp_path):
         for invalid_token, message in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
             (f"boss.{secret}.{digest}", "not valid"),  # the token of another client
-            (f"{name}.{secret}.{'0' * 64}", "not the enrolment server"),
+            (f"{name}.{secret}.{'0' * 64}", "not the server that made this token"),
         ):
             with pytest.raises(LinkError, match=message):
                 enrol(url, invalid_token, tmp_path / "tls")

@@ -173,7 +173,11 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
     )
     for source_name, options, message in [
         (str(tmp_path / "r.npy"), {}, "has 1 channels, the bundle takes 2"),
-        (str(tmp_path / "r.wav"), {"rate_hz": RATE_HZ}, "has 8000 samples per second, not 100"),
+        (
+            str(tmp_path / "r.wav"),
+            {"rate_hz": RATE_HZ},
+            "has 8000 samples per second, not the rate_hz of 100",
+        ),
         (str(tmp_path / "none"), {}, "no such file, pipe or device"),
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),

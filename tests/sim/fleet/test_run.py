@@ -221,7 +221,7 @@ def test_rows_that_the_cloud_refuses_stay_on_the_device():
 
 
 def test_timings_must_name_every_stage():
-    with pytest.raises(InputError, match="edge_ms has 1 entries"):
+    with pytest.raises(InputError, match="edge_ms has 1 time:"):
         run_policy(make_table(2, 0, last_stage=np.array([0, 1])), make_scenario())
 
 

@@ -252,7 +252,7 @@ def _check_validation(
     x = check_rows(estimator, X_val)
     labels = np.asarray(_convert_to_numpy(y_val)).ravel().tolist()
     if len(labels) != len(x):
-        raise InputError(f"validation has {len(x)} rows but {len(labels)} labels")
+        raise InputError(f"validation has {len(x)} rows but {len(labels)} labels: give one each")
     unknown_label_text = "validation label {} is not in the training data"
     return x, index_labels(labels, classes, unknown_label_text)
 
