@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 def serve(
     bundle: options.BundlePath,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
-    ] = 8080,
+    port: options.Port = 8080,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     broker: Annotated[
         str | None,

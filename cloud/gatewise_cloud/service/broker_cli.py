@@ -36,6 +36,7 @@ from gatewise_cloud.broker.rollout_report import read_statuses
 from gatewise_cloud.errors import BrokerError
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_edge.errors import LinkError
+from gatewise_export.commands.options import Port
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")]
 _Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of clients.")]
@@ -61,9 +62,7 @@ _app = typer.Typer(
 @_app.callback()
 def run(
     context: typer.Context,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
-    ] = 1883,
+    port: Port = 1883,
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     embedded: Annotated[
         bool | None,
@@ -263,9 +262,7 @@ def token(
 @_app.command()
 def enrol(
     folder: _Folder = Path("broker"),
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")
-    ] = 8884,
+    port: Port = 8884,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     broker: _Url = None,
     as_json: _Json = False,

@@ -23,12 +23,9 @@ from gatewise_export.archive.choice import (
 from gatewise_export.archive.label_page import page_of_choice
 from gatewise_export.archive.labels import add_labels, checked_labels, read_label_csv
 from gatewise_export.bundle.storage import write_file
-from gatewise_export.commands.options import AsJson
+from gatewise_export.commands.options import Archive, ArchivedVersion, AsJson
 
 _app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-Archive = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
-]
 
 
 @_app.callback()
@@ -55,10 +52,7 @@ def choose_instances(
         Path, typer.Option(help="CSV file to write, with an empty column `label`.")
     ] = Path("to-label.csv"),
     page: Annotated[Path | None, typer.Option(help="HTML file of a page for labelling.")] = None,
-    version: Annotated[
-        str | None,
-        typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
-    ] = None,
+    version: ArchivedVersion = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random choice; by default a random seed.")
     ] = None,

@@ -12,17 +12,12 @@ from gatewise.console import emit, note, print_table
 from gatewise.formats import percent
 from gatewise_export.archive.true_figures import MonitorReport, metrics_text, monitor
 from gatewise_export.bundle.storage import replace_file
-from gatewise_export.commands.options import AsJson
+from gatewise_export.commands.options import Archive, ArchivedVersion, AsJson
 
 
 def monitor_archive(
-    archive: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
-    ],
-    version: Annotated[
-        str | None,
-        typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
-    ] = None,
+    archive: Archive,
+    version: ArchivedVersion = None,
     days: Annotated[
         float | None,
         typer.Option(min=0.001, help="Age of the oldest instances, in days; by default any age."),

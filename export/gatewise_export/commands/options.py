@@ -57,6 +57,14 @@ _BLOCK = typer.Option(
 )
 BlockFunctions = Annotated[list[str] | None, _BLOCK]
 BlockFunctionsSetting = Annotated[tuple[str, ...], _BLOCK]
+Archive = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder that `gatewise cloud --keep` writes.")
+]
+ArchivedVersion = Annotated[
+    str | None,
+    typer.Option(help="VERSION or MODEL/VERSION; by default that of the latest instances."),
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0 selects a free port.")]
 CaFile = Annotated[
     Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
 ]
