@@ -236,7 +236,7 @@ class FleetAudit:
 
         ``audits`` and ``disagreed`` are counts. ``by_class`` contains both counts for each class
         index of the devices' answers. Models with a test also have ``evidence`` and ``alarm``.
-        After an alarm, ``alarm_at`` is the number of instances that had been observed.
+        After an alarm, ``alarm_at`` is the number of instances until it was raised.
         """
         with self._lock:
             return {

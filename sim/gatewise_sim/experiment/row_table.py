@@ -300,8 +300,10 @@ def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> In
 def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> _CloudTimes:
     """Fit the times per run and per instance to the times of a few batch sizes."""
     run_seconds = [
-        _measure_run_seconds(cloud_model.run, np.resize(request_rows, (n, request_rows.shape[1])))
-        for n in _TIMED_BATCH_SIZES
+        _measure_run_seconds(
+            cloud_model.run, np.resize(request_rows, (batch_size, request_rows.shape[1]))
+        )
+        for batch_size in _TIMED_BATCH_SIZES
     ]
     batch_sizes = np.array(_TIMED_BATCH_SIZES, np.float64)
     median_seconds = np.array(run_seconds)

@@ -171,23 +171,21 @@ class BudgetedModel(BaseEstimator, ABC):
         the goal of the settings.
         """
         self.__dict__.pop("operating_point_", None)
-        used_candidates = {point.chain for point in frontier.all_points}
-        kept_candidates = [
-            candidate
-            for candidate in range(len(candidates))
-            if keeps_all or candidate in used_candidates
+        frontier_numbers = {point.chain for point in frontier.all_points}
+        numbers_to_keep = [
+            number for number in range(len(candidates)) if keeps_all or number in frontier_numbers
         ]
-        self.chains_ = tuple(candidates[candidate] for candidate in kept_candidates)
-        self._n_chains = len(kept_candidates)
+        self.chains_ = tuple(candidates[number] for number in numbers_to_keep)
+        self._n_chains = len(numbers_to_keep)
         points, off_curve_points = (
             tuple(
-                msgspec.structs.replace(point, chain=kept_candidates.index(point.chain))
+                msgspec.structs.replace(point, chain=numbers_to_keep.index(point.chain))
                 for point in old_points
             )
             for old_points in (frontier.points, frontier.off_curve_points)
         )
         self.frontier_ = replace(frontier, points=points, off_curve_points=off_curve_points)
-        return kept_candidates
+        return numbers_to_keep
 
     def _goal(self) -> dict[str, float]:
         """Get the goal of the settings: a budget or a largest loss."""

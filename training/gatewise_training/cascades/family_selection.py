@@ -105,7 +105,9 @@ class FamilySelection:
         ) -> None:
             nonlocal n_done
             self._fit_and_compare(
-                jobs, lambda n: self.report_progress(min(n_done + n, n_total), n_total), split
+                jobs,
+                lambda n_new: self.report_progress(min(n_done + n_new, n_total), n_total),
+                split,
             )
             n_done += len(jobs)
 

@@ -111,5 +111,5 @@ def spaced_sets(
     if len(nested_masks) > n_stages:
         targets = np.geomspace(max(costs_of_sets[0], 1e-9), max(costs_of_sets[-1], 1e-9), n_stages)
         indices = sorted({int(np.argmin(np.abs(costs_of_sets - target))) for target in targets})
-        nested_masks = [nested_masks[i] for i in indices]
+        nested_masks = [nested_masks[index] for index in indices]
     return [np.flatnonzero(mask) for mask in nested_masks]

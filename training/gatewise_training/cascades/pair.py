@@ -299,7 +299,7 @@ class PairCascade(CascadeClassifier):
         else:
             high_cost_labels = tuple(np.asarray(getattr(high_cost_model, "classes_", ())).tolist())
             n_high_cost_classes = len(high_cost_labels)
-        class_counts = {n for n in (low_cost_model.n_classes, n_high_cost_classes) if n}
+        class_counts = {count for count in (low_cost_model.n_classes, n_high_cost_classes) if count}
         if not class_counts:
             raise InputError("low_cost_model gives labels only; a gate needs its scores")
         if len(class_counts) > 1:

@@ -122,10 +122,8 @@ def class_weights(
             raise InputError(f"class_weight must be a dict or 'balanced', not {weights!r}")
         return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
     # a weight of 0 would leave a class out
-    listed_weights = values_by_class(
-        "class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf
-    )
-    return np.array([1.0 if weight is None else weight for weight in listed_weights])
+    dict_weights = values_by_class("class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf)
+    return np.array([1.0 if weight is None else weight for weight in dict_weights])
 
 
 def values_by_class(

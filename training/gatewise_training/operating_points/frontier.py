@@ -174,8 +174,8 @@ class Frontier:
         return self._with_off_curve_points(_select_undominated(points, price=offload_rate))
 
     def _with_off_curve_points(self, points: Iterable[OperatingPoint]) -> Frontier:
-        listed_points = set(self.all_points)
-        new_points = dict.fromkeys(point for point in points if point not in listed_points)
+        old_points = set(self.all_points)
+        new_points = dict.fromkeys(point for point in points if point not in old_points)
         return replace(self, off_curve_points=(*self.off_curve_points, *new_points))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
