@@ -129,7 +129,7 @@ class BundleWatch:
             bundle.model_key = model_key
 
     def _retire(self, path: Path, model_key: ModelKey | None) -> None:
-        """Accept no new requests for a model that left the folder; None is no model."""
+        """If a bundle that left the folder has a model, accept no new requests for it."""
         if model_key is not None:
             self._counters.add("watched", label="removed")
             self._models.retire(model_key)
