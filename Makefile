@@ -86,8 +86,9 @@ test-oip: $(STAMP) mosquitto  ## a worker whose high-cost model runs on MLServer
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
 
+# Fast tests hardly wait, so a third process would only pay its imports.
 test-fast: $(STAMP) kernels mosquitto  ## the tests that take less than half a second each
-	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal
 
 # In environments of their own; PYTHON=python3.14 takes another Python.
 test-python: mosquitto  ## the fast tests with PYTHON, in .venv-PYTHON

@@ -344,6 +344,7 @@ def test_prometheus_accepts_its_files_and_the_panels(tmp_path):
     assert process.returncode == 0, process.stdout + process.stderr
 
 
+@pytest.mark.slow
 def test_alerts_pass_their_tests():
     promtool = find_program("promtool", "apt install prometheus")
     tests_path = DEPLOY / "prometheus" / "alerts_test.yml"

@@ -98,6 +98,7 @@ def test_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path, 
         assert all(np.array_equal(file[key], known[key]) for key in file.files)
 
 
+@pytest.mark.slow
 def test_changed_arrays_are_prepared_again_from_the_fetched_file(server, tmp_path):
     path = fetch("letter", tmp_path, mirror=server.address)
     with np.load(path) as file:

@@ -57,6 +57,7 @@ def test_every_round_times_all_items():
     assert all(microseconds > 0 for name in "ab" for microseconds in runs[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["nothing", "import"])
 def test_new_process_reports_time_and_memory(mode):
     sample = edge_process.measure(mode, [])

@@ -25,6 +25,7 @@ def jpeg_images():
     return np.concatenate(encoded_images), np.cumsum([0, *map(len, encoded_images)])
 
 
+@pytest.mark.slow
 def test_features_are_cached_and_ignore_brightness(jpeg_images, tmp_path, monkeypatch):
     cache_file = tmp_path / "features.npz"
     features = images.patch_features(*jpeg_images, cache_file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.support.processes import run_python
@@ -43,6 +44,7 @@ print(*sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_answers_and_checks_load_nothing_heavy(bundle):
     loaded_packages = set(run_python(ANSWER_AND_CHECK.format(path=str(bundle.path))).split())
     assert "gatewise_edge" in loaded_packages

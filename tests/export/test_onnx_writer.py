@@ -173,6 +173,7 @@ def test_kernel_machines_give_the_same_bits(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_a_fitted_kernel_machine_gives_the_same_bits(offset: float) -> None:
     X, y = load_wine(return_X_y=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.pages import Shell
 
 # The shell runs each line in a process of its own, so this is one line.
@@ -13,6 +15,7 @@ _gatewise_completion gatewise; echo ${COMPREPLY[*]}; done
 """
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(tmp_path):
     with Shell(tmp_path) as shell:
         completions = shell.run(COMPLETION_SCRIPT).splitlines()

@@ -75,6 +75,7 @@ def bundle_path(system, tmp_path_factory):
     return gw.pack(system, path, sample=draw_windows(20)[0]).path
 
 
+@pytest.mark.slow
 def test_a_device_with_custom_blocks_answers_as_the_system(system, bundle_path, tmp_path):
     archive = repack(bundle_path, tmp_path / "whole.gwb")
     x, _ = draw_windows(30)

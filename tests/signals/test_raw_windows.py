@@ -77,6 +77,7 @@ def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, label
     assert (network_labels == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
 
 
+@pytest.mark.slow
 def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, labelled_pictures):
     x, _ = labelled_pictures
     graph = system.signal_input_.graph
@@ -97,6 +98,7 @@ def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, label
         assert system.cost(x)[exits == stage] == pytest.approx(expected_cost)
 
 
+@pytest.mark.slow
 def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
     system, bundle, labelled_pictures
 ):
@@ -112,6 +114,7 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
     assert (report.differing_costs, report.cloud_label_differences) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change_document", "message"),
     [
@@ -174,6 +177,7 @@ def test_invalid_settings_are_refused(settings, message):
         gw.StagedCascade(**all_settings).fit(x[:60, :1, :1], y[:60])
 
 
+@pytest.mark.slow
 def test_c_computes_only_the_blocks_of_stages(bundle, tmp_path):
     source = to_c(bundle, tmp_path / "c", name="digits")
     assert source.signals.n_features < len(bundle.manifest.features) - 64 + 1

@@ -94,6 +94,7 @@ def test_each_window_pays_for_the_steps_that_its_stages_need(system):
         assert system.cost(x)[exits == stage] == pytest.approx(expected_price)
 
 
+@pytest.mark.slow
 def test_a_device_computes_only_the_blocks_of_its_stages(system, bundle):
     x, _ = draw_windows(60, seed=2)
     with gw.Device(bundle) as device:

@@ -130,6 +130,7 @@ def test_decoding_any_bytes_gives_a_label_or_a_wire_error(payload):
             decode_label(topic, payload, RECEIVED_AT)
 
 
+@pytest.mark.slow
 @given(
     st.fixed_dictionaries(
         {},

@@ -84,6 +84,7 @@ def make_ticket(n_rows, **fields):
     return Ticket(**default_fields | fields)
 
 
+@pytest.mark.slow
 def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch):
     """The weights of stored instances sum to the number of offered instances."""
     # Room for a few hundred of the 5,000 instances.

@@ -336,6 +336,7 @@ def test_without_a_cloud_hard_rows_get_fallback_answers(bundle, tmp_path):
         assert (answer["route"], answer["reason"]) == ("fallback", "no-link")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

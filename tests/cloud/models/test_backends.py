@@ -148,6 +148,7 @@ def test_fit_pack_and_verify_run_the_high_cost_model_once_per_row(packed_system,
     assert count_new_rows() == len(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attribute", ["probabilities", "Flower"])
 def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute):
     system, bundle = packed_system

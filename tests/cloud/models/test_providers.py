@@ -57,6 +57,7 @@ def test_a_missing_provider_is_refused_with_the_list_of_providers(bundle_and_row
         settings.make_worker()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("provider", OTHER_PROVIDERS)
 def test_answers_of_a_provider_equal_those_of_the_cpu(bundle_and_rows, provider):
     bundle, rows = bundle_and_rows
@@ -70,6 +71,7 @@ def test_answers_of_a_provider_equal_those_of_the_cpu(bundle_and_rows, provider)
             assert device.answer(row).label == cpu_device.answer(row).label
 
 
+@pytest.mark.slow
 @needs_other_provider
 def test_a_provider_beyond_the_tolerance_is_refused(bundle_and_rows, monkeypatch):
     bundle, _ = bundle_and_rows

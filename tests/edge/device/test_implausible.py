@@ -135,6 +135,7 @@ def test_reason_names_an_implausible_raw_column(make_once):
         ]
 
 
+@pytest.mark.slow
 def test_reason_names_a_dead_or_saturated_channel(make_once):
     bundle = Bundle.open(make_once("window-bundle", make_window_bundle))
     window_array, _ = draw_windows(12, seed=9)

@@ -38,6 +38,7 @@ def rows():
     return frame
 
 
+@pytest.mark.slow
 def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tmp_path):
     system, encoder, path = system_encoder_path
     features = encoder.transform(rows)

@@ -37,6 +37,7 @@ def make_batches(seed, accuracies):
     return [make_batch(rng, accuracy) for accuracy in accuracies]
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare_if_evidence_is_read_after_each_batch():
     n_alarms = 0
     for seed in range(100):

@@ -156,6 +156,7 @@ def program_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_features_equal_those_of_python(program_folder, name):
     case = CASES[name]
@@ -304,6 +305,7 @@ def test_a_cascade_in_c_computes_its_features_and_decides_on_them(tmp_path):
     assert re.search(rb"features of [1-9]\d* of 80", process.stdout)
 
 
+@pytest.mark.slow
 def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
     cascade = make_linear_cascade()
 
@@ -337,12 +339,14 @@ def test_the_self_test_generates_windows_without_a_sample(tmp_path):
     assert "features of 0 of 16 windows differ" in output
 
 
+@pytest.mark.slow
 @avr.needs_avr_gcc
 def test_avr_holds_the_tables_of_blocks_in_flash(program_folder):
     for name in ("uint16", "plain17", "frames", "shared"):
         assert avr.measure_sections(program_folder, f"{name}_signals.c")[1:] == [0, 0]
 
 
+@pytest.mark.slow
 @avr.needs_avr_gcc
 @avr.needs_simavr
 @pytest.mark.parametrize("name", ["uint16", "frames", "shared"])

@@ -241,6 +241,7 @@ def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArra
         assert (has_same_bits | (np.isnan(margins) & np.isnan(expected_margins))).all()
 
 
+@pytest.mark.slow
 def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
     rng = np.random.default_rng(5)
     for cascade, compiled in compiled_cascades:
@@ -430,6 +431,7 @@ def test_avr_holds_the_tables_in_flash(compiled_cascades):
         assert sum(frame_bytes) <= compiled.source.stack_bytes
 
 
+@pytest.mark.slow
 @avr.needs_avr_gcc
 @avr.needs_simavr
 @pytest.mark.parametrize("cascade_index", range(6))

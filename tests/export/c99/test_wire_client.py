@@ -196,6 +196,7 @@ def test_requests_keep_the_exact_floats(client):
     assert largest_bytes["json"] < 160
 
 
+@pytest.mark.slow
 def test_requests_have_at_most_the_bytes_of_the_header(library_folder, client):
     header = (library_folder / "include/m_wire.h").read_text()
     stated_sizes = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)

@@ -193,6 +193,7 @@ def _has_fma() -> bool:
     return " fma " in processor_file.read_text().replace("\n", " ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not _has_fma(), reason="this processor has no x86-64 FMA instructions")
 def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
     """The sources forbid fused multiply-add, which gcc uses by default if it is available."""

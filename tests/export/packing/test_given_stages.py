@@ -89,6 +89,7 @@ def test_a_simulation_reads_images_and_counts_their_bytes(pair_and_path):
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_manifest_lists_an_array_once(pair_and_path):
     _, path = pair_and_path
     bundle = gw.Bundle.open(path)
@@ -104,6 +105,7 @@ def test_the_manifest_lists_an_array_once(pair_and_path):
     assert point.interval[0] <= point.accuracy <= point.interval[1]
 
 
+@pytest.mark.slow
 def test_c99_of_a_given_stage_is_refused(pair_and_path):
     pair, path = pair_and_path
     bundle = gw.Bundle.open(path)
@@ -116,6 +118,7 @@ def test_c99_of_a_given_stage_is_refused(pair_and_path):
         gw.to_onnx(pair.stages_[0], n_features=64)
 
 
+@pytest.mark.slow
 def test_the_self_test_allows_differences_only_in_the_last_bits(pair_and_path, tmp_path):
     """Change the sample as if another processor had computed it."""
     _, path = pair_and_path

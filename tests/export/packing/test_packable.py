@@ -344,6 +344,7 @@ def test_options_without_an_exact_form_are_refused_before_the_fit(model, message
     assert "\n" not in str(error_info.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [

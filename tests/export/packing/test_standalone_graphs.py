@@ -34,6 +34,7 @@ def test_a_stage_answers_as_in_training(
         onnx.checker.check_model(graph, full_check=True)
 
 
+@pytest.mark.slow
 def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer_system: FittedSystem) -> None:
     f0 = cancer_system.system.high_cost_model_
     rows = np.asarray(cancer_system.rows, np.float32)

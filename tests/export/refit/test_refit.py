@@ -154,6 +154,7 @@ def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed_fold
     assert report.loss.promised is None  # the release was fitted for an offload rate
 
 
+@pytest.mark.slow
 def test_without_a_shift_no_improvement_is_shown(deployed_folder, tmp_path, capsys):
     X, y = make_rows(1500, 20)
     archive_and_label(tmp_path / "kept", deployed_folder / "bundle", X, y, 60)

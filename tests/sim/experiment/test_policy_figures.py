@@ -132,6 +132,7 @@ def test_run_that_loses_every_instance_has_no_latencies(table, scenario, fleet_r
     assert FIGURES["p50_ms"](policy_result) is None
 
 
+@pytest.mark.slow
 def test_audits_of_a_part_of_the_fleet_are_scaled_once():
     """The counters of workers are those of the whole fleet, and need no further factor."""
     table = make_table(20, 5, max_disagreement=0.1)

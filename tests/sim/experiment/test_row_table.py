@@ -10,6 +10,7 @@ from gatewise_training import StagedCascade
 from tests.support.refused import assert_refused
 
 
+@pytest.mark.slow
 def test_outcomes_equal_those_of_the_estimator(digits, table):
     system, rows = digits.system, digits.rows
     table_labels = np.where(table.is_offloaded, table.cloud_label, table.local_label)
@@ -43,6 +44,7 @@ def test_models_are_timed_and_other_times_are_assumed(digits, table):
     assert timings.assumed == ("message_us", "broker_us", "hop_ms")
 
 
+@pytest.mark.slow
 def test_times_without_a_measurement_are_assumed(digits):
     # stages refuse infinite values, so that no model runs
     infinite_rows = np.full((1, digits.rows.shape[1]), np.inf, np.float32)

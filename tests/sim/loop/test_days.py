@@ -79,6 +79,7 @@ def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
     assert report.n_releases == 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_days(first_bundle):
     X, y = draw_rows(400, 1)
     rules = {"days": 2, "instances": 200, "labels": 30, "label_days": 0, "label_errors": 0.1}

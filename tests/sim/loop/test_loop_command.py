@@ -50,6 +50,7 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     assert document["rules"]["label_errors"] == 0.02  # of the docs
 
 
+@pytest.mark.slow
 def test_error_names_an_unknown_rule(first_bundle, rows_path, tmp_path, capsys):
     rules_path = tmp_path / "loop.toml"
     rules_path.write_text("hours = 3\n")

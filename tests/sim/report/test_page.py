@@ -54,6 +54,7 @@ def test_sections_of_the_page_are_in_order(page):
     assert "<h1>" in page[: page.index("Before you rely on it")]
 
 
+@pytest.mark.slow
 def test_page_makes_no_request(page):
     assert "default-src 'none'" in page
     assert re.findall(r"https?://[^\"'\s<>]+", page) == []

@@ -147,6 +147,7 @@ def make_sample(n=400):
     return Sample(x, labels, np.ones(len(x)), f0_loss, 2, FeatureCosts.uniform(N_FEATURES))
 
 
+@pytest.mark.slow
 def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
     sample, distance, p_full = make_sample(), LogOdds(), 0.3
     problem, start, *_ = set_up_m_step(sample, distance.curvature_bound)

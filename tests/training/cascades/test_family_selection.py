@@ -52,6 +52,7 @@ def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkey
         assert len(selected_stage.outputs) == 1200  # outputs for all training rows
 
 
+@pytest.mark.slow
 def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
     """The sign of one feature alone does not predict the label."""
     rng = np.random.default_rng(0)
@@ -62,6 +63,7 @@ def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
     assert {tuple(sets[0]) for sets in set_sequences} == {(2, 3)}
 
 
+@pytest.mark.slow
 def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows() -> None:
     selection, reports = make_selection(6600, probe_step=1)  # more than 5,000 rows for the fits
     selected_stages = selection.select(FEATURE_SETS).values()
@@ -69,6 +71,7 @@ def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows(
     assert len(reports) == 2 * 2 + 3  # two families on two probes, one on three others
 
 
+@pytest.mark.slow
 def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(monkeypatch) -> None:
     selection_on_all_rows, _ = make_selection(6600)
     monkeypatch.setattr(family_selection, "MAX_MEDIUM_ROWS", 5000)

@@ -89,6 +89,7 @@ def test_given_models_find_their_columns_by_name():
     assert stage.model.n_features == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first_stages", "settings", "message"),
     [

@@ -24,6 +24,7 @@ def linear_problem():
     return make_problem(X, y)
 
 
+@pytest.mark.slow
 def test_informative_features_are_selected_first(linear_problem):
     sets = forward_sets(linear_problem, n_stages=8)
     assert sets[0].tolist() == [0]
@@ -32,6 +33,7 @@ def test_informative_features_are_selected_first(linear_problem):
     assert len(forward_sets(linear_problem, n_stages=8, max_set_cost=2.0)[-1]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("find_sets", [nested_sets, forward_sets, find_backward_sets])
 def test_no_set_exceeds_a_limit(linear_problem, find_sets):
     costs = FeatureCosts([3, 2, 2, 1])
@@ -44,6 +46,7 @@ def test_forward_selection_takes_costly_features_late(linear_problem):
     assert 0 not in sets[0]
 
 
+@pytest.mark.slow
 def test_features_with_only_a_shared_price_are_selected_together(linear_problem):
     costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
     assert [unit.tolist() for unit in units_of_acquisition(costs)] == [[0, 1], [2, 3]]

@@ -95,6 +95,7 @@ def test_image_pairs_answer_as_their_graphs(image_models):
     assert point.nbytes == pair.low_cost_bytes_ > len(low_cost_graph) / 2
 
 
+@pytest.mark.slow
 def test_pairs_measure_accuracy_when_labels_are_given(image_models):
     images, y = load_digit_images()
     pair = make_pair(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
@@ -166,6 +167,7 @@ def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("class_names", [["c", "a", "b"], [30, 10, 20]])
 def test_pairs_match_the_class_names_of_both_models(class_names):
     X, class_indices = load_iris(return_X_y=True)

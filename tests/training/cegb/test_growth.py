@@ -120,6 +120,7 @@ def test_first_order_leaves_are_mean_gradients():
         assert leaf_value == pytest.approx(-0.1 * gradient[rows].mean(), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_loss_on_validation_rows_ends_the_growth():
     x, target = draw_rows_and_target(2000)
     rows = np.arange(1000)

@@ -12,6 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 
 
+@pytest.mark.slow
 @given(
     group_sizes=st.lists(st.integers(1, 9), min_size=2, max_size=30),
     seed=st.integers(0, 2**31 - 2),

@@ -27,6 +27,7 @@ def compute_log_loss(probabilities, y):
     return -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-3)).mean()
 
 
+@pytest.mark.slow
 def test_forests_are_as_good_and_as_large_as_scikit_learns():
     for load_table in (load_wine, load_digits):
         x, y, x_new, y_new = split_in_halves(load_table)

@@ -22,6 +22,7 @@ def ten_class_fit(digits):
     return fit_kernel(X, y, 10, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_classes", [2, 10])
 def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, n_classes):
     X, X_test, y, y_test = digits
@@ -38,6 +39,7 @@ def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, n
     assert abs(compute_accuracy(left_out_margins, y) - compute_accuracy(margins, y_test)) < 0.02
 
 
+@pytest.mark.slow
 def test_float32_margins_are_close_to_float64_margins(digits, ten_class_fit):
     _, X_test, _, _ = digits
     model, _ = ten_class_fit

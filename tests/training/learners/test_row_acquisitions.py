@@ -79,6 +79,7 @@ def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
     assert system_at_half.cost(x, "union").mean() > system_at_half.cost(x).mean()
 
 
+@pytest.mark.slow
 def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
     """A new pair approximates the composite system (remark 2 of Adapt)."""
     inner_system = choose_half_offloaded(paths_system)
@@ -108,6 +109,7 @@ def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
     )
 
 
+@pytest.mark.slow
 def test_other_models_are_charged_all_their_features():
     high_cost_model = LogisticRegression().fit(*draw_rows(300, 0))
     model = AdaptLin(high_cost_model, feature_costs=COSTS, random_state=0, **SETTINGS)

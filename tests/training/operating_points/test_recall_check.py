@@ -65,6 +65,7 @@ def test_fits_warn_about_a_rare_class_that_loses_recall(system_and_warnings):
     assert "--min-recall 'late fault=0." in recall_remark(renamed_system, as_options=True)
 
 
+@pytest.mark.slow
 def test_a_bound_on_recall_raises_the_recall_until_it_is_removed(system_and_warnings):
     system, _ = system_and_warnings
     bounded_system = system.at(min_recall={"fault": 0.4})

@@ -58,6 +58,7 @@ def test_explanations_agree_with_predictions_costs_and_stages(system, wine_table
     assert 0 < (exits == len(system.stages_)).sum() < len(x)
 
 
+@pytest.mark.slow
 def test_an_explanation_is_printed_with_a_line_per_stage(system, wine_table):
     x = wine_table[0]
     is_offloaded = system.offload(x)
