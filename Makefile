@@ -87,7 +87,7 @@ test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
 
 # Fast tests hardly wait, so a third process would only pay its imports.
-test-fast: $(STAMP) kernels mosquitto  ## the tests that take less than half a second each
+test-fast: $(STAMP) kernels mosquitto  ## the tests that take less than a third of a second each
 	$(PYTEST) -m "not slow" -n 2 --dist worksteal
 
 # In environments of their own; PYTHON=python3.14 takes another Python.
