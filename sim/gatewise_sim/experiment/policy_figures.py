@@ -80,7 +80,9 @@ class PolicyFigures:
         answers = run.answers
         if not len(answers):
             raise InputError("no instance arrived: simulate more devices or a longer time")
-        active_joules = float(self._joules_by_instance.sum())
+        active_joules = float(
+            (answers.radio_joules + self._feature_joules + self._stage_joules).sum()
+        )
         radio = self.scenario.link_profile.radio
         active_joules_per_day = active_joules / run.n_devices / (run.seconds / DAY)
         idle_joules_per_day = (radio.idle_w + self.energy.idle_w) * DAY
@@ -138,8 +140,12 @@ class PolicyFigures:
         return np.asarray((self._truth != NO_LABEL) & (local_label == self._truth), np.bool_)
 
     @cached_property
-    def _acquired_set_index(self) -> IntArray:
-        """Index of the set of features acquired for each instance."""
+    def _feature_joules(self) -> FloatArray:
+        joules_by_set = self.energy.feature_joules(self.table.feature_sets, self.feature_names)
+        return np.asarray(joules_by_set[self._find_acquired_sets()], np.float64)
+
+    def _find_acquired_sets(self) -> IntArray:
+        """Find the index of the set of features acquired for each instance."""
         answers = self.run.answers
         table = self.table
         set_index = np.where(
@@ -153,11 +159,6 @@ class PolicyFigures:
         return set_index
 
     @cached_property
-    def _feature_joules(self) -> FloatArray:
-        joules_by_set = self.energy.feature_joules(self.table.feature_sets, self.feature_names)
-        return np.asarray(joules_by_set[self._acquired_set_index], np.float64)
-
-    @cached_property
     def _stage_joules(self) -> FloatArray:
         answers = self.run.answers
         table = self.table
@@ -166,11 +167,6 @@ class PolicyFigures:
         # A device that offloads first runs no stage for an answer of the cloud.
         has_run_stages = ~((answers.route == CLOUD) & self.run.is_cloud_first)
         return np.asarray(joules_by_row[answers.row] * has_run_stages, np.float64)
-
-    @cached_property
-    def _joules_by_instance(self) -> FloatArray:
-        joules = self.run.answers.radio_joules + self._feature_joules + self._stage_joules
-        return np.asarray(joules, np.float64)
 
     # -- figures ----------------------------------------------------------------------------------
 
