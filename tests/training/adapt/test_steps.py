@@ -126,10 +126,42 @@ def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(n_
     assert proximal_step.residual == pytest.approx(largest_derivative)
 
 
+def draw_pair(rng, n_margins):
+    return LinearPair(rng.normal(size=(5, n_margins + 1)), rng.normal(size=n_margins + 1))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_curvatures_of_an_iterate_are_the_differences_of_its_slopes(n_classes):
+    m_step = make_m_step(4, n_classes)
+    pair = draw_pair(np.random.default_rng(5), m_step.target.shape[1])
+    iterate = m_step.evaluate(pair)
+    for margin in range(m_step.target.shape[1]):
+        slopes = []
+        for shift in (1e-5, -1e-5):  # of one margin of all rows
+            shifted_bias = pair.bias.copy()
+            shifted_bias[margin] += shift
+            shifted_iterate = m_step.evaluate(LinearPair(pair.weights, shifted_bias))
+            slopes.append(shifted_iterate.f1_slope[:, margin])
+        difference = (slopes[0] - slopes[1]) / 2e-5
+        np.testing.assert_allclose(iterate.f1_curvature[:, margin], difference, atol=1e-8)
+
+
+def test_an_extrapolated_iterate_continues_the_line_through_both_pairs():
+    m_step = make_m_step(6)
+    rng = np.random.default_rng(7)
+    previous_pair, pair = draw_pair(rng, 1), draw_pair(rng, 1)
+    iterate = m_step.evaluate(pair).extrapolate(m_step.evaluate(previous_pair), 0.3)
+    np.testing.assert_allclose(
+        iterate.pair.weights, 1.3 * pair.weights - 0.3 * previous_pair.weights
+    )
+    np.testing.assert_allclose(iterate.pair.bias, 1.3 * pair.bias - 0.3 * previous_pair.bias)
+    np.testing.assert_allclose(iterate.outputs, iterate.pair.outputs(m_step.z))
+
+
 @pytest.mark.parametrize(
     ("n_margins", "gate_bound", "expected_bound"),
     # the second derivative of the log loss is at most 1/4 for one margin and 1/2 for several
-    [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)],
+    [(1, 0.25, 0.25), (1, 0.1, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)],
 )
 def test_the_curvature_bound_is_the_larger_bound_of_loss_and_gate(
     n_margins, gate_bound, expected_bound
