@@ -253,6 +253,13 @@ def test_sums_of_any_prices_are_rounded_only_once(large_price):
     assert [costs.price(row) for row in acquired] == expected_prices
 
 
+def test_a_sum_above_the_exact_range_is_rounded_once_though_each_price_is_exact():
+    # whole numbers below 2^52, of which an addition in any order rounds some partial sum
+    prices = [4182502603958071.0, 2327427805900604.0, 3894837812010622.0, 2647341107430857.0]
+    acquired = np.ones((1, 4), bool)
+    assert FeatureCosts(prices).instance_costs(acquired).tolist() == [math.fsum(prices)]
+
+
 def test_costs_are_equal_if_all_their_parts_are_equal():
     arguments = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
     costs = FeatureCosts(**arguments)
