@@ -24,7 +24,7 @@ from benchmarks import harness
 from benchmarks.cache import code_version
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees import adapt, cegb, growth, pages, pruning, timing
+from benchmarks.trees import adapt, cegb, growth, pages, plots, pruning, timing
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba")
 #: Rows of each part of a fold with ``--quick``.
@@ -110,7 +110,7 @@ def _measure_part(
 def merge(path: Path, sections: dict[str, Any]) -> dict[str, Any]:
     """Replace the sections of the parts that were run; draw the plots of figure 2."""
     for name, figure in sections.get("pruning", {"figures": {}})["figures"].items():
-        pages.plot(name, figure, path.with_name(f"trees-{name}.svg"))
+        plots.plot(name, figure, path.with_name(f"trees-{name}.svg"))
     return {"parts": harness.merge_parts(path, {}).get("parts", {}) | sections}
 
 
