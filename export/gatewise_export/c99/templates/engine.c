@@ -1,3 +1,5 @@
+/* C functions and types that compute the stages; each section is one of them. A generated file has
+   only the sections that its models need. READ reads a table, which may lie in flash. */
 //// trees_type
 
 typedef struct {
@@ -44,8 +46,8 @@ typedef struct {
 } kernel_type;
 //// code_of
 
-/* Count the thresholds below a value. `value <= threshold` exactly if this code is at most the rank
-   of the threshold, so nodes store ranks. */
+/* Count the thresholds of a slot below a value. `value <= threshold` exactly if this count is at most
+   the rank of the threshold, so nodes store ranks. */
 static code_type code_of(float value, uint32_t slot)
 {
     uint32_t start = READ(edge_start_type, edge_start + slot);
@@ -128,7 +130,8 @@ ${sparse_rows}    for (m = 0; m < trees->n_outputs; m++)
 }
 //// sparse rows
     if (trees->bound) { /* the rows leave out zeros */
-        for (m = READ(bound_type, trees->bound + row); m < READ(bound_type, trees->bound + row + 1); m++)
+        uint32_t end = READ(bound_type, trees->bound + row + 1);
+        for (m = READ(bound_type, trees->bound + row); m < end; m++)
             out[READ(output_type, trees->member + m)] += leaf_number(trees, m);
         return;
     }
@@ -174,10 +177,10 @@ ${acquire_node}            if (${goes_left}) {
     (void)context;
     return 1;
 }
-//// scaled
+//// standardised
 
-/* z = (x - mean) * scale, the standardised value of a model's input */
-static float scaled(float value, const float *mean, const float *scale)
+/* z = (x - mean) * scale, the standardised value of an input of a model */
+static float standardised(float value, const float *mean, const float *scale)
 {
     return (value - READ_FLOAT(mean)) * READ_FLOAT(scale);
 }
@@ -206,7 +209,7 @@ static void add_terms(${p}_instance *instance, const linear_type *table)
         out[m] = 0.0f;
     for (j = 0; j < model->n_inputs; j++) {
         float value = instance->value[READ(list_type, model->slot + j)];
-        float z = scaled(value, model->mean + j, model->scale + j);
+        float z = standardised(value, model->mean + j, model->scale + j);
         add_weighted(z, model->weights + j * model->n_outputs, model->n_outputs, out);
     }
     add_weighted(1.0f, model->bias, model->n_outputs, out);
@@ -228,16 +231,17 @@ static void add_kernels(${p}_instance *instance, const kernel_type *table)
     for (m = 0; m < model->n_outputs; m++)
         out[m] = 0.0f;
     for (j = 0; j < model->n_inputs; j++)
-        z[j] = scaled(instance->value[READ(list_type, model->slot + j)], model->mean + j, model->scale + j);
+        z[j] = standardised(instance->value[READ(list_type, model->slot + j)], model->mean + j,
+                            model->scale + j);
     for (i = 0; i < model->n_landmarks; i++, landmark += model->n_inputs) {
-        float distance = 0.0f;
+        float squared_distance = 0.0f;
         float power;
         for (j = 0; j < model->n_inputs; j++) {
-            float gap = z[j] - READ_FLOAT(landmark + j);
-            float square = gap * gap;
-            distance += square;
+            float difference = z[j] - READ_FLOAT(landmark + j);
+            float square = difference * difference;
+            squared_distance += square;
         }
-        power = distance * model->rate;
+        power = squared_distance * model->rate;
         power = 1.0f / (power + 1.0f);
         for (j = 0; j < ${squarings}; j++)
             power = power * power;
@@ -251,15 +255,15 @@ static void add_kernels(${p}_instance *instance, const kernel_type *table)
    numbers, as in numpy. */
 static int best_class(const float *margin, int n)
 {
-    int best = 0;
+    int largest = 0;
     int m;
     if (n == 1)
         return margin[0] > 0.0f;
     for (m = 0; m < n; m++) {
         if (margin[m] != margin[m])
             return m;
-        if (margin[m] > margin[best])
-            best = m;
+        if (margin[m] > margin[largest])
+            largest = m;
     }
-    return best;
+    return largest;
 }

@@ -1,13 +1,17 @@
+/* C functions of the steps of signal blocks; each section is one function or type. A generated file has
+   only the sections that its steps need. Most functions read `x`, which has `n_rows` rows of `n`
+   values, and write their results to `out`. `work` is memory for intermediate values; `twiddle` and
+   `stride` give the factors of a Fourier transform, and `squares` is the sum of the squared window. */
 //// channels
 
 /* Copy the chosen columns of the window, one after another, scaled to their unit. */
-static void channels(const ${element} *x, uint32_t samples, uint32_t width, const uint32_t *index,
-                     uint32_t n, float scale, float *out)
+static void channels(const ${element} *x, uint32_t n_samples, uint32_t width, const uint32_t *columns,
+                     uint32_t n_columns, float scale, float *out)
 {
     uint32_t c, i;
-    for (c = 0; c < n; c++)
-        for (i = 0; i < samples; i++)
-            *out++ = (float)x[i * width + READ(uint32_t, index + c)] * scale;
+    for (c = 0; c < n_columns; c++)
+        for (i = 0; i < n_samples; i++)
+            *out++ = (float)x[i * width + READ(uint32_t, columns + c)] * scale;
 }
 //// pixels
 
@@ -39,7 +43,7 @@ static void difference(const float *before, const float *after, uint32_t n, floa
 }
 //// term
 
-enum { PLAIN, SIZE, SQUARE, CUBE, FOURTH, PRODUCT, CHANGE, WEIGHTED, SPREAD };
+enum { PLAIN, ABSOLUTE, SQUARE, CUBE, FOURTH, PRODUCT, CHANGE, WEIGHTED, SPREAD };
 
 /* One term of a sum. d = x - mean, and the mean is first + centre. WEIGHTED reads y from a table in
    flash, SPREAD reads x from one, and all others read memory. */
@@ -49,7 +53,7 @@ static float term(const float *x, const float *y, float first, float centre, int
     float d = (value - first) - centre;
     float square = d * d;
     switch (kind) {
-    case SIZE:
+    case ABSOLUTE:
         return fabsf(d);
     case SQUARE:
         return square;
@@ -75,15 +79,15 @@ static float term(const float *x, const float *y, float first, float centre, int
 static float total_of_few(const float *x, const float *y, uint32_t n, float first, float centre,
                           int kind)
 {
-    float r[8], sum = 0.0f;
+    float lane[8], sum = 0.0f;
     uint32_t i = 0, j;
     if (n >= 8) {
         for (j = 0; j < 8; j++)
-            r[j] = term(x + j, y + j, first, centre, kind);
+            lane[j] = term(x + j, y + j, first, centre, kind);
         for (i = 8; i < n - n % 8; i += 8)
             for (j = 0; j < 8; j++)
-                r[j] += term(x + i + j, y + i + j, first, centre, kind);
-        sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+                lane[j] += term(x + i + j, y + i + j, first, centre, kind);
+        sum = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
     }
     for (; i < n; i++)
         sum += term(x + i, y + i, first, centre, kind);
@@ -163,101 +167,101 @@ static float segment(const float *x, uint32_t n, float centre, int kind)
 }
 //// ratio
 
-/* above / below; 0 if below is not positive. */
-static float ratio(float above, float below)
+/* numerator / denominator; 0 if the denominator is not positive. */
+static float ratio(float numerator, float denominator)
 {
-    return below > 0.0f ? above / below : 0.0f;
+    return denominator > 0.0f ? numerator / denominator : 0.0f;
 }
 //// largest
 
 static float largest(const float *x, uint32_t n)
 {
-    float result = x[0];
+    float maximum = x[0];
     uint32_t i;
     for (i = 1; i < n; i++)
-        if (x[i] > result || x[i] != x[i]) /* NaN, as in numpy */
-            result = x[i];
-    return result;
+        if (x[i] > maximum || x[i] != x[i]) /* NaN, as in numpy */
+            maximum = x[i];
+    return maximum;
 }
 //// smallest
 
 static float smallest(const float *x, uint32_t n)
 {
-    float result = x[0];
+    float minimum = x[0];
     uint32_t i;
     for (i = 1; i < n; i++)
-        if (x[i] < result || x[i] != x[i])
-            result = x[i];
-    return result;
+        if (x[i] < minimum || x[i] != x[i])
+            minimum = x[i];
+    return minimum;
 }
 //// magnitude
 
 /* Euclidean length over the rows, sample by sample. */
-static void magnitude(const float *x, uint32_t rows, uint32_t n, float *out)
+static void magnitude(const float *x, uint32_t n_rows, uint32_t n, float *out)
 {
-    uint32_t i, c;
+    uint32_t i, row;
     for (i = 0; i < n; i++) {
         float sum = x[i] * x[i];
-        for (c = 1; c < rows; c++)
-            sum += x[c * n + i] * x[c * n + i];
+        for (row = 1; row < n_rows; row++)
+            sum += x[row * n + i] * x[row * n + i];
         out[i] = sqrtf(sum);
     }
 }
 //// envelope
 
 /* Mean distance from the row's mean in each part of `width` samples. */
-static void envelope(const float *x, uint32_t rows, uint32_t n, uint32_t width, float *out)
+static void envelope(const float *x, uint32_t n_rows, uint32_t n, uint32_t width, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n) {
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n) {
         float centre = centre_of(x, n);
         for (i = 0; i < n / width; i++) {
             const float *part = x + i * width;
-            *out++ = total(part, part, width, x[0], centre, SIZE) / (float)width;
+            *out++ = total(part, part, width, x[0], centre, ABSOLUTE) / (float)width;
         }
     }
 }
 //// jerk
 
 /* Rate of change between neighbouring samples. */
-static void jerk(const float *x, uint32_t rows, uint32_t n, float rate, float *out)
+static void jerk(const float *x, uint32_t n_rows, uint32_t n, float rate, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n)
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n)
         for (i = 1; i < n; i++)
             *out++ = (x[i] - x[i - 1]) * rate;
 }
 //// mean
 
-static void mean(const float *x, uint32_t rows, uint32_t n, float *out)
+static void mean(const float *x, uint32_t n_rows, uint32_t n, float *out)
 {
-    uint32_t c;
-    for (c = 0; c < rows; c++, x += n)
-        out[c] = mean_of(x, n);
+    uint32_t row;
+    for (row = 0; row < n_rows; row++, x += n)
+        out[row] = mean_of(x, n);
 }
 //// statistics
 
 /* Standard deviation, skewness, kurtosis, root mean square, crest factor and range of each row. */
-static void statistics(const float *x, uint32_t rows, uint32_t n, float *out)
+static void statistics(const float *x, uint32_t n_rows, uint32_t n, float *out)
 {
-    uint32_t c;
-    for (c = 0; c < rows; c++, x += n) {
-        float size = (float)n, centre = centre_of(x, n);
-        float variance = total(x, x, n, x[0], centre, SQUARE) / size, deviation = sqrtf(variance);
-        float rms = sqrtf(total(x, x, n, 0.0f, 0.0f, SQUARE) / size);
-        float high = largest(x, n), low = smallest(x, n);
+    uint32_t row;
+    for (row = 0; row < n_rows; row++, x += n) {
+        float count = (float)n, centre = centre_of(x, n);
+        float variance = total(x, x, n, x[0], centre, SQUARE) / count, deviation = sqrtf(variance);
+        float rms = sqrtf(total(x, x, n, 0.0f, 0.0f, SQUARE) / count);
+        float maximum = largest(x, n), minimum = smallest(x, n);
         *out++ = deviation;
-        *out++ = ratio(total(x, x, n, x[0], centre, CUBE) / size, variance * deviation);
-        *out++ = ratio(total(x, x, n, x[0], centre, FOURTH) / size, variance * variance);
+        *out++ = ratio(total(x, x, n, x[0], centre, CUBE) / count, variance * deviation);
+        *out++ = ratio(total(x, x, n, x[0], centre, FOURTH) / count, variance * variance);
         *out++ = rms;
-        *out++ = ratio(high < -low ? -low : high, rms);
-        *out++ = high - low;
+        *out++ = ratio(maximum < -minimum ? -minimum : maximum, rms);
+        *out++ = maximum - minimum;
     }
 }
-//// before
+//// sorts_before
 
 /* Whether a sorts before b; NaN sorts after all numbers. */
-static int before(float a, float b)
+static int sorts_before(float a, float b)
 {
     return a < b || (b != b && a == a);
 }
@@ -268,70 +272,70 @@ static void sort(float *x, uint32_t n)
 {
     uint32_t begin = n / 2, end = n;
     while (end > 1) {
-        uint32_t i, child;
-        float moved;
+        uint32_t hole, child;
+        float value;
         if (begin) {
-            moved = x[--begin];
+            value = x[--begin];
         } else {
-            moved = x[--end];
+            value = x[--end];
             x[end] = x[0];
         }
-        for (i = begin; (child = 2 * i + 1) < end; i = child) {
-            if (child + 1 < end && before(x[child], x[child + 1]))
+        for (hole = begin; (child = 2 * hole + 1) < end; hole = child) {
+            if (child + 1 < end && sorts_before(x[child], x[child + 1]))
                 child++;
-            if (!before(moved, x[child]))
+            if (!sorts_before(value, x[child]))
                 break;
-            x[i] = x[child];
+            x[hole] = x[child];
         }
-        x[i] = moved;
+        x[hole] = value;
     }
 }
 //// quantiles
 
 /* Quantiles by linear interpolation between sorted values. `work` may be x. */
-static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t *lower,
-                      const float *part, uint32_t count, float *work, float *out)
+static void quantiles(const float *x, uint32_t n_rows, uint32_t n, const uint32_t *lower_rank,
+                      const float *fraction, uint32_t n_quantiles, float *work, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n) {
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n) {
         for (i = 0; i < n; i++)
             work[i] = x[i];
         sort(work, n);
-        for (i = 0; i < count; i++) {
-            uint32_t below = READ(uint32_t, lower + i);
-            float low = work[below];
-            float high = work[below + (below + 1 < n)];
-            *out++ = low + READ_FLOAT(part + i) * (high - low);
+        for (i = 0; i < n_quantiles; i++) {
+            uint32_t rank = READ(uint32_t, lower_rank + i);
+            float lower = work[rank];
+            float upper = work[rank + (rank + 1 < n)];
+            *out++ = lower + READ_FLOAT(fraction + i) * (upper - lower);
         }
     }
 }
 //// crossings
 
 /* Share of neighbouring samples on different sides of the mean, and their mean absolute difference. */
-static void crossings(const float *x, uint32_t rows, uint32_t n, float *out)
+static void crossings(const float *x, uint32_t n_rows, uint32_t n, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n) {
-        float centre = centre_of(x, n), pairs = (float)(n - 1);
-        uint32_t count = 0;
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n) {
+        float centre = centre_of(x, n), n_pairs = (float)(n - 1);
+        uint32_t n_crossings = 0;
         for (i = 1; i < n; i++)
-            count += ((x[i] - x[0]) - centre < 0.0f) != ((x[i - 1] - x[0]) - centre < 0.0f);
-        *out++ = n > 1 ? (float)count / pairs : 0.0f;
-        *out++ = n > 1 ? total(x, x + 1, n - 1, 0.0f, 0.0f, CHANGE) / pairs : 0.0f;
+            n_crossings += ((x[i] - x[0]) - centre < 0.0f) != ((x[i - 1] - x[0]) - centre < 0.0f);
+        *out++ = n > 1 ? (float)n_crossings / n_pairs : 0.0f;
+        *out++ = n > 1 ? total(x, x + 1, n - 1, 0.0f, 0.0f, CHANGE) / n_pairs : 0.0f;
     }
 }
 //// autocorrelation
 
-/* Autocorrelation of each row at each of `count` lags. */
-static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uint32_t *lag,
-                            uint32_t count, float *out)
+/* Autocorrelation of each row at each of `n_lags` lags. */
+static void autocorrelation(const float *x, uint32_t n_rows, uint32_t n, const uint32_t *lags,
+                            uint32_t n_lags, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += n) {
-        float centre = centre_of(x, n), squares = total(x, x, n, x[0], centre, SQUARE);
-        for (i = 0; i < count; i++) {
-            uint32_t later = READ(uint32_t, lag + i);
-            *out++ = ratio(total(x, x + later, n - later, x[0], centre, PRODUCT), squares);
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n) {
+        float centre = centre_of(x, n), square_sum = total(x, x, n, x[0], centre, SQUARE);
+        for (i = 0; i < n_lags; i++) {
+            uint32_t lag = READ(uint32_t, lags + i);
+            *out++ = ratio(total(x, x + lag, n - lag, x[0], centre, PRODUCT), square_sum);
         }
     }
 }
@@ -360,21 +364,21 @@ static float split_level(float *x, uint32_t n, float root_half, float *detail)
 //// wavelet
 
 /* Logarithm of the mean power of the details of each level, and of the last means. `work` may be x. */
-static void wavelet(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
+static void wavelet(const float *x, uint32_t n_rows, uint32_t n, float root_half, uint32_t n_levels,
                     float *detail, float *work, float *out)
 {
-    uint32_t c, i, level;
-    for (c = 0; c < rows; c++, x += n) {
+    uint32_t row, i, level;
+    for (row = 0; row < n_rows; row++, x += n) {
         float first = x[0];
         float centre = centre_of(x, n);
         uint32_t length = n;
         for (i = 0; i < n; i++)
             work[i] = (x[i] - first) - centre;
-        for (level = 0; level < levels; level++) {
-            float squares;
+        for (level = 0; level < n_levels; level++) {
+            float square_sum;
             length /= 2;
-            squares = split_level(work, length, root_half, detail);
-            *out++ = logf(squares / (float)length + 1e-12f);
+            square_sum = split_level(work, length, root_half, detail);
+            *out++ = logf(square_sum / (float)length + 1e-12f);
         }
         *out++ = logf(total(work, work, length, 0.0f, 0.0f, SQUARE) / (float)length + 1e-12f);
     }
@@ -384,11 +388,11 @@ static void wavelet(const float *x, uint32_t rows, uint32_t n, float root_half, 
 /* Pitch, roll and inclination of the mean acceleration, in radians. */
 static void tilt(const float *x, uint32_t n, float *out)
 {
-    float a = mean_of(x, n), b = mean_of(x + n, n), c = mean_of(x + 2 * n, n);
-    float aa = a * a, bb = b * b, cc = c * c;
-    out[0] = atan2f(a, sqrtf(bb + cc));
-    out[1] = atan2f(b, sqrtf(aa + cc));
-    out[2] = atan2f(sqrtf(aa + bb), c);
+    float x_mean = mean_of(x, n), y_mean = mean_of(x + n, n), z_mean = mean_of(x + 2 * n, n);
+    float xx = x_mean * x_mean, yy = y_mean * y_mean, zz = z_mean * z_mean;
+    out[0] = atan2f(x_mean, sqrtf(yy + zz));
+    out[1] = atan2f(y_mean, sqrtf(xx + zz));
+    out[2] = atan2f(sqrtf(xx + yy), z_mean);
 }
 //// fft
 
@@ -482,216 +486,227 @@ static void spectrum_of(const float *x, uint32_t n, const float *hann, float squ
 }
 //// spectrum
 
-static void spectrum(const float *x, uint32_t rows, uint32_t n, const float *hann, float squares,
+static void spectrum(const float *x, uint32_t n_rows, uint32_t n, const float *hann, float squares,
                      uint32_t size, const float *twiddle, uint32_t stride, float *work, float *out)
 {
-    uint32_t c;
-    for (c = 0; c < rows; c++)
-        spectrum_of(x + c * n, n, hann, squares, size, twiddle, stride, work, out + c * (size / 2 + 1));
+    uint32_t row;
+    for (row = 0; row < n_rows; row++)
+        spectrum_of(x + row * n, n, hann, squares, size, twiddle, stride, work,
+                    out + row * (size / 2 + 1));
 }
 //// band_powers
 
 /* Logarithm of the mean power of each band's bins; 0 for a band without bins. */
-static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint32_t *start,
-                        uint32_t n, float *out)
+static void band_powers(const float *x, uint32_t n_rows, uint32_t n_bins, const uint32_t *band_start,
+                        uint32_t n_bands, float *out)
 {
-    uint32_t c, b;
-    for (c = 0; c < rows; c++, x += bins)
-        for (b = 0; b < n; b++) {
-            uint32_t bin = READ(uint32_t, start + b);
-            uint32_t size = READ(uint32_t, start + b + 1) - bin;
-            float sum = size ? segment(x + bin, size, 0.0f, PLAIN) : 0.0f;
+    uint32_t row, band;
+    for (row = 0; row < n_rows; row++, x += n_bins)
+        for (band = 0; band < n_bands; band++) {
+            uint32_t begin = READ(uint32_t, band_start + band);
+            uint32_t size = READ(uint32_t, band_start + band + 1) - begin;
+            float sum = size ? segment(x + begin, size, 0.0f, PLAIN) : 0.0f;
             *out++ = size ? logf(sum / (float)size + 1e-12f) : 0.0f;
         }
 }
 //// spectral_moments
 
-/* Centroid, spread, entropy, roll-off frequency and peak frequency of each row's spectrum. The
-   roll-off frequency is that below which the share `part` of the power lies. */
-static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const float *hz,
-                             float part, float entropy_scale, float *work, float *out)
+/* Centroid, spread, entropy, roll-off frequency and peak frequency of each row's spectrum. Below the
+   roll-off frequency lies the `share` of the power. */
+static void spectral_moments(const float *x, uint32_t n_rows, uint32_t n_bins, const float *frequency,
+                             float share, float entropy_scale, float *work, float *out)
 {
-    uint32_t c, i;
-    for (c = 0; c < rows; c++, x += bins, out += 5) {
-        float sum = total(x, x, bins, 0.0f, 0.0f, PLAIN), centroid, running = 0.0f, limit;
-        uint32_t reached = 0, peak = 0;
-        for (i = 0; i < bins; i++) {
-            work[i] = ratio(x[i], sum);
-            running += work[i];
-            if (x[i] > x[peak] || (x[i] != x[i] && x[peak] == x[peak]))
-                peak = i;
+    uint32_t row, i;
+    for (row = 0; row < n_rows; row++, x += n_bins, out += 5) {
+        float power_sum = total(x, x, n_bins, 0.0f, 0.0f, PLAIN);
+        float centroid, running_sum = 0.0f, share_sum;
+        uint32_t rolloff_bin = 0, peak_bin = 0;
+        for (i = 0; i < n_bins; i++) {
+            work[i] = ratio(x[i], power_sum);
+            running_sum += work[i];
+            if (x[i] > x[peak_bin] || (x[i] != x[i] && x[peak_bin] == x[peak_bin]))
+                peak_bin = i;
         }
-        limit = running * part;
-        for (running = 0.0f, i = 0; i < bins; i++) {
-            running += work[i];
-            if (running >= limit) {
-                reached = i;
+        share_sum = running_sum * share;
+        for (running_sum = 0.0f, i = 0; i < n_bins; i++) {
+            running_sum += work[i];
+            if (running_sum >= share_sum) {
+                rolloff_bin = i;
                 break;
             }
         }
-        centroid = total(work, hz, bins, 0.0f, 0.0f, WEIGHTED);
+        centroid = total(work, frequency, n_bins, 0.0f, 0.0f, WEIGHTED);
         out[0] = centroid;
-        out[1] = sqrtf(total(hz, work, bins, 0.0f, centroid, SPREAD));
-        out[3] = READ_FLOAT(hz + reached);
-        out[4] = READ_FLOAT(hz + peak);
-        for (i = 0; i < bins; i++)
+        out[1] = sqrtf(total(frequency, work, n_bins, 0.0f, centroid, SPREAD));
+        out[3] = READ_FLOAT(frequency + rolloff_bin);
+        out[4] = READ_FLOAT(frequency + peak_bin);
+        for (i = 0; i < n_bins; i++)
             work[i] *= logf(work[i] + 1e-12f);
-        out[2] = total(work, work, bins, 0.0f, 0.0f, PLAIN) / entropy_scale;
+        out[2] = total(work, work, n_bins, 0.0f, 0.0f, PLAIN) / entropy_scale;
     }
 }
 //// spectrogram
 
 /* Power spectrum of each frame; a frame begins every `hop` samples. */
-static void spectrogram(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
-                        const float *hann, float squares, uint32_t size, const float *twiddle,
-                        uint32_t stride, float *work, float *out)
+static void spectrogram(const float *x, uint32_t n_rows, uint32_t n, uint32_t frame_length,
+                        uint32_t hop, const float *hann, float squares, uint32_t size,
+                        const float *twiddle, uint32_t stride, float *work, float *out)
 {
-    uint32_t c, first;
-    for (c = 0; c < rows; c++, x += n)
-        for (first = 0; first + frame <= n; first += hop, out += size / 2 + 1)
-            spectrum_of(x + first, frame, hann, squares, size, twiddle, stride, work, out);
+    uint32_t row, begin;
+    for (row = 0; row < n_rows; row++, x += n)
+        for (begin = 0; begin + frame_length <= n; begin += hop, out += size / 2 + 1)
+            spectrum_of(x + begin, frame_length, hann, squares, size, twiddle, stride, work, out);
 }
 //// mel_bands
 
-/* Logarithm of each band's weighted sum of bins, frame by frame. `weight` holds the weights of all
+/* Logarithm of each band's weighted sum of bins, frame by frame. `weights` holds the weights of all
    bands, one band after another. */
-static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint32_t *first,
-                      const float *weight, const uint32_t *start, uint32_t bands, float *out)
+static void mel_bands(const float *x, uint32_t n_frames, uint32_t n_bins, const uint32_t *first_bin,
+                      const float *weights, const uint32_t *band_start, uint32_t n_bands, float *out)
 {
-    uint32_t t, b;
-    for (t = 0; t < frames; t++, x += bins)
-        for (b = 0; b < bands; b++) {
-            uint32_t begin = READ(uint32_t, start + b);
-            uint32_t size = READ(uint32_t, start + b + 1) - begin;
-            const float *bin = x + READ(uint32_t, first + b);
-            const float *part = weight + begin;
-            float others = total(bin + 1, part + 1, size - 1, 0.0f, 0.0f, WEIGHTED);
-            *out++ = logf(bin[0] * READ_FLOAT(part) + others + 1e-12f);
+    uint32_t frame, band;
+    for (frame = 0; frame < n_frames; frame++, x += n_bins)
+        for (band = 0; band < n_bands; band++) {
+            uint32_t begin = READ(uint32_t, band_start + band);
+            uint32_t size = READ(uint32_t, band_start + band + 1) - begin;
+            const float *band_bins = x + READ(uint32_t, first_bin + band);
+            const float *band_weights = weights + begin;
+            float others = total(band_bins + 1, band_weights + 1, size - 1, 0.0f, 0.0f, WEIGHTED);
+            *out++ = logf(band_bins[0] * READ_FLOAT(band_weights) + others + 1e-12f);
         }
 }
 //// mel_of_frames
 
 /* Mel bands of each frame, computed from the samples. `out` may be x: a frame's bands may overwrite
    samples that no later frame reads. */
-static void mel_of_frames(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
-                          const uint32_t *first, const float *weight, const uint32_t *start,
-                          uint32_t bands, const float *hann, float squares, uint32_t size,
-                          const float *twiddle, uint32_t stride, float *work, float *out)
+static void mel_of_frames(const float *x, uint32_t n_rows, uint32_t n, uint32_t frame_length,
+                          uint32_t hop, const uint32_t *first_bin, const float *weights,
+                          const uint32_t *band_start, uint32_t n_bands, const float *hann,
+                          float squares, uint32_t size, const float *twiddle, uint32_t stride,
+                          float *work, float *out)
 {
-    uint32_t c, begin;
-    for (c = 0; c < rows; c++, x += n)
-        for (begin = 0; begin + frame <= n; begin += hop, out += bands) {
-            spectrum_of(x + begin, frame, hann, squares, size, twiddle, stride, work, work);
-            mel_bands(work, 1, size / 2 + 1, first, weight, start, bands, out);
+    uint32_t row, begin;
+    for (row = 0; row < n_rows; row++, x += n)
+        for (begin = 0; begin + frame_length <= n; begin += hop, out += n_bands) {
+            spectrum_of(x + begin, frame_length, hann, squares, size, twiddle, stride, work, work);
+            mel_bands(work, 1, size / 2 + 1, first_bin, weights, band_start, n_bands, out);
         }
 }
 //// over_frames
 
-/* Mean and standard deviation over the frames of each of `width` values. If `parts` is more than 1,
+/* Mean and standard deviation over the frames of each of `n_values` values. If `n_parts` exceeds 1,
    the means over the frames of each part follow. */
-static void over_frames(const float *x, uint32_t frames, uint32_t width, uint32_t parts,
+static void over_frames(const float *x, uint32_t n_frames, uint32_t n_values, uint32_t n_parts,
                         float *work, float *out)
 {
-    uint32_t k, t, j;
-    for (k = 0; k < width; k++) {
+    uint32_t i, frame, part;
+    for (i = 0; i < n_values; i++) {
         float centre;
-        for (t = 0; t < frames; t++)
-            work[t] = x[t * width + k];
-        centre = centre_of(work, frames);
-        out[k] = mean_of(work, frames);
-        out[width + k] = sqrtf(total(work, work, frames, work[0], centre, SQUARE) / (float)frames);
-        for (j = 0; parts > 1 && j < parts; j++) {
-            uint32_t first = j * frames / parts;
-            out[(2 + j) * width + k] = mean_of(work + first, (j + 1) * frames / parts - first);
+        for (frame = 0; frame < n_frames; frame++)
+            work[frame] = x[frame * n_values + i];
+        centre = centre_of(work, n_frames);
+        out[i] = mean_of(work, n_frames);
+        out[n_values + i] =
+            sqrtf(total(work, work, n_frames, work[0], centre, SQUARE) / (float)n_frames);
+        for (part = 0; n_parts > 1 && part < n_parts; part++) {
+            uint32_t begin = part * n_frames / n_parts;
+            uint32_t end = (part + 1) * n_frames / n_parts;
+            out[(2 + part) * n_values + i] = mean_of(work + begin, end - begin);
         }
     }
 }
 //// mel_energies
 
-static void mel_energies(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, float *work,
-                         float *out)
+static void mel_energies(const float *x, uint32_t n_rows, uint32_t n_frames, uint32_t n_bands,
+                         float *work, float *out)
 {
-    uint32_t c;
-    for (c = 0; c < rows; c++)
-        over_frames(x + c * frames * bands, frames, bands, 1, work, out + 2 * c * bands);
+    uint32_t row;
+    for (row = 0; row < n_rows; row++)
+        over_frames(x + row * n_frames * n_bands, n_frames, n_bands, 1, work, out + 2 * row * n_bands);
 }
 //// mfcc
 
-/* Mean, standard deviation and means of parts of the first `width` cepstral coefficients. */
-static void mfcc(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, const float *cosine,
-                 uint32_t width, uint32_t parts, float *work, float *out)
+/* Mean, standard deviation and means of parts of the first `n_coefficients` cepstral coefficients. */
+static void mfcc(const float *x, uint32_t n_rows, uint32_t n_frames, uint32_t n_bands,
+                 const float *cosines, uint32_t n_coefficients, uint32_t n_parts, float *work,
+                 float *out)
 {
-    float *series = work + frames * width;
-    uint32_t c, t, k, kinds = parts > 1 ? 2 + parts : 2;
-    for (c = 0; c < rows; c++, out += kinds * width) {
-        for (t = 0; t < frames; t++, x += bands)
-            for (k = 0; k < width; k++)
-                work[t * width + k] = total(x, cosine + k * bands, bands, 0.0f, 0.0f, WEIGHTED);
-        over_frames(work, frames, width, parts, series, out);
+    float *series = work + n_frames * n_coefficients;
+    uint32_t row, frame, i, n_statistics = n_parts > 1 ? 2 + n_parts : 2;
+    for (row = 0; row < n_rows; row++, out += n_statistics * n_coefficients) {
+        for (frame = 0; frame < n_frames; frame++, x += n_bands)
+            for (i = 0; i < n_coefficients; i++)
+                work[frame * n_coefficients + i] =
+                    total(x, cosines + i * n_bands, n_bands, 0.0f, 0.0f, WEIGHTED);
+        over_frames(work, n_frames, n_coefficients, n_parts, series, out);
     }
 }
 //// cell_sum
 
-/* Sum of terms over a cell of a picture, row by row; `work` has `height` floats. */
-static float cell_sum(const float *x, uint32_t width, uint32_t n, uint32_t height, float centre,
-                      int kind, float *work)
+/* Sum of terms over a cell of a picture, row by row; `work` has `cell_height` floats. */
+static float cell_sum(const float *x, uint32_t width, uint32_t cell_width, uint32_t cell_height,
+                      float centre, int kind, float *work)
 {
-    uint32_t r;
-    for (r = 0; r < height; r++)
-        work[r] = segment(x + r * width, n, centre, kind);
-    return segment(work, height, 0.0f, PLAIN);
+    uint32_t row;
+    for (row = 0; row < cell_height; row++)
+        work[row] = segment(x + row * width, cell_width, centre, kind);
+    return segment(work, cell_height, 0.0f, PLAIN);
 }
 //// thumbnail
 
 /* Mean of each cell of a picture. */
-static void thumbnail(const float *x, uint32_t height, uint32_t width, uint32_t rows,
-                      uint32_t columns, float *work, float *out)
+static void thumbnail(const float *x, uint32_t height, uint32_t width, uint32_t n_rows,
+                      uint32_t n_columns, float *work, float *out)
 {
-    uint32_t r, c;
-    for (r = 0; r < rows; r++)
-        for (c = 0; c < columns; c++) {
-            uint32_t top = r * height / rows, left = c * width / columns;
-            uint32_t high = (r + 1) * height / rows - top, wide = (c + 1) * width / columns - left;
+    uint32_t row, column;
+    for (row = 0; row < n_rows; row++)
+        for (column = 0; column < n_columns; column++) {
+            uint32_t top = row * height / n_rows, left = column * width / n_columns;
+            uint32_t cell_height = (row + 1) * height / n_rows - top;
+            uint32_t cell_width = (column + 1) * width / n_columns - left;
             const float *cell = x + top * width + left;
-            *out++ = cell_sum(cell, width, wide, high, 0.0f, PLAIN, work) / (float)(high * wide);
+            float size = (float)(cell_height * cell_width);
+            *out++ = cell_sum(cell, width, cell_width, cell_height, 0.0f, PLAIN, work) / size;
         }
 }
 //// cells
 
 /* Standard deviations of all cells of a picture, then their smallest values, then their largest. */
-static void cells(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
+static void cells(const float *x, uint32_t height, uint32_t width, uint32_t n_rows, uint32_t n_columns,
                   float *work, float *out)
 {
-    uint32_t r, c, i;
-    for (r = 0; r < rows; r++)
-        for (c = 0; c < columns; c++, out++) {
-            uint32_t top = r * height / rows, left = c * width / columns;
-            uint32_t high = (r + 1) * height / rows - top, wide = (c + 1) * width / columns - left;
+    uint32_t row, column, i;
+    for (row = 0; row < n_rows; row++)
+        for (column = 0; column < n_columns; column++, out++) {
+            uint32_t top = row * height / n_rows, left = column * width / n_columns;
+            uint32_t cell_height = (row + 1) * height / n_rows - top;
+            uint32_t cell_width = (column + 1) * width / n_columns - left;
             const float *cell = x + top * width + left;
-            float size = (float)(high * wide);
-            float centre = cell_sum(cell, width, wide, high, 0.0f, PLAIN, work) / size;
-            out[0] = sqrtf(cell_sum(cell, width, wide, high, centre, SQUARE, work) / size);
-            for (i = 0; i < high; i++)
-                work[i] = smallest(cell + i * width, wide);
-            out[rows * columns] = smallest(work, high);
-            for (i = 0; i < high; i++)
-                work[i] = largest(cell + i * width, wide);
-            out[2 * rows * columns] = largest(work, high);
+            float size = (float)(cell_height * cell_width);
+            float centre = cell_sum(cell, width, cell_width, cell_height, 0.0f, PLAIN, work) / size;
+            out[0] = sqrtf(cell_sum(cell, width, cell_width, cell_height, centre, SQUARE, work) / size);
+            for (i = 0; i < cell_height; i++)
+                work[i] = smallest(cell + i * width, cell_width);
+            out[n_rows * n_columns] = smallest(work, cell_height);
+            for (i = 0; i < cell_height; i++)
+                work[i] = largest(cell + i * width, cell_width);
+            out[2 * n_rows * n_columns] = largest(work, cell_height);
         }
 }
 //// histogram
 
 /* Share of the values in each bin; the first and the last bin also count values beyond them. */
-static void histogram(const float *x, uint32_t n, uint32_t bins, float low, float factor, float *out)
+static void histogram(const float *x, uint32_t n, uint32_t n_bins, float lowest, float bins_per_unit,
+                      float *out)
 {
     uint32_t i;
-    for (i = 0; i < bins; i++)
+    for (i = 0; i < n_bins; i++)
         out[i] = 0.0f;
     for (i = 0; i < n; i++) {
-        float bin = (x[i] - low) * factor, last = (float)(bins - 1);
-        out[bin > last ? bins - 1 : bin > 0.0f ? (uint32_t)bin : 0] += 1.0f;
+        float position = (x[i] - lowest) * bins_per_unit, last_bin = (float)(n_bins - 1);
+        out[position > last_bin ? n_bins - 1 : position > 0.0f ? (uint32_t)position : 0] += 1.0f;
     }
-    for (i = 0; i < bins; i++)
+    for (i = 0; i < n_bins; i++)
         out[i] /= (float)n;
 }
 //// nearest
@@ -707,47 +722,50 @@ static int32_t nearest(float x)
 
 /* Sums of the gradient lengths in a cell by their direction. Each row is summed separately, which
    loses less precision. */
-static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t height, float factor,
-                      uint32_t directions, float *out)
+static void edge_cell(const float *x, uint32_t width, uint32_t cell_width, uint32_t cell_height,
+                      float directions_per_radian, uint32_t n_directions, float *out)
 {
-    float row[16], last_direction = (float)directions;
-    uint32_t r, i, k;
-    for (k = 0; k < directions; k++)
+    float row_sums[16], last_direction = (float)n_directions;
+    uint32_t row, i, k;
+    for (k = 0; k < n_directions; k++)
         out[k] = 0.0f;
-    for (r = 0; r < height; r++, x += width) {
-        for (k = 0; k < directions; k++)
-            row[k] = 0.0f;
-        for (i = 0; i < n; i++) {
-            float dx = x[i + 1] - x[i], dy = x[i + width] - x[i], direction = atan2f(dy, dx) * factor;
-            direction = direction < last_direction ? direction : last_direction; /* NaN counts as the last direction, which equals the first */
+    for (row = 0; row < cell_height; row++, x += width) {
+        for (k = 0; k < n_directions; k++)
+            row_sums[k] = 0.0f;
+        for (i = 0; i < cell_width; i++) {
+            float dx = x[i + 1] - x[i], dy = x[i + width] - x[i];
+            float direction = atan2f(dy, dx) * directions_per_radian;
+            /* NaN counts as the last direction, which equals the first */
+            direction = direction < last_direction ? direction : last_direction;
             direction = direction > -last_direction ? direction : -last_direction;
-            row[(uint32_t)nearest(direction) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
+            row_sums[(uint32_t)nearest(direction) & (n_directions - 1)] += sqrtf(dx * dx + dy * dy);
         }
-        for (k = 0; k < directions; k++)
-            out[k] += row[k];
+        for (k = 0; k < n_directions; k++)
+            out[k] += row_sums[k];
     }
-    for (k = 0; k < directions; k++)
-        out[k] /= (float)(n * height);
+    for (k = 0; k < n_directions; k++)
+        out[k] /= (float)(cell_width * cell_height);
 }
 //// edges
 
 /* Mean absolute change along x and along y, then the gradient lengths of each cell by direction. */
-static void edges(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
-                  uint32_t directions, float factor, float *out)
+static void edges(const float *x, uint32_t height, uint32_t width, uint32_t n_rows, uint32_t n_columns,
+                  uint32_t n_directions, float directions_per_radian, float *out)
 {
-    uint32_t high = height - 1, wide = width - 1, r, c;
-    float dx = 0.0f, dy = 0.0f, size = (float)(high * wide);
-    for (r = 0; r < high; r++) {
-        const float *row = x + r * width;
-        dx += total(row, row + 1, wide, 0.0f, 0.0f, CHANGE);
-        dy += total(row, row + width, wide, 0.0f, 0.0f, CHANGE);
+    uint32_t gradient_height = height - 1, gradient_width = width - 1, row, column;
+    float dx = 0.0f, dy = 0.0f, size = (float)(gradient_height * gradient_width);
+    for (row = 0; row < gradient_height; row++) {
+        const float *pixels = x + row * width;
+        dx += total(pixels, pixels + 1, gradient_width, 0.0f, 0.0f, CHANGE);
+        dy += total(pixels, pixels + width, gradient_width, 0.0f, 0.0f, CHANGE);
     }
     *out++ = dx / size;
     *out++ = dy / size;
-    for (r = 0; r < rows; r++)
-        for (c = 0; c < columns; c++, out += directions) {
-            uint32_t top = r * high / rows, left = c * wide / columns;
-            edge_cell(x + top * width + left, width, (c + 1) * wide / columns - left,
-                      (r + 1) * high / rows - top, factor, directions, out);
+    for (row = 0; row < n_rows; row++)
+        for (column = 0; column < n_columns; column++, out += n_directions) {
+            uint32_t top = row * gradient_height / n_rows, left = column * gradient_width / n_columns;
+            edge_cell(x + top * width + left, width, (column + 1) * gradient_width / n_columns - left,
+                      (row + 1) * gradient_height / n_rows - top, directions_per_radian,
+                      n_directions, out);
         }
 }

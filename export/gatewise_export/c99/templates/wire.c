@@ -20,7 +20,7 @@ typedef struct {
     size_t capacity, size; /* size > capacity: the message did not fit */
 } writer_type;
 
-static void put(writer_type *writer, uint8_t byte)
+static void put_byte(writer_type *writer, uint8_t byte)
 {
     if (writer->size < writer->capacity)
         writer->bytes[writer->size] = byte;
@@ -32,7 +32,7 @@ static void put_piece(writer_type *writer, const uint8_t *piece, size_t size)
 {
     size_t i;
     for (i = 0; i < size; i++)
-        put(writer, READ(uint8_t, piece + i));
+        put_byte(writer, READ(uint8_t, piece + i));
 }
 
 /* CRC-32 with the polynomial of Ethernet, without a table, which would take 1 KiB of flash. */
@@ -59,11 +59,11 @@ size_t ${p}_wire_encode_cbor(uint8_t *message, size_t capacity, const uint8_t *i
     writer.size = 0;
     put_piece(&writer, cbor_head, sizeof cbor_head);
     for (i = 0; i < 16; i++)
-        put(&writer, id[i]);
+        put_byte(&writer, id[i]);
     put_piece(&writer, cbor_names, sizeof cbor_names);
-    put(&writer, 0x1a); /* an unsigned number of 4 bytes */
+    put_byte(&writer, 0x1a); /* an unsigned number of 4 bytes */
     for (shift = 24; shift >= 0; shift -= 8)
-        put(&writer, (uint8_t)(ttl_ms >> shift));
+        put_byte(&writer, (uint8_t)(ttl_ms >> shift));
     put_piece(&writer, cbor_shape, sizeof cbor_shape);
     for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
         uint32_t bits;
@@ -71,20 +71,20 @@ size_t ${p}_wire_encode_cbor(uint8_t *message, size_t capacity, const uint8_t *i
             return 0;
         memcpy(&bits, row + i, 4);
         for (shift = 0; shift < 32; shift += 8)
-            put(&writer, (uint8_t)(bits >> shift));
+            put_byte(&writer, (uint8_t)(bits >> shift));
     }
     put_piece(&writer, cbor_tail, sizeof cbor_tail);
     if (writer.size + 4 > capacity)
         return 0;
     crc = crc32_of(message, writer.size);
     for (shift = 24; shift >= 0; shift -= 8)
-        put(&writer, (uint8_t)(crc >> shift));
+        put_byte(&writer, (uint8_t)(crc >> shift));
     return writer.size;
 }
 
 /* Compute the float nearest to digits * 10^power. The 64 bits of `digits` are shifted up before each
    division and down before each product, so that they lose the least precision. */
-static float scaled(uint64_t digits, int power)
+static float float_of_decimal(uint64_t digits, int power)
 {
     int exponent = 0;
     uint32_t mantissa;
@@ -119,18 +119,18 @@ static void put_digits(writer_type *writer, uint64_t number)
         number /= 10u;
     } while (number);
     while (n)
-        put(writer, digits[--n]);
+        put_byte(writer, digits[--n]);
 }
 
 /* Write the shortest decimal number, of at most 9 digits, that reads back as the same float. */
 static void put_number(writer_type *writer, float value)
 {
     uint32_t bits;
-    uint64_t digits, rounded;
+    uint64_t digits, rounded_digits;
     int exponent, power = 0, n_digits, rounded_power;
     memcpy(&bits, &value, 4);
     if (bits >> 31)
-        put(writer, '-');
+        put_byte(writer, '-');
     bits &= 0x7fffffffu;
     memcpy(&value, &bits, 4);
     /* split into value = digits * 2^exponent, then convert to digits * 10^power */
@@ -158,22 +158,23 @@ static void put_number(writer_type *writer, float value)
     }
     for (; digits && digits % 10u == 0u; power++)
         digits /= 10u;
-    /* 9 digits always suffice, and 6 often do; subnormal numbers get 9, as `scaled` rounds them twice */
+    /* 9 digits always suffice, and 6 often do; subnormal numbers get 9, because `float_of_decimal`
+       rounds them twice */
     for (n_digits = bits >> 23 ? 6 : 9; digits >= 1000000000u && n_digits <= 9; n_digits++) {
-        uint64_t limit = 1;
+        uint64_t power_of_ten = 1;
         int i;
         for (i = 0; i < n_digits; i++)
-            limit *= 10u;
-        rounded = digits;
+            power_of_ten *= 10u;
+        rounded_digits = digits;
         rounded_power = power;
-        for (; rounded >= limit * 10u; rounded_power++)
-            rounded /= 10u;
-        if (rounded >= limit) {
-            rounded = rounded / 10u + (rounded % 10u >= 5u);
+        for (; rounded_digits >= power_of_ten * 10u; rounded_power++)
+            rounded_digits /= 10u;
+        if (rounded_digits >= power_of_ten) {
+            rounded_digits = rounded_digits / 10u + (rounded_digits % 10u >= 5u);
             rounded_power++;
         }
-        if (n_digits == 9 || scaled(rounded, rounded_power) == value) {
-            digits = rounded;
+        if (n_digits == 9 || float_of_decimal(rounded_digits, rounded_power) == value) {
+            digits = rounded_digits;
             power = rounded_power;
         }
     }
@@ -181,9 +182,9 @@ static void put_number(writer_type *writer, float value)
         digits /= 10u;
     put_digits(writer, digits);
     if (digits && power) {
-        put(writer, 'e');
+        put_byte(writer, 'e');
         if (power < 0)
-            put(writer, '-');
+            put_byte(writer, '-');
         put_digits(writer, (uint64_t)(power < 0 ? -power : power));
     }
 }
@@ -199,7 +200,7 @@ size_t ${p}_wire_encode_json(uint8_t *message, size_t capacity, const uint8_t *i
     put_piece(&writer, json_head, sizeof json_head);
     for (i = 0; i < 32; i++) {
         nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
-        put(&writer, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
+        put_byte(&writer, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
     }
     put_piece(&writer, json_names, sizeof json_names);
     put_digits(&writer, ttl_ms);
@@ -208,14 +209,14 @@ size_t ${p}_wire_encode_json(uint8_t *message, size_t capacity, const uint8_t *i
         if (isinf(row[i]))
             return 0;
         if (i)
-            put(&writer, ',');
+            put_byte(&writer, ',');
         if (isnan(row[i]))
             put_piece(&writer, json_null, sizeof json_null);
         else
             put_number(&writer, row[i]);
     }
-    put(&writer, ']');
-    put(&writer, '}');
+    put_byte(&writer, ']');
+    put_byte(&writer, '}');
     return writer.size > capacity ? 0 : writer.size;
 }
 
@@ -225,11 +226,14 @@ typedef struct {
     const uint8_t *next, *end;
 } reader_type;
 
-/* Flags of the entries that a response had; each entry may occur once. */
+/* Flags of the entries in a response. Each entry may occur once, except entries with unknown keys,
+   which are ignored. */
 enum {
     HAS_LAYOUT = 1, HAS_ID = 2, HAS_MODEL = 4, HAS_VERSION = 8, HAS_ROWS = 16, HAS_CLASSES = 32,
     HAS_LABEL = 64, HAS_PROBABILITIES = 128, HAS_TIME = 256, HAS_ERROR = 512, HAS_WAIT = 1024,
-    ANSWER = HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_PROBABILITIES | HAS_TIME
+    HAS_UNKNOWN_KEY = 2048,
+    ANSWER_ENTRIES =
+        HAS_MODEL | HAS_VERSION | HAS_ROWS | HAS_CLASSES | HAS_LABEL | HAS_PROBABILITIES | HAS_TIME
 };
 
 /* Return the number of a key; 0 for a key of more than three letters, which no known entry has. */
@@ -263,7 +267,7 @@ static int is_probability(float value)
 }
 
 /* Store an error code of 1 to 32 bytes. */
-static int put_error(${p}_wire_response *response, const uint8_t *bytes, size_t size)
+static int store_error(${p}_wire_response *response, const uint8_t *bytes, size_t size)
 {
     if (size < 1 || size > 32)
         return 0;
@@ -272,7 +276,7 @@ static int put_error(${p}_wire_response *response, const uint8_t *bytes, size_t 
     return HAS_ERROR;
 }
 
-static void clear(${p}_wire_response *response)
+static void clear_response(${p}_wire_response *response)
 {
     memset(response, 0, sizeof *response);
     response->label = -1;
@@ -287,7 +291,7 @@ static int is_complete(int entries, ${p}_wire_response *response)
         response->label = -1;
         return 1;
     }
-    return (entries & ANSWER) == ANSWER && response->label < ${P}_CLASSES;
+    return (entries & ANSWER_ENTRIES) == ANSWER_ENTRIES && response->label < ${P}_CLASSES;
 }
 
 typedef struct {
@@ -304,17 +308,17 @@ static int read_item(reader_type *reader, item_type *item)
     int has_tag = 0;
     item->tag = 0;
     for (;;) {
-        unsigned low, more;
+        unsigned length_code, n_bytes;
         if (reader->next >= reader->end)
             return 0;
         item->kind = (uint8_t)(*reader->next >> 5);
-        low = *reader->next++ & 31u;
-        if (low > 26u) /* a number of more than 32 bits, or an indefinite length */
+        length_code = *reader->next++ & 31u;
+        if (length_code > 26u) /* a number of more than 32 bits, or an indefinite length */
             return 0;
-        more = low < 24u ? 0u : 1u << (low - 24u);
-        if (more > (size_t)(reader->end - reader->next))
+        n_bytes = length_code < 24u ? 0u : 1u << (length_code - 24u);
+        if (n_bytes > (size_t)(reader->end - reader->next))
             return 0;
-        for (item->number = more ? 0u : low; more; more--)
+        for (item->number = n_bytes ? 0u : length_code; n_bytes; n_bytes--)
             item->number = item->number << 8 | *reader->next++;
         if (item->kind != 6)
             break;
@@ -355,9 +359,7 @@ static int read_probabilities(const item_type *item, float *probability)
     return HAS_PROBABILITIES;
 }
 
-/* Read an entry and return its flag. Return 0 if it is invalid or answers another request, and
-   HAS_NOTHING if its key is unknown and ignored. */
-#define HAS_NOTHING 2048
+/* Read an entry and return its flag; return 0 if it is invalid or answers another request. */
 static int read_entry(const item_type *key, const item_type *item, const uint8_t *id,
                       ${p}_wire_response *response)
 {
@@ -392,9 +394,9 @@ static int read_entry(const item_type *key, const item_type *item, const uint8_t
         response->wait_ms = item->number;
         return is_number ? HAS_WAIT : 0;
     case KEY('e', 0, 0):
-        return item->kind == 3 ? put_error(response, item->bytes, item->size) : 0;
+        return item->kind == 3 ? store_error(response, item->bytes, item->size) : 0;
     default:
-        return HAS_NOTHING;
+        return HAS_UNKNOWN_KEY;
     }
 }
 
@@ -412,7 +414,7 @@ int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id
         crc = crc << 8 | message[i];
     if (crc != crc32_of(message, size - 4))
         return 0;
-    clear(response);
+    clear_response(response);
     reader.next = message + 1;
     reader.end = message + size;
     n_entries = *message & 31u;
@@ -426,7 +428,7 @@ int ${p}_wire_decode_cbor(const uint8_t *message, size_t size, const uint8_t *id
         if (!read_item(&reader, &key) || key.kind != 3 || key.tag || !read_item(&reader, &item))
             return 0;
         entry = read_entry(&key, &item, id, response);
-        if (!entry || (entries & entry & ~HAS_NOTHING))
+        if (!entry || (entries & entry & ~HAS_UNKNOWN_KEY))
             return 0;
         entries |= entry;
     }
@@ -476,7 +478,9 @@ static int read_float(reader_type *reader, float *value)
     peek(reader);
     is_negative = reader->next < reader->end && *reader->next == '-';
     reader->next += is_negative;
-    for (; is_digit(reader) || (!has_point && reader->next < reader->end && *reader->next == '.'); reader->next++) {
+    for (; is_digit(reader) ||
+           (!has_point && reader->next < reader->end && *reader->next == '.');
+         reader->next++) {
         if (*reader->next == '.') {
             has_point = 1;
             continue;
@@ -501,7 +505,7 @@ static int read_float(reader_type *reader, float *value)
     }
     if (power < -400 || power > 400)
         return 0;
-    *value = is_negative ? -scaled(digits, power) : scaled(digits, power);
+    *value = is_negative ? -float_of_decimal(digits, power) : float_of_decimal(digits, power);
     return n_digits > 0;
 }
 
@@ -515,22 +519,22 @@ static int read_unsigned(reader_type *reader, uint32_t *number)
     return !is_digit(reader);
 }
 
-/* Skip a value of an unknown key: brackets up to their closing bracket, and whole strings. */
-static int skip_unknown(reader_type *reader)
+/* Skip the value of an unknown key: brackets up to their closing bracket, and whole strings. */
+static int skip_unknown_entry(reader_type *reader)
 {
     int depth = 0;
     const uint8_t *bytes;
     size_t size;
     for (;;) {
-        uint8_t c = peek(reader);
-        if (!c || (!depth && (c == ',' || c == '}')))
-            return c != 0;
-        if (c == '"') {
+        uint8_t character = peek(reader);
+        if (!character || (!depth && (character == ',' || character == '}')))
+            return character != 0;
+        if (character == '"') {
             if (!read_text(reader, &bytes, &size))
                 return 0;
             continue;
         }
-        depth += (c == '[' || c == '{') - (c == ']' || c == '}');
+        depth += (character == '[' || character == '{') - (character == ']' || character == '}');
         reader->next++;
     }
 }
@@ -601,9 +605,9 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
         response->wait_ms = number;
         return HAS_WAIT;
     case KEY('e', 0, 0):
-        return put_error(response, text, size);
+        return store_error(response, text, size);
     default:
-        return skip_unknown(reader) ? HAS_NOTHING : 0;
+        return skip_unknown_entry(reader) ? HAS_UNKNOWN_KEY : 0;
     }
 }
 
@@ -612,7 +616,7 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
 {
     reader_type reader;
     int entries = 0;
-    clear(response);
+    clear_response(response);
     reader.next = message;
     reader.end = message + size;
     if (!skip_mark(&reader, '{'))
@@ -624,7 +628,7 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
         if (!read_text(&reader, &key, &key_size) || !skip_mark(&reader, ':'))
             return 0;
         entry = read_json_entry(&reader, key_of(key, key_size), id, response);
-        if (!entry || (entries & entry & ~HAS_NOTHING))
+        if (!entry || (entries & entry & ~HAS_UNKNOWN_KEY))
             return 0;
         entries |= entry;
     } while (skip_mark(&reader, ','));
@@ -636,10 +640,10 @@ int ${p}_wire_decode_json(const uint8_t *message, size_t size, const uint8_t *id
 /* Round trips are smoothed in sixteenths of a ms, because division would cut off fractions of a ms. */
 #define SIXTEENTHS 16u
 
-/* Whether `time` has come; this also holds after the clock wrapped around. */
-static int is_due(uint32_t now_ms, uint32_t time)
+/* Whether `time_ms` has come; this also holds after the clock wrapped around. */
+static int is_due(uint32_t now_ms, uint32_t time_ms)
 {
-    return (int32_t)(now_ms - time) >= 0;
+    return (int32_t)(now_ms - time_ms) >= 0;
 }
 
 void ${p}_wire_begin(${p}_wire *wire, ${p}_wire_publish publish, ${p}_wire_random random,
@@ -671,28 +675,34 @@ static uint32_t expected_ms(const ${p}_wire *wire)
     return wire->has_round_trip ? wire->round_trip / SIXTEENTHS : (wire->deadline - wire->sent_at) / 4u;
 }
 
+/* Round trip that few responses exceed. */
+static uint32_t slow_ms(const ${p}_wire *wire)
+{
+    uint32_t usual_ms = expected_ms(wire);
+    uint32_t deviating_ms = usual_ms + 4u * (wire->deviation / SIXTEENTHS);
+    return 2u * usual_ms > deviating_ms ? 2u * usual_ms : deviating_ms;
+}
+
 /* Time after which a request without a response is sent again. */
 static uint32_t retry_timeout_ms(const ${p}_wire *wire)
 {
-    uint32_t expected = expected_ms(wire);
-    uint32_t usual = 2u * expected;
-    uint32_t slow = expected + 4u * (wire->deviation / SIXTEENTHS);
-    uint32_t longest = usual > slow ? usual : slow;
-    return wire->backoff * (longest > MIN_RETRY_MS ? longest : MIN_RETRY_MS);
+    uint32_t timeout_ms = slow_ms(wire);
+    return wire->backoff * (timeout_ms > MIN_RETRY_MS ? timeout_ms : MIN_RETRY_MS);
 }
 
 /* Plan a retry, unless its response is expected after the deadline. */
-static void plan_retry(${p}_wire *wire, uint32_t when)
+static void plan_retry(${p}_wire *wire, uint32_t retry_ms)
 {
-    wire->retry_at = when;
-    wire->plans_retry = (uint8_t)is_due(wire->deadline, when + expected_ms(wire));
+    wire->retry_at = retry_ms;
+    wire->plans_retry = (uint8_t)is_due(wire->deadline, retry_ms + expected_ms(wire));
 }
 
 /* Update the smoothed round trip and its deviation: RFC 6298, with beta = 1/4 and alpha = 1/8. */
-static void measure(${p}_wire *wire, uint32_t ms)
+static void measure_round_trip(${p}_wire *wire, uint32_t round_trip_ms)
 {
-    uint32_t sample = ms * SIXTEENTHS;
-    uint32_t gap = sample > wire->round_trip ? sample - wire->round_trip : wire->round_trip - sample;
+    uint32_t sample = round_trip_ms * SIXTEENTHS;
+    uint32_t distance =
+        sample > wire->round_trip ? sample - wire->round_trip : wire->round_trip - sample;
     wire->backoff = 1;
     if (!wire->has_round_trip) {
         wire->has_round_trip = 1;
@@ -700,26 +710,24 @@ static void measure(${p}_wire *wire, uint32_t ms)
         wire->deviation = sample / 2u;
         return;
     }
-    wire->deviation = wire->deviation - wire->deviation / 4u + gap / 4u;
+    wire->deviation = wire->deviation - wire->deviation / 4u + distance / 4u;
     wire->round_trip = wire->round_trip - wire->round_trip / 8u + sample / 8u;
 }
 
 /* Measure the round trip of a response. The response to a request that was sent twice may answer either
    copy; if it came too soon or too late to answer the second copy, it answers the first. Otherwise
    nothing is measured (Karn's rule), but the next retry waits longer. */
-static void measure_response(${p}_wire *wire, uint32_t now_ms)
+static void update_round_trip(${p}_wire *wire, uint32_t now_ms)
 {
-    uint32_t since_first = now_ms - wire->sent_at;
-    uint32_t since_retry = now_ms - wire->resent_at;
-    uint32_t usual = expected_ms(wire);
-    uint32_t slow = usual + 4u * (wire->deviation / SIXTEENTHS);
-    uint32_t longest = 2u * usual > slow ? 2u * usual : slow;
+    uint32_t since_first_ms = now_ms - wire->sent_at;
+    uint32_t since_retry_ms = now_ms - wire->resent_at;
     if (!wire->was_resent)
-        measure(wire, since_first);
+        measure_round_trip(wire, since_first_ms);
     else if (wire->was_refused) /* the first copy was refused, so the second copy was answered */
-        measure(wire, since_retry);
-    else if (!wire->has_round_trip || since_retry < usual / 2u || since_retry > longest)
-        measure(wire, since_first);
+        measure_round_trip(wire, since_retry_ms);
+    else if (!wire->has_round_trip || since_retry_ms < expected_ms(wire) / 2u ||
+             since_retry_ms > slow_ms(wire))
+        measure_round_trip(wire, since_first_ms);
     else if (wire->backoff < 4)
         wire->backoff = (uint8_t)(2 * wire->backoff);
 }
@@ -746,7 +754,7 @@ int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32
     wire->n_copies_out = 1;
     wire->was_resent = 0;
     wire->was_refused = 0;
-    clear(&wire->response);
+    clear_response(&wire->response);
     plan_retry(wire, now_ms + retry_timeout_ms(wire));
     return wire->state;
 }
@@ -759,7 +767,7 @@ static int may_be_retried(const char *error)
 int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms)
 {
     ${p}_wire_response *response = &wire->response;
-    uint32_t wait;
+    uint32_t pause_ms;
     int is_response;
     if (${p}_wire_poll(wire, now_ms) != ${P}_WIRE_WAITING)
         return wire->state;
@@ -771,20 +779,20 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
     if (!is_response)
         return wire->state;
     if (response->label >= 0) {
-        measure_response(wire, now_ms);
+        update_round_trip(wire, now_ms);
         wire->state = ${P}_WIRE_ANSWERED;
         return wire->state;
     }
     wire->was_refused = 1;
     wire->n_copies_out--;
     if (may_be_retried(response->error)) {
-        wait = response->wait_ms < MAX_PAUSE_MS ? response->wait_ms : MAX_PAUSE_MS;
-        if (wait) {
+        pause_ms = response->wait_ms < MAX_PAUSE_MS ? response->wait_ms : MAX_PAUSE_MS;
+        if (pause_ms) {
             wire->is_paused = 1;
-            wire->paused_until = now_ms + wait;
+            wire->paused_until = now_ms + pause_ms;
         }
         if (!wire->n_copies_out && !wire->was_resent)
-            plan_retry(wire, now_ms + (wait > expected_ms(wire) ? wait : expected_ms(wire)));
+            plan_retry(wire, now_ms + (pause_ms > expected_ms(wire) ? pause_ms : expected_ms(wire)));
         if (wire->n_copies_out || wire->plans_retry) /* another worker may answer */
             return wire->state;
     }
