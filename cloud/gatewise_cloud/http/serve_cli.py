@@ -76,10 +76,9 @@ def serve(
     columns that the next stage needs and the request lacks, and returns their cells by name. The
     service has neither passwords nor TLS: run it behind a proxy that has both.
 
-    Example:
+    Examples:
 
         gatewise serve bundle --port 8080 --broker mqtt://localhost
-
         curl localhost:8080/predict -d '{"instances": [{"age": 41}]}'
     """
     if broker is not None and backend is not None:

@@ -80,9 +80,11 @@ def run(
     begins with `ready:` and names the broker, and runs until SIGTERM or Ctrl-C. The embedded broker
     does not deliver to shared subscriptions: use it with one worker and --plain-subscription.
 
-      gatewise broker --port 1883
+    Examples:
 
-      gatewise broker init broker --host broker.example --devices pi-1,pi-2
+        gatewise broker --port 1883
+
+        gatewise broker init broker --host broker.example --devices pi-1,pi-2
     """
     if context.invoked_subcommand is not None:
         return

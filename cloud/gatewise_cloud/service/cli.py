@@ -89,12 +89,14 @@ def cloud(
     grants shared subscriptions but does not deliver to them, it prints a warning and uses a plain
     subscription.
 
-      gatewise cloud bundle --broker mqtt://127.0.0.1:1883
-      gatewise cloud bundle --metrics-port 9100
-      gatewise cloud bundle --backend python:my_models:predict_proba
-      gatewise cloud bundle --provider cuda
-      gatewise cloud --watch bundles/ --public-key factory.pub
-      gatewise cloud bundle --keep kept --keep-bytes 1GB --keep-days 30
+    Examples:
+
+        gatewise cloud bundle --broker mqtt://127.0.0.1:1883
+        gatewise cloud bundle --metrics-port 9100
+        gatewise cloud bundle --backend python:my_models:predict_proba
+        gatewise cloud bundle --provider cuda
+        gatewise cloud --watch bundles/ --public-key factory.pub
+        gatewise cloud bundle --keep kept --keep-bytes 1GB --keep-days 30
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_cloud").setLevel(logging.INFO)

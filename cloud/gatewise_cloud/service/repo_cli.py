@@ -35,7 +35,7 @@ _app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""Publish releases for devices as signed, static files for any web server.
 
-    Example:
+    Examples:
 
         gatewise repo init fleet
 
@@ -179,7 +179,7 @@ def publish(
     Upload REPO after each change, and metadata/timestamp.json as the last file. Without a release
     the command only renews signatures. Run it once a day before the timestamp expires.
 
-    Example:
+    Examples:
 
         gatewise repo publish fleet digits/8 --rollout 10% --broker mqtts://broker.example
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \

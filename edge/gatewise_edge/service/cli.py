@@ -66,7 +66,7 @@ def edge(
         bool, typer.Option("--json", help="Print the summary at the end as a JSON line.")
     ] = False,
 ) -> None:
-    """Run a device: classify each instance before its deadline, and print a JSON line for it.
+    r"""Run a device: classify each instance before its deadline, and print a JSON line for it.
 
     Instances about which the bundle's stages are not sure are offloaded to the cloud over MQTT. If
     no response arrives in time, or without a broker, the device gives the last stage's answer with
@@ -88,7 +88,7 @@ def edge(
     SIGTERM and Ctrl-C end the command after all instances that were read have their line. Under
     systemd it reports that it is ready and that it is alive (deploy/gatewise-edge.service).
 
-    For example:
+    Examples:
 
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
         gatewise edge bundle --data rows.csv --keep id,timestamp --out answers.jsonl
@@ -98,7 +98,7 @@ def edge(
         gatewise edge bundle --signal - --settings hop.toml
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --max-offloads 60/h --audit 0.02
-        gatewise edge bundle --broker mqtts://broker --store /var/lib/gw
+        gatewise edge bundle --broker mqtts://broker --store /var/lib/gw \
             --trust root.json --update-host models.example.org
 
     If the broker, the store or the updates do not work, the device logs that, shows it in the

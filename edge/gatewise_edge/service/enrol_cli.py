@@ -32,6 +32,8 @@ def enrol(
 
     The key never leaves the device. The token tells the device which server to trust.
 
+    Example:
+
         gatewise edge enrol https://broker.example:8884 --out /etc/gatewise/tls
     """
     from gatewise_edge.service.enrolment import enrol as enrol_device

@@ -59,10 +59,9 @@ def c99(
     runs the sample. With --as the folder is a library for the board's build system, and its
     NAME_wire.h encodes requests and decodes responses for instances that are offloaded.
 
-    Example:
+    Examples:
 
         gatewise c99 bundle --out firmware/model
-
         gatewise c99 bundle --as arduino --out ~/Arduino/libraries/model
     """
     forms: dict[str | None, ThresholdForm | None] = {None: None, "8": 8, "16": 16, "float": "float"}

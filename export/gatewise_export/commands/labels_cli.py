@@ -34,7 +34,7 @@ def labels() -> None:
 
     Both commands print one JSON document with --json.
 
-    Example:
+    Examples:
 
         gatewise labels choose kept --n 200
 
@@ -69,9 +69,11 @@ def choose_instances(
     that no earlier choice covered. DIR/labels keeps a copy of each chosen instance, because the
     archive may delete the original.
 
-      gatewise labels choose kept --n 200
-      gatewise labels choose kept --n 50 --for refit
-      gatewise labels choose kept --n 200 --page label.html
+    Examples:
+
+        gatewise labels choose kept --n 200
+        gatewise labels choose kept --n 50 --for refit
+        gatewise labels choose kept --n 200 --page label.html
     """
     paths = [out] if page is None else [out, page]
     if len({path.resolve() for path in paths}) < len(paths):
@@ -128,8 +130,10 @@ def add(
     Rows with an empty label are ignored. If no row has a label, if an instance was not chosen, or
     if a class is unknown, no label is added. A new label for an instance replaces its old label.
 
-      gatewise labels add kept to-label.csv
-      gatewise labels add kept to-label.csv --by anna --new-class broken
+    Examples:
+
+        gatewise labels add kept to-label.csv
+        gatewise labels add kept to-label.csv --by anna --new-class broken
     """
     choices = read_choices(archive)
     if not choices:

@@ -35,8 +35,10 @@ def monitor_archive(
     runs of this command together. The command exits with 1 if labels show that the accuracy is more
     than 1 point below the bundle's promise.
 
-      gatewise monitor kept
-      gatewise monitor kept --days 7 --metrics /var/lib/node_exporter/truth.prom
+    Examples:
+
+        gatewise monitor kept
+        gatewise monitor kept --days 7 --metrics /var/lib/node_exporter/truth.prom
     """
     report = monitor(archive, version=version, days=days)
     if metrics is not None:

@@ -92,11 +92,10 @@ def outcomes(
     system's answer, and the costs of both. The small system answers if its score reaches the
     threshold. A loss is a number from 0 to --loss-limit.
 
-    Example:
+    Examples:
 
         gatewise outcomes log.csv --score sure --small-loss small_wrong --big-loss big_wrong \
           --small-cost 0.1 --big-cost 2 --max-loss 0.01 --out thresholds.json
-
         gatewise outcomes log.csv --agreement a,b,c --truth label --big-answer big \
           --small-cost 0.3 --big-cost 2
     """

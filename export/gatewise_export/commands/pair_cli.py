@@ -88,10 +88,9 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
 
     How the inputs and outputs of a graph are read is printed on standard error.
 
-    Example:
+    Examples:
 
         gatewise pair small.onnx big.onnx --data rows.npz --out bundle
-
         gatewise pair small.onnx big.onnx --data rows.npz --target y --offload-rate 0.2 --out bundle
     """
     from gatewise_export.commands.run_verify import label_array_name

@@ -29,8 +29,10 @@ def refit(settings: RefitSettings, as_json: AsJson = False) -> None:
     command exits with 1 unless this comparison shows that the new release is better; the bundle is
     written in either case.
 
-      gatewise refit bundle --train train.npz --kept kept --out bundle2
-      gatewise refit bundle --train log.csv --target fault --kept kept --high-cost new --out b2
+    Examples:
+
+        gatewise refit bundle --train train.npz --kept kept --out bundle2
+        gatewise refit bundle --train log.csv --target fault --kept kept --high-cost new --out b2
     """
     bundle, report = refit_bundle(settings)
     if as_json:

@@ -27,7 +27,7 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
     Rows of one subject, machine or recording are similar. Name the column of their ids with
     --groups; otherwise similar rows are in both training and test, and figures are too optimistic.
 
-    Example:
+    Examples:
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
         gatewise train log.csv --drop id --column supplier=category --impute --out bundle

@@ -18,18 +18,18 @@ from gatewise_sim.doctor.settings import DeviceSettings
 
 @with_options
 def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
-    """Diagnose a device's connection to its cloud, and suggest remedies.
+    r"""Diagnose a device's connection to its cloud, and suggest remedies.
 
     Checks the installation, the bundle, the broker (port, TLS, login, access rights), one request
     with its response, and the worker. Run it on the device with the options of gatewise edge.
     Without options it checks the installed libraries of each extra. Exits 1 if it finds a problem.
 
-      gatewise doctor
+    Examples:
 
-      gatewise doctor bundle --broker mqtt://localhost --device pi-1
-
-      gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt
-        --cert-file pi-1.crt --key-file pi-1.key
+        gatewise doctor
+        gatewise doctor bundle --broker mqtt://localhost --device pi-1
+        gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt \
+            --cert-file pi-1.crt --key-file pi-1.key
     """
     findings: list[Finding] = []
     for finding in examine(settings):

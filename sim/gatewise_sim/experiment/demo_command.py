@@ -20,6 +20,8 @@ def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
     Writes report.html, report.json, frontier.svg, the bundle and the instances to --out. Exits 1
     if an instance was lost.
 
+    Examples:
+
         gatewise demo
         gatewise demo --dataset wine --link 3g --devices 2
         gatewise demo --dataset table.csv --target label --budget 4

@@ -41,7 +41,7 @@ def simulate(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("sim-out"),
     as_json: AsJson = False,
 ) -> None:
-    """Simulate a fleet: accuracy, cost, latency, energy and money.
+    r"""Simulate a fleet: accuracy, cost, latency, energy and money.
 
     Devices with your bundle answer your rows, over links with delays and failures. Other policies
     answer the same instances for comparison: all edge, all cloud, a confidence threshold, random
@@ -52,8 +52,10 @@ def simulate(
     machine and writes the times to timings.toml. With --settings timings.toml, the same seed gives
     the same report. The live engine runs real processes over real MQTT in real time.
 
+    Examples:
+
         gatewise simulate demo-out/bundle --data demo-out/instances.csv
-        gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day
+        gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day \
             --outage cloud:12:00-12:10 --prices prices.toml
         gatewise simulate bundle --data rows.csv --sweep devices=10,100,1000 --sweep link=wifi,4g
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min

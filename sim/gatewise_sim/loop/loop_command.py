@@ -40,7 +40,9 @@ def simulate_days(
     monitor estimates the accuracy, and the rules decide on a refit and a release. Prints a table
     with the accuracy, labels, bytes and releases of each day.
 
-      gatewise simulate loop bundle --data week.csv --train train.csv --rules loop.toml
+    Example:
+
+        gatewise simulate loop bundle --data week.csv --train train.csv --rules loop.toml
     """
     # imported here, because they take long to load and --help does not need them
     from gatewise_export.bundle.bundle import Bundle

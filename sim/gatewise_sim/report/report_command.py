@@ -23,9 +23,10 @@ def report(
     The table has a column for each report, with the figures of its system, their 95 % intervals,
     and the settings that differ.
 
-      gatewise report demo-out
+    Examples:
 
-      gatewise report wifi/report.json 4g/report.json
+        gatewise report demo-out
+        gatewise report wifi/report.json 4g/report.json
     """
     # imported here, so that other commands start fast
     from gatewise_sim.report.side_by_side import comparison_table, read_report
