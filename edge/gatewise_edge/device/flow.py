@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise_edge.device.answer import Answer, CustomPolicy, DecisionPoint, Policy, Route
 from gatewise_edge.device.pending import PendingInstance
-from gatewise_edge.device.stages import StageOutput
+from gatewise_edge.device.stages import StageOutput, run_stages
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import Response
 from gatewise_edge.link.uplink import Uplink
@@ -108,15 +108,14 @@ class RowFlow:
     def _run_stages(self, instance: PendingInstance) -> bool:
         """Run the stages in order until a feature cannot be acquired; return whether one stops."""
         reading = instance.reading
-        takes_nan = instance.installation.stages_take_nan
+        stages = instance.installation.stages
+        allow_missing = instance.installation.stages_take_nan
         try:
-            for stage in instance.installation.stages:
-                output = stage.run_instance(reading, allow_missing=takes_nan)
+            if self._custom_policy is None:
+                return run_stages(stages, reading, instance.outputs, allow_missing=allow_missing)
+            for stage in stages:
+                output = stage.run_instance(reading, allow_missing=allow_missing)
                 instance.outputs.append(output)
-                if self._custom_policy is None:
-                    if output.stops:
-                        return True
-                    continue
                 decision = self._decision_point(instance, output).decide(self._custom_policy)
                 if decision != "continue":
                     return decision == "stop"

@@ -198,6 +198,26 @@ class DeviceStage:
         return self.model.run(rows)
 
 
+def run_stages(
+    stages: Sequence[DeviceStage],
+    reading: Reading,
+    outputs: list[StageOutput],
+    *,
+    allow_missing: bool,
+) -> bool:
+    """Run stages in order until one stops; return whether one does.
+
+    The outputs are added to `outputs`, which also has those of the finished stages after a
+    SensorError; see :meth:`DeviceStage.run_instance`.
+    """
+    for stage in stages:
+        output = stage.run_instance(reading, allow_missing=allow_missing)
+        outputs.append(output)
+        if output.stops:
+            return True
+    return False
+
+
 # -- loading -------------------------------------------------------------------------------
 
 
