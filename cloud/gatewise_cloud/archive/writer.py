@@ -110,19 +110,21 @@ class _OpenShard:
         tickets = [request.ticket for request in requests]
         audits = [ticket.audit for ticket in tickets]
         confidences = [None if audit is None else audit.confidence for audit in audits]
-        value_of_each_request: dict[str, list[Any]] = {
+        values_by_column: dict[str, list[Any]] = {
             "device": [ticket.device for ticket in tickets],
             "time": [request.time for request in requests],
             "late": [ticket.late_s > 0 for ticket in tickets],
             "device_label": [-1 if audit is None else audit.class_index for audit in audits],
-            "confidence": [np.nan if value is None else value for value in confidences],
+            "confidence": [
+                np.nan if confidence is None else confidence for confidence in confidences
+            ],
             "sent_probability": [1.0 if audit is None else audit.probability for audit in audits],
         }
         row_counts = [len(request.X) for request in requests]
         columns = self._columns
         new_rows = slice(self._n_copied_rows, self._n_rows)
-        for name, values in value_of_each_request.items():
-            getattr(columns, name)[new_rows] = np.repeat(values, row_counts)
+        for name, column_values in values_by_column.items():
+            getattr(columns, name)[new_rows] = np.repeat(column_values, row_counts)
         request_ids = np.frombuffer(b"".join([ticket.id for ticket in tickets]), np.uint8)
         columns.request_id[new_rows] = np.repeat(request_ids.reshape(-1, 16), row_counts, axis=0)
         columns.request_row[new_rows] = np.concatenate(

@@ -85,7 +85,7 @@ class Authority:
                     f"{files.key} is not the key of {files.certificate}: restore both files"
                 )
         else:
-            self._key = _new_key(files.key)
+            self._key = _make_key(files.key)
             issuer = _distinguished_name("gatewise authority")
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
@@ -106,13 +106,13 @@ class Authority:
             _distinguished_name(hosts[0]),
             SERVER_DAYS,
             ExtendedKeyUsageOID.SERVER_AUTH,
-            key=_new_key(files.key).public_key(),
+            key=_make_key(files.key).public_key(),
             alternative_names=[_general_name(host) for host in hosts],
         )
 
     def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:
         """Write a key and a certificate for a client."""
-        self.certify_client(files.certificate, _new_key(files.key).public_key(), name, role)
+        self.certify_client(files.certificate, _make_key(files.key).public_key(), name, role)
 
     def certify_client(
         self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str
@@ -162,7 +162,7 @@ class Authority:
         replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC_MODE)
         return certificate
 
-    def _write_crl(self, entries: list[x509.RevokedCertificate]) -> None:
+    def _write_crl(self, revoked_certificates: list[x509.RevokedCertificate]) -> None:
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
@@ -170,8 +170,8 @@ class Authority:
             # mosquitto refuses every client once the list has expired
             .next_update(self.certificate.not_valid_after_utc)
         )
-        for entry in entries:
-            builder = builder.add_revoked_certificate(entry)
+        for certificate in revoked_certificates:
+            builder = builder.add_revoked_certificate(certificate)
         crl = builder.sign(self._key, hashes.SHA256())
         replace_file(self._crl_file, crl.public_bytes(serialization.Encoding.PEM), PUBLIC_MODE)
 
@@ -216,12 +216,12 @@ def _certificate_builder(
     )
 
 
-def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _make_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(ec.SECP256R1())
-    content = key.private_bytes(
+    pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    replace_file(path, content, PRIVATE_MODE)
+    replace_file(path, pem, PRIVATE_MODE)
     return key
 
 

@@ -107,7 +107,7 @@ def _send_commands(endpoint: Endpoint, commands: Sequence[Command]) -> Iterator[
         return len(responses) >= n_sent
 
     session = subscribed(
-        endpoint, _RESPONSE_TOPIC, on_message=add_responses, timeout=_TIMEOUT_SECONDS
+        endpoint, _RESPONSE_TOPIC, on_message=add_responses, timeout_seconds=_TIMEOUT_SECONDS
     )
     with session as (client, is_granted):
         if not is_granted:

@@ -200,7 +200,7 @@ class Roster(Record, frozen=True, kw_only=True):
         stored_settings = {name: getattr(settings, name) for name in _STORED_SETTINGS}
         roster = msgspec.structs.replace(
             self,
-            **{name: value for name, value in stored_settings.items() if value is not None},
+            **{name: setting for name, setting in stored_settings.items() if setting is not None},
             **clients_by_role,
             hosts=split_names(settings.hosts) or self.hosts,
             max_message=_largest_message(settings, self.max_message),

@@ -41,13 +41,15 @@ def close_client(client: paho.Client) -> None:
 
 @contextmanager
 def subscribed(
-    endpoint: Endpoint, *topics: str, on_message: Callable[[paho.MQTTMessage], None], timeout: float
+    endpoint: Endpoint,
+    *topics: str,
+    on_message: Callable[[paho.MQTTMessage], None],
+    timeout_seconds: float,
 ) -> Iterator[tuple[paho.Client, bool | None]]:
     """Connect and subscribe; :func:`run_until` then calls `on_message` with each message.
 
     Yields the client, and whether the broker granted all `topics`, or None if the broker did not
-    answer within `timeout` seconds. Raises LinkError if the broker cannot be reached or refuses the
-    client.
+    answer in time. Raises LinkError if the broker cannot be reached or refuses the client.
     """
     grants: list[bool] = []
     refusals: list[str] = []
@@ -71,7 +73,7 @@ def subscribed(
     client.on_message = lambda _client, _userdata, message: on_message(message)
     open_client(client, endpoint)
     try:
-        run_until(client, lambda: bool(grants or refusals), timeout)
+        run_until(client, lambda: bool(grants or refusals), timeout_seconds)
         if refusals:
             raise refusal_error(endpoint, refusals[0])
         yield client, grants[0] if grants else None
@@ -79,17 +81,17 @@ def subscribed(
         close_client(client)
 
 
-def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
+def connect_reason(endpoint: Endpoint, timeout_seconds: float) -> ReasonCode | None:
     """Connect and disconnect; return the broker's reason code, or None if it did not answer."""
     reasons: list[ReasonCode] = []
     client = make_client(endpoint, "", max_inflight=1)
-    client.connect_timeout = timeout
+    client.connect_timeout = timeout_seconds
     client.on_connect = lambda _client, _userdata, _flags, reason, _properties: reasons.append(
         reason
     )
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
-        run_until(client, lambda: bool(reasons), timeout)
+        run_until(client, lambda: bool(reasons), timeout_seconds)
     except OSError:
         return None
     finally:
@@ -143,7 +145,7 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
         received_topics.add(message.topic)
 
     session = subscribed(
-        endpoint, plain_topic, shared_filter, on_message=add_topic, timeout=timeout
+        endpoint, plain_topic, shared_filter, on_message=add_topic, timeout_seconds=timeout
     )
     with session as (client, is_granted):
         if is_granted is None:
@@ -169,7 +171,7 @@ def publish_retained(endpoint: Endpoint, topic: str, payload: bytes) -> None:
         if not message.retain:
             echoes.add(bytes(message.payload))
 
-    session = subscribed(endpoint, topic, on_message=add_echo, timeout=TIMEOUT_SECONDS)
+    session = subscribed(endpoint, topic, on_message=add_echo, timeout_seconds=TIMEOUT_SECONDS)
     with session as (client, is_granted):
         if is_granted is None:
             raise refusal_error(endpoint, "it did not grant the subscription in time")

@@ -148,7 +148,9 @@ def read_statuses(endpoint: Endpoint) -> dict[str, str]:
             last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
 
-    session = subscribed(endpoint, STATUS_TOPICS, on_message=add_status, timeout=TIMEOUT_SECONDS)
+    session = subscribed(
+        endpoint, STATUS_TOPICS, on_message=add_status, timeout_seconds=TIMEOUT_SECONDS
+    )
     with session as (client, is_granted):
         if not is_granted:
             raise refusal_error(endpoint, f"it does not grant {STATUS_TOPICS}")

@@ -101,8 +101,8 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
         raise InputError("inputs must have the same number of rows")
     cells_by_column = {name: column.tolist() for name, column in column_values.items()}
     return [
-        {name: cells_by_column[name][i] for name in cells_by_column}
-        for i in range(row_counts.pop())
+        {name: cells_by_column[name][row_number] for name in cells_by_column}
+        for row_number in range(row_counts.pop())
     ]
 
 

@@ -132,9 +132,9 @@ class OipBackend(Backend):
             )
         except urllib3.exceptions.LocationParseError as error:
             raise InputError(f"backend {url}: {error}") from None
-        connection = self._pool.ConnectionCls
+        connection_class = self._pool.ConnectionCls
         self._pool.ConnectionCls = type(
-            "TimedConnection", (connection,), {"response_class": _TimedResponse}
+            "TimedConnection", (connection_class,), {"response_class": _TimedResponse}
         )
         self.url = f"{url_parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
@@ -246,24 +246,26 @@ class OipBackend(Backend):
             response = self._pool.urlopen(
                 method, path, body or None, headers, preload_content=False
             )
-            content = response.read(_MAX_RESPONSE_BYTES + 1)
+            response_body = response.read(_MAX_RESPONSE_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._busy_error(error) from None
-        if len(content) > _MAX_RESPONSE_BYTES:
+        if len(response_body) > _MAX_RESPONSE_BYTES:
             response.close()
             raise self._model_error(f"its answer is larger than {_MAX_RESPONSE_BYTES} bytes")
         response.release_conn()
         if response.status in _BUSY_STATUSES:
-            raise self._busy_error(f"it answered {response.status} {_excerpt(content)}")
+            raise self._busy_error(f"it answered {response.status} {_excerpt(response_body)}")
         self._last_failure = None
-        return response.status, response.headers, content
+        return response.status, response.headers, response_body
 
     def _model_error(self, problem: str) -> ModelError:
         return ModelError(self._model, f"backend {self.url} of model {self._model}: {problem}")
 
     def _busy_error(self, cause: Exception | str) -> BackendBusy:
-        text = one_line(cause) if isinstance(cause, Exception) else cause
-        self._last_failure = f"backend {self.url} does not answer: {text or type(cause).__name__}"
+        cause_text = one_line(cause) if isinstance(cause, Exception) else cause
+        self._last_failure = (
+            f"backend {self.url} does not answer: {cause_text or type(cause).__name__}"
+        )
         return BackendBusy(self._model, self._last_failure)
 
 
@@ -309,12 +311,12 @@ def _split_url(url: str) -> SplitResult:
     return url_parts
 
 
-def _read_outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
+def _read_outputs(body: bytes, json_size_text: str | None) -> list[NDArray[Any]]:
     """Read the arrays of a response, which are in JSON or in binary form.
 
-    `header` holds the size of the JSON if binary arrays follow it.
+    `json_size_text` holds the size of the JSON if binary arrays follow it.
     """
-    json_size = len(body) if header is None else int(header)
+    json_size = len(body) if json_size_text is None else int(json_size_text)
     # binary arrays follow the JSON in the order of the outputs
     offset = json_size
     arrays: list[NDArray[Any]] = []

@@ -105,8 +105,8 @@ def run(
             "url": broker.url,
             "shared_subscriptions": broker.has_shared_subscriptions,
         }
-        text = f"ready: {broker.kind} broker on {broker.url}"
-        print_line(text, {"ready": True, **broker_state}, as_json=as_json)
+        ready_text = f"ready: {broker.kind} broker on {broker.url}"
+        print_line(ready_text, {"ready": True, **broker_state}, as_json=as_json)
         while broker.is_alive:
             threading.Event().wait(0.2)
         raise BrokerError(host, broker.port, f"the {broker.kind} broker ended unexpectedly")
@@ -133,7 +133,9 @@ def init(
     _note_old_certificates(settings.renew)
     if as_json:
         roster = {
-            name: value for name, value in asdict(broker_folder.roster).items() if name != "pool"
+            name: setting
+            for name, setting in asdict(broker_folder.roster).items()
+            if name != "pool"
         }
         report = {
             "folder": broker_folder.folder,
@@ -182,9 +184,11 @@ def add(
     _note_old_certificates(_revoked_clients(folder, names))
     broker_folder = init_broker(folder, **roles)
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, role), broker)
-    text = "\n".join(f"made {path} and its key" for path in broker_folder.issued_certificates)
+    certificates_text = "\n".join(
+        f"made {path} and its key" for path in broker_folder.issued_certificates
+    )
     document = {"made": broker_folder.issued_certificates, "applied": is_applied}
-    print_line(text, document, as_json=as_json)
+    print_line(certificates_text, document, as_json=as_json)
 
 
 @_app.command()
@@ -203,9 +207,11 @@ def revoke(
     """
     broker_folder = init_broker(_existing_folder(folder), BrokerSettings(revoke=tuple(names)))
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
-    text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
+    outcome_text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
     print_line(
-        text, {"revoked": broker_folder.revoked_clients, "applied": is_applied}, as_json=as_json
+        outcome_text,
+        {"revoked": broker_folder.revoked_clients, "applied": is_applied},
+        as_json=as_json,
     )
 
 
@@ -225,7 +231,7 @@ def list_clients(
     clients_with_rights = None
     if broker_folder.has_live_control:
         clients_with_rights = read_clients_with_rights(endpoint, clients)
-    statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
+    statuses = {topic.split("/")[2]: status for topic, status in read_statuses(endpoint).items()}
     rows: list[dict[str, Any]] = []
     for name, role in clients.items():
         certificate = Path(broker_folder.client_arguments(name)["cert_file"])
@@ -240,7 +246,7 @@ def list_clients(
     if as_json:
         emit({"clients": rows})
         return
-    cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
+    cells = [["" if cell is None else str(cell) for cell in row.values()] for row in rows]
     print_table(f"Clients of {endpoint.url}", list(rows[0]), cells)
 
 

@@ -138,9 +138,9 @@ def _read_pool(path: Path) -> str:
 
 def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
     names = [" ".join(key) for key in worker.models]
-    text = f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {worker.url}"
+    ready_text = f"model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {worker.url}"
     if port is not None:
-        text += f", metrics on port {port}"
+        ready_text += f", metrics on port {port}"
     document = {
         "ready": True,
         "models": names,
@@ -148,7 +148,7 @@ def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
         "subscription": worker.subscription,
         "metrics_port": port,
     }
-    print_line(f"ready: {text}", document, as_json=as_json)
+    print_line(f"ready: {ready_text}", document, as_json=as_json)
 
 
 def _counters_text(counters: Mapping[str, Any]) -> str:
@@ -156,14 +156,14 @@ def _counters_text(counters: Mapping[str, Any]) -> str:
         f"answered {counters['answered']} of {counters['received']} requests",
         f"{counters['instances']} instances in {counters['batches']} runs",
     ]
-    problem_counts = ("repeated", "duplicates", "expired", "unsent", "abandoned")
-    phrases += [f"{name} {counters[name]}" for name in problem_counts if counters[name]]
+    problem_names = ("repeated", "duplicates", "expired", "unsent", "abandoned")
+    phrases += [f"{name} {counters[name]}" for name in problem_names if counters[name]]
     for name in ("errors", "dead"):
         if counters[name]:
-            labels = ", ".join(
+            label_texts = ", ".join(
                 f"{label} {count}" for label, count in sorted(counters[name].items())
             )
-            phrases.append(f"{name}: {labels}")
+            phrases.append(f"{name}: {label_texts}")
     return "stopped: " + "; ".join(phrases)
 
 

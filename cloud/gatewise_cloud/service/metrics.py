@@ -99,12 +99,14 @@ class WorkerCollector(Collector):
 
     def _collect_histograms(self) -> Iterator[Metric]:
         for name, (help_text, _) in HISTOGRAMS.items():
-            cumulative_counts, total = self._worker.histograms[name]
+            cumulative_counts, value_sum = self._worker.histograms[name]
             buckets = [
                 ("+Inf" if upper_bound == float("inf") else f"{upper_bound:g}", count)
                 for upper_bound, count in cumulative_counts
             ]
-            yield HistogramMetricFamily(_PREFIX + name, help_text, buckets=buckets, sum_value=total)
+            yield HistogramMetricFamily(
+                _PREFIX + name, help_text, buckets=buckets, sum_value=value_sum
+            )
 
     def _collect_state(self, counters: dict[str, Any]) -> Iterator[Metric]:
         """Make the gauges of the worker's state, and the counts of its archive."""

@@ -87,8 +87,8 @@ def _check_own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     certificate_name = common_name(cert_file)
     validity_text = f"{cert_file} is valid from {valid_from:%Y-%m-%d} to {valid_until:%Y-%m-%d}"
     if not valid_from <= now <= valid_until:
-        text = f"{validity_text}; the date of this machine is {now:%Y-%m-%d}"
-        yield BROKER.problem("own-certificate-expired", text, f"{_RENEW}, or set the clock")
+        problem_text = f"{validity_text}; the date of this machine is {now:%Y-%m-%d}"
+        yield BROKER.problem("own-certificate-expired", problem_text, f"{_RENEW}, or set the clock")
     elif certificate_name != settings.device:
         yield BROKER.problem(
             "own-certificate-name",
@@ -135,9 +135,9 @@ def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
         remedy = "start the broker, or correct the port (1883, or 8883 with TLS)"
         yield BROKER.problem("tcp-refused", f"no program listens on {address}", remedy)
     except OSError as error:
-        text = f"{address} cannot be reached ({error.strerror or error})"
+        problem_text = f"{address} cannot be reached ({error.strerror or error})"
         remedy = "check the network, and the firewalls between this machine and the broker"
-        yield BROKER.problem("tcp-unreachable", text, remedy)
+        yield BROKER.problem("tcp-unreachable", problem_text, remedy)
     else:
         yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - start_time):.1f} ms")
 
@@ -164,8 +164,8 @@ def _check_tls(settings: DeviceSettings) -> Iterator[Finding]:
         code, remedy = _VERIFICATION_ERRORS.get(
             error.verify_code, ("tls-verify", "check the broker's certificate files")
         )
-        text = f"the broker's certificate is not accepted: {error.verify_message}"
-        yield BROKER.problem(code, text, remedy)
+        problem_text = f"the broker's certificate is not accepted: {error.verify_message}"
+        yield BROKER.problem(code, problem_text, remedy)
     except OSError as error:
         yield _explain_failed_handshake(settings, endpoint, error)
 
@@ -175,9 +175,9 @@ def _explain_failed_handshake(
 ) -> Finding:
     error_text = str(getattr(error, "reason", None) or error)
     if "WRONG_VERSION_NUMBER" in error_text or "RECORD_LAYER_FAILURE" in error_text:
-        text = f"port {endpoint.port} does not speak TLS"
+        problem_text = f"port {endpoint.port} does not speak TLS"
         return BROKER.problem(
-            "tls-none", text, "use mqtt:// for this port, or the port with TLS (8883)"
+            "tls-none", problem_text, "use mqtt:// for this port, or the port with TLS (8883)"
         )
     if settings.cert_file is None and (
         "CERTIFICATE_REQUIRED" in error_text or "HANDSHAKE" in error_text
@@ -193,9 +193,9 @@ def _explain_failed_handshake(
             f"the broker refuses this client's certificate: {error_text}",
             "use a certificate of this broker's authority (gatewise broker init --renew)",
         )
-    text = f"the TLS handshake fails: {error_text}"
+    problem_text = f"the TLS handshake fails: {error_text}"
     remedy = "read the broker's log; a port without TLS needs mqtt://"
-    return BROKER.problem("tls-handshake", text, remedy)
+    return BROKER.problem("tls-handshake", problem_text, remedy)
 
 
 def _check_login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
@@ -223,8 +223,10 @@ def _check_login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
         )
         if endpoint.uses_tls:
             remedy = "read the broker's log: it may refuse or require a certificate"
-        text = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
-        yield BROKER.problem("no-greeting", text, remedy)
+        problem_text = (
+            f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
+        )
+        yield BROKER.problem("no-greeting", problem_text, remedy)
 
 
 def _check_status_topic(probe: BrokerProbe, device: str) -> Finding:
@@ -263,12 +265,14 @@ def _check_response_rights(probe: BrokerProbe, endpoint: Endpoint) -> Finding:
         reason_code == UNKNOWN and not probe.receives_own_message(topic, 1.0)
     ):
         return BROKER.ok("this client cannot send responses as a worker")
-    text = "any client of this broker may send responses as a worker"
+    problem_text = "any client of this broker may send responses as a worker"
     if endpoint.uses_tls:
         remedy = f"let only workers write gw/v1/+/rsp, in {ACCESS_LIST}"
-        return BROKER.problem("open-broker", text, remedy)
+        return BROKER.problem("open-broker", problem_text, remedy)
     return BROKER.note(
-        "open-broker", text, "acceptable for a trial; for anything else run gatewise broker init"
+        "open-broker",
+        problem_text,
+        "acceptable for a trial; for anything else run gatewise broker init",
     )
 
 

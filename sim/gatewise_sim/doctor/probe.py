@@ -166,10 +166,10 @@ class BrokerProbe:
                     message = self._messages.pop(0)
                     if is_expected(message):
                         return message
-                seconds_left = deadline - time.monotonic()
-                if seconds_left <= 0 or self.disconnect_code is not None:
+                remaining_seconds = deadline - time.monotonic()
+                if remaining_seconds <= 0 or self.disconnect_code is not None:
                     return None
-                self._condition.wait(seconds_left)
+                self._condition.wait(remaining_seconds)
 
     def receives_own_message(self, topic: str, seconds: float) -> bool:
         """Publish on `topic` while subscribed to it; return whether the message comes back."""

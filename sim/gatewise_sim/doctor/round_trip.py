@@ -116,15 +116,17 @@ def _exchange(
 
 def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
     """Compare the time of a round trip with the deadline of a device."""
-    text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
+    trip_text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
     # A device retries after two round trips, if a third one ends before the deadline.
     retry_ms = 3 * trip_ms
     if trip_ms < _DEFAULT_DEADLINE_MS:
-        return ROUND_TRIP.ok(f"{text}; a deadline of {retry_ms:.0f} ms leaves time for a retry")
+        return ROUND_TRIP.ok(
+            f"{trip_text}; a deadline of {retry_ms:.0f} ms leaves time for a retry"
+        )
     return ROUND_TRIP.note(
         "slow",
-        f"{text}, longer than the default deadline of {_DEFAULT_DEADLINE_MS:.0f} ms, with which "
-        "all requests become fallbacks",
+        f"{trip_text}, longer than the default deadline of {_DEFAULT_DEADLINE_MS:.0f} ms, with "
+        "which all requests become fallbacks",
         f"give the device a longer deadline; --deadline-ms {retry_ms:.0f} leaves time for a retry",
     )
 
@@ -137,7 +139,7 @@ def _await_response(
     Pools that do not serve the model respond as well. Their response is returned only if no other
     response comes.
     """
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     timed_refusal: tuple[float, wire.Response] | None = None
 
     def is_own_response(message: ReceivedMessage) -> bool:
@@ -149,7 +151,7 @@ def _await_response(
             return False
 
     while (
-        message := probe.wait_for_message(is_own_response, max(0.0, end - time.monotonic()))
+        message := probe.wait_for_message(is_own_response, max(0.0, deadline - time.monotonic()))
     ) is not None:
         response = wire.decode_response(message.payload)
         if response.error != wire.NO_MODEL or request.model == _NO_MODEL[0]:

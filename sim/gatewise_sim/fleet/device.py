@@ -403,7 +403,7 @@ class VirtualRequest:
         if fleet.availability.link_delivers:
             device.link.uplink.delivery_time(now, PUBACK_BYTES)
         was_settled = self.offload.is_settled
-        device.offloads.receive(self._response(error_code, wait_ms), now)
+        device.offloads.receive(self._make_response(error_code, wait_ms), now)
         if self.mark is not None or was_settled:
             return
         if self.offload.is_settled:
@@ -413,7 +413,7 @@ class VirtualRequest:
             # An error may have changed the time of the retry.
             fleet.clock.call_at(self.offload.wake_at, self.poll)
 
-    def _response(self, error_code: str | None, wait_ms: int) -> Response:
+    def _make_response(self, error_code: str | None, wait_ms: int) -> Response:
         table = self.device.fleet.table
         if error_code is not None:
             return Response(

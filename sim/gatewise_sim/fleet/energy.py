@@ -200,12 +200,12 @@ def radio_joules(
 
 def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
     """Compute the running maximum within groups of values; `is_first` marks their starts."""
-    # Use ranks, because integers can be offset per group without rounding.
+    # Use ranks, because integers can be shifted by group without rounding.
     order = np.argsort(values, kind="stable")
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(len(values))
-    offset = len(values) * np.cumsum(is_first)
-    return np.asarray(values[order[np.maximum.accumulate(rank + offset) - offset]], np.float64)
+    ranks = np.empty(len(values), np.int64)
+    ranks[order] = np.arange(len(values))
+    offsets = len(values) * np.cumsum(is_first)
+    return np.asarray(values[order[np.maximum.accumulate(ranks + offsets) - offsets]], np.float64)
 
 
 # -- devices --------------------------------------------------------------------------------------

@@ -64,15 +64,15 @@ class FleetLoad:
         n_sent = max(self._offload_counts.sent, _MIN_REQUESTS_FOR_RETRIES)
         retry_level = round(_N_LOAD_LEVELS * self._offload_counts.retries / n_sent)
         if (load_level, retry_level) not in self._samples:
-            self._samples[load_level, retry_level] = self._simulate(load_level, retry_level)
+            self._samples[load_level, retry_level] = self._simulate_worker(load_level, retry_level)
         return self._samples[load_level, retry_level]
 
-    def _simulate(self, load_level: int, retry_level: int) -> QueueSample:
+    def _simulate_worker(self, load_level: int, retry_level: int) -> QueueSample:
         scenario = self._scenario
-        process = scenario.arrival_process
-        if isinstance(process, Diurnal):
-            peak_rate = process.rate * _PEAK_FACTOR
-            process = Poisson(max(peak_rate * load_level / _N_LOAD_LEVELS, _MIN_RATE))
+        arrival_process = scenario.arrival_process
+        if isinstance(arrival_process, Diurnal):
+            peak_rate = arrival_process.rate * _PEAK_FACTOR
+            arrival_process = Poisson(max(peak_rate * load_level / _N_LOAD_LEVELS, _MIN_RATE))
         # A retry that reaches another worker, with probability 1 - 1 / workers, is an additional
         # request.
         retry_share = retry_level / _N_LOAD_LEVELS
@@ -80,9 +80,9 @@ class FleetLoad:
         # The broker sends requests to n workers in turn, so one worker gets every n-th request.
         n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
         n_devices = max(1, round(request_rate * scenario.devices * n_workers / scenario.workers))
-        seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
+        seconds = _SAMPLED_REQUESTS * n_workers / (arrival_process.mean_rate * n_devices)
         rng = np.random.default_rng([scenario.seed, _SEED_PART, load_level, retry_level])
-        events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
+        events = arrival_process.draw(n_devices, max(seconds, 1.0 / arrival_process.mean_rate), rng)
         received_events = np.argsort(events.time, kind="stable")[::n_workers]
         devices = events.device[received_events].astype(np.int32)
         arrivals = Arrivals(events.time[received_events], devices, np.zeros_like(devices))

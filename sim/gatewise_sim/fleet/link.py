@@ -188,10 +188,10 @@ class Direction:
         self, profile: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
     ) -> None:
         self._s_per_byte = 8e-3 / kbps  # 8 bits at `kbps` * 1000 bit/s
-        self._delay = profile.rtt_ms / 2e3  # half of the round trip, in s
-        self._jitter = profile.jitter_ms / 1e3
+        self._delay_s = profile.rtt_ms / 2e3  # half of the round trip, in s
+        self._jitter_s = profile.jitter_ms / 1e3
         self._loss = profile.loss
-        self._rto = profile.rto_ms / 1e3
+        self._rto_s = profile.rto_ms / 1e3
         self._rng = rng
         self._outages = outages
         # Times (s) at which the link is free for the next packet, and at which the latest packet
@@ -204,17 +204,17 @@ class Direction:
         draw_number = self._rng.random
         free_at = (now if now > self._free_at else self._free_at) + n_bytes * self._s_per_byte
         if self._outages is not None:
-            free_at = _transmission_time(free_at, self._rto, self._outages)
+            free_at = _transmission_time(free_at, self._rto_s, self._outages)
         self._free_at = free_at
-        delay = self._delay
-        if self._jitter:
+        delay_s = self._delay_s
+        if self._jitter_s:
             # Each direction deviates by up to half of the jitter of the round trip.
-            delay += (draw_number() - 0.5) * self._jitter
+            delay_s += (draw_number() - 0.5) * self._jitter_s
         if self._loss:
             for _ in range(count_packets(n_bytes)):
                 while draw_number() < self._loss:
-                    delay += self._rto
-        arrival = free_at + (delay if delay > 0.0 else 0.0)
+                    delay_s += self._rto_s
+        arrival = free_at + (delay_s if delay_s > 0.0 else 0.0)
         if arrival > self._latest_arrival:
             self._latest_arrival = arrival
         return self._latest_arrival
@@ -275,12 +275,12 @@ class VirtualLink:
         >>> round(link.open_session(1.0, uses_tls=True), 6)
         1.4
         """
-        now = self.connection_time(start)
+        time = self.connection_time(start)
         for bytes_up, bytes_down in (
             (_TLS_HANDSHAKE, *_MQTT_HANDSHAKES) if uses_tls else _MQTT_HANDSHAKES
         ):
-            now = self.send(self.send(now, bytes_up, is_uplink=True), bytes_down, is_uplink=False)
-        return now
+            time = self.send(self.send(time, bytes_up, is_uplink=True), bytes_down, is_uplink=False)
+        return time
 
     def send(self, now: float, n_bytes: int, *, is_uplink: bool) -> float:
         """Compute the time (s) at which the last of `n_bytes` sent at `now` (s) arrives.

@@ -101,8 +101,8 @@ class RowMix:
         if self._is_linear:
             shares_by_class = [np.interp(times, self._times, shares) for shares in self._shares.T]
             return np.stack(shares_by_class, axis=1)
-        knot_index = np.searchsorted(self._times, times, side="right") - 1
-        return np.asarray(self._shares[np.maximum(knot_index, 0)])
+        knot_indices = np.searchsorted(self._times, times, side="right") - 1
+        return np.asarray(self._shares[np.maximum(knot_indices, 0)])
 
     def draw_rows(self, times: FloatArray, rng: np.random.Generator) -> IntArray:
         """Draw the row of each arrival, shape (n,)."""
@@ -110,11 +110,11 @@ class RowMix:
         # the shares of the classes up to k. By rounding, s_M may differ from 1.
         cumulative_shares = np.cumsum(self.shares_at(times), axis=1)
         draws = rng.random(len(times))[:, None] * cumulative_shares[:, -1:]
-        class_index = (draws >= cumulative_shares).sum(axis=1)
+        class_indices = (draws >= cumulative_shares).sum(axis=1)
         # A draw that is rounded up to s_M would belong to no class.
-        class_index = np.minimum(class_index, np.flatnonzero(self._n_rows_by_class)[-1])
-        position_in_class = (rng.random(len(times)) * self._n_rows_by_class[class_index]).astype(
+        class_indices = np.minimum(class_indices, np.flatnonzero(self._n_rows_by_class)[-1])
+        positions_in_class = (rng.random(len(times)) * self._n_rows_by_class[class_indices]).astype(
             np.int64
         )
-        positions = self._first_positions[class_index] + position_in_class
+        positions = self._first_positions[class_indices] + positions_in_class
         return np.asarray(self._rows_by_class[positions], np.int64)

@@ -119,7 +119,7 @@ class VirtualWorker:
         self.is_up = True
         self._clock = clock
         self._worker_context = worker_context
-        self._parallel = worker_context.settings.parallel
+        self._n_parallel = worker_context.settings.parallel
         self._running_batches: set[Batch] = set()
         self._wake_at: float | None = None
         self._reset()
@@ -172,15 +172,15 @@ class VirtualWorker:
         clock = self._clock
         counts = self._worker_context.counts
         now = clock.now
-        while len(batcher) and len(self._running_batches) < self._parallel:
+        while len(batcher) and len(self._running_batches) < self._n_parallel:
             wait_seconds = batcher.seconds_to_batch(now)
             if wait_seconds > 0:
                 if self._wake_at is None or not now < self._wake_at <= now + wait_seconds:
                     self._wake_at = now + wait_seconds
                     clock.call_at(self._wake_at, self._serve)
                 return
-            batch, expired = batcher.take_batch(now)
-            counts.expired += len(expired)
+            batch, expired_tickets = batcher.take_batch(now)
+            counts.expired += len(expired_tickets)
             if batch is not None:
                 # Each request has one instance.
                 n_requests = len(batch.tickets)

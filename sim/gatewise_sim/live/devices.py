@@ -22,6 +22,8 @@ from gatewise_sim.scenario import Scenario
 
 #: Longest time in which a device starts; all devices load their libraries at the same time.
 _READY_SECONDS: Final = 60.0
+#: Longest wait for the broker's answer to the subscription to the status of the devices.
+_SUBSCRIBE_SECONDS: Final = 10.0
 #: Longest time between two checks of the clock and of the devices.
 _TICK_SECONDS: Final = 0.25
 #: Time after the last deadline at which an unfinished run is stopped. A busy machine may delay
@@ -80,7 +82,7 @@ class EdgeProcesses:
         self._sent_instances: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []
         stack.callback(lambda: close_all(self._children))
-        for i, device in enumerate(devices):
+        for device_index, device in enumerate(devices):
             child = ChildProcess(
                 f"device {device}",
                 [
@@ -90,7 +92,7 @@ class EdgeProcesses:
                     "edge",
                     *_device_arguments(bundle, scenario, device),
                 ],
-                on_message=partial(self._put_event, i),
+                on_message=partial(self._put_event, device_index),
                 environment={BROKER_VARIABLE: broker},
             )
             self._children.append(child)
@@ -116,7 +118,10 @@ class EdgeProcesses:
         # Processes that start together load their libraries slowly.
         seconds = _READY_SECONDS + len(self._devices)
         topics = [status_topic(device) for device in self._devices]
-        with subscribed(Endpoint(broker), *topics, on_message=receive, timeout=10.0) as (client, _):
+        session = subscribed(
+            Endpoint(broker), *topics, on_message=receive, timeout_seconds=_SUBSCRIBE_SECONDS
+        )
+        with session as (client, _):
             if not run_until(client, are_all_online, seconds):
                 names = ", ".join(sorted(set(self._devices) - online_devices))
                 raise RunError(f"device {names}", "it did not start in time")
@@ -145,17 +150,17 @@ class EdgeProcesses:
         tick : callable
             Called with the seconds since `start_time`; returns the time of the next call.
         """
-        times = (start_time + arrivals.time).tolist()
-        end = (times[-1] if times else start_time) + deadline + _GRACE_SECONDS
+        due_times = (start_time + arrivals.time).tolist()
+        stop_time = (due_times[-1] if due_times else start_time) + deadline + _GRACE_SECONDS
         n_sent = 0
         next_tick = start_time
-        while n_sent < len(times) or self._n_unanswered:
+        while n_sent < len(due_times) or self._n_unanswered:
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = start_time + tick(now - start_time)
-            if now > end or not self._running_devices:
+            if now > stop_time or not self._running_devices:
                 break
-            due_time = times[n_sent] if n_sent < len(times) else end
+            due_time = due_times[n_sent] if n_sent < len(due_times) else stop_time
             if due_time <= now:
                 self._send_instance(n_sent, arrivals, instances)
                 self.send_delays.append(now - due_time)
@@ -199,8 +204,8 @@ class EdgeProcesses:
         """Stop the devices, and read their counters."""
         for child in self._children:
             child.request_end()
-        end = time.monotonic() + seconds
-        while self._running_devices and time.monotonic() < end:
+        stop_deadline = time.monotonic() + seconds
+        while self._running_devices and time.monotonic() < stop_deadline:
             self._read_event(_TICK_SECONDS)
         close_all(self._children)
 

@@ -245,11 +245,11 @@ class _LearningFleet:
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Draw the positions in the table and the Unix times of a day's instances, shapes (n,)."""
         n_instances = self._rules.instances
-        numbers = np.arange(n_instances)
-        times = (day + (numbers + 0.5) / n_instances) * DAY  # at equal intervals
+        instance_numbers = np.arange(n_instances)
+        times = (day + (instance_numbers + 0.5) / n_instances) * DAY  # at equal intervals
         if self._row_mix is not None:
             return self._row_mix.draw_rows(times, self._rng), times
-        return (day * n_instances + numbers) % len(self._X), times
+        return (day * n_instances + instance_numbers) % len(self._X), times
 
     def _archive_day(
         self,
@@ -276,14 +276,14 @@ class _LearningFleet:
         n_bytes = np.count_nonzero(is_offloaded) * (sizes.request(_TTL_MS) + response_bytes)
         # devices take turns, and each chooses its audits with the real sampler
         sent_probability = np.where(is_offloaded, 1.0, 0.0)
-        for i in range(len(request_rows)):
-            audit_mark = self._samplers[i % len(self._samplers)].choose(
-                "cloud" if is_offloaded[i] else "edge",
-                int(decisions.labels[i]),
-                float(confidence[i]),
+        for instance_index in range(len(request_rows)):
+            audit_mark = self._samplers[instance_index % len(self._samplers)].choose(
+                "cloud" if is_offloaded[instance_index] else "edge",
+                int(decisions.labels[instance_index]),
+                float(confidence[instance_index]),
             )
             if audit_mark is not None:
-                sent_probability[i] = audit_mark.probability
+                sent_probability[instance_index] = audit_mark.probability
                 n_bytes += sizes.audit(audit_mark, _TTL_MS) + response_bytes
         # the archive stores all instances that devices sent
         sent_positions = np.flatnonzero(sent_probability > 0)
@@ -291,7 +291,12 @@ class _LearningFleet:
         rows = ArchivedRows(
             request_id=number_requests(len(self._position_by_id), len(sent_positions)),
             request_row=np.zeros(len(sent_positions), np.uint16),
-            device=np.array([f"device-{i % len(self._samplers)}" for i in sent_positions.tolist()]),
+            device=np.array(
+                [
+                    f"device-{instance_index % len(self._samplers)}"
+                    for instance_index in sent_positions.tolist()
+                ]
+            ),
             time=times[sent_positions],
             X=request_rows[sent_positions],
             cloud_label=cloud_answers.labels.astype(np.int32),

@@ -93,7 +93,7 @@ def _run_summary(report: Report) -> tuple[str, str]:
         clauses.append(f"95 % of the answers come within {millis(p95)}")
     if report.faults:
         clauses.append(_outage_clause(report))
-    continuation = "".join(f"{', and ' if i else '; '}{clause}" for i, clause in enumerate(clauses))
+    continuation = f"; {', and '.join(clauses)}" if clauses else ""
     return _main_clause(report), f"{continuation}."
 
 

@@ -237,15 +237,15 @@ def _tables_section(report: Report) -> Section:
         replace(tables.policy_table(report), text=" ".join(remarks)),
         *tables.answer_tables(report),
     ]
-    texts = [audit_findings(report)]
+    findings = [audit_findings(report)]
     if report.checked is not None:
-        texts.append(_describe_row_check(report.checked))
+        findings.append(_describe_row_check(report.checked))
     engine_table: PageTable | None = tables.engine_table(report)
     if engine_table is not None:
         page_tables.append(
             replace(engine_table, text="the same instances with a simulated clock and network")
         )
-    text = (
+    introduction = (
         "Every instance gets exactly one answer. A fallback is a device's own answer to an "
         "instance that it could not offload, or that the cloud did not answer in time. Late "
         "responses came after the deadline and were not used."
@@ -253,7 +253,7 @@ def _tables_section(report: Report) -> Section:
     return Section(
         key="tables",
         title="Tables",
-        text=" ".join(filter(None, [text, *texts])),
+        text=" ".join(filter(None, [introduction, *findings])),
         tables=page_tables,
         pair_tables=tables.detail_tables(report),
         command=report.command,

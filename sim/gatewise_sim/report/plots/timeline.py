@@ -133,17 +133,23 @@ class _Timeline:
             ("accuracy", "-", "system", "accuracy"),
             ("edge_accuracy", "--", "edge", "device alone"),
         ):
-            values = self._step_values([getattr(time_bin, field_name) for time_bin in self.bins])
+            accuracies = self._step_values(
+                [getattr(time_bin, field_name) for time_bin in self.bins]
+            )
             colour = COLOURS[colour_name]
-            axes.plot(self._bin_edges, values, line_style, color=colour, label=label, **_STEP_STYLE)
+            axes.plot(
+                self._bin_edges, accuracies, line_style, color=colour, label=label, **_STEP_STYLE
+            )
         set_percent_ticks(axes.yaxis)
         limit_y_to_shares(axes)
         title_y_axis(axes, "accuracy")
 
     def _paint_latency(self, axes: Axes) -> None:
         axes.set_yscale("log")
-        values = self._step_values([time_bin.p95_ms for time_bin in self.bins])
-        axes.plot(self._bin_edges, values, color=COLOURS["network"], label="latency", **_STEP_STYLE)
+        latencies_ms = self._step_values([time_bin.p95_ms for time_bin in self.bins])
+        axes.plot(
+            self._bin_edges, latencies_ms, color=COLOURS["network"], label="latency", **_STEP_STYLE
+        )
         set_log_ticks(axes.yaxis, number)
         title_y_axis(axes, "95th percentile of the latency of offloaded instances, in ms")
 
