@@ -19,9 +19,11 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.cache import CACHE, write_whole
-from benchmarks.comparison import pages, peers, simpler_page, summary
+from benchmarks.comparison import peers, summary
 from benchmarks.comparison.cells import Cell, Settings, run_cell, run_cells
 from benchmarks.comparison.method import load_user_method
+from benchmarks.comparison.pages import accuracy_page, bytes_page, plots, simpler_page
+from benchmarks.comparison.pages.cell_texts import OURS
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.data import problems
 from gatewise.console import as_json_value, note
@@ -74,7 +76,7 @@ def _run_benchmark(options: argparse.Namespace) -> int:
         )
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
-        pages.plot(name, figures, folder / f"{name}.svg")
+        plots.plot(name, figures, folder / f"{name}.svg")
         _write_pages(out)
         note(f"{name}: {out / 'adapt.md'}")
     return 0
@@ -83,8 +85,8 @@ def _run_benchmark(options: argparse.Namespace) -> int:
 def _write_pages(out: Path) -> None:
     files = {name: out / "adapt" / f"{name}.json" for name in problems.PROBLEMS}
     figures = {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
-    write_whole(out / "adapt.md", pages.markdown(figures))
-    write_whole(out / "bytes.md", pages.bytes_markdown(figures))
+    write_whole(out / "adapt.md", accuracy_page.markdown(figures))
+    write_whole(out / "bytes.md", bytes_page.markdown(figures))
     write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
@@ -105,13 +107,13 @@ def _problem_figures(
         record = run_cell(cell, settings, cache)
         records_by_method.setdefault(cell.method, []).append(record | {"seed": cell.seed})
     figures = summary.summarise(problems.get(name), records_by_method)
-    if pages.OURS in records_by_method and len(records_by_method) > 1:
-        n_test = sum(fold["n_test"] for fold in records_by_method[pages.OURS][0]["folds"])
-        figures["against"] = summary.compare(figures, pages.OURS, n_test)
+    if OURS in records_by_method and len(records_by_method) > 1:
+        n_test = sum(fold["n_test"] for fold in records_by_method[OURS][0]["folds"])
+        figures["against"] = summary.compare(figures, OURS, n_test)
         for bound in BYTE_BOUNDS.values():
             kb = bound // 1024
             figures[f"against_{kb}_kb"] = summary.compare(
-                figures, pages.OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
+                figures, OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
             )
     figures["settings"] = {"quick": settings.quick, "fits": settings.n_fits}
     figures["versions"] = harness.environment(PACKAGES)["versions"]

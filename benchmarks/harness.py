@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.cache import CACHE, write_whole
 from gatewise.console import as_json_value, note
@@ -197,6 +197,19 @@ def python_process(*arguments: str, environment: Mapping[str, str] | None = None
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Write the lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+
+
+class Column(NamedTuple):
+    """Column of a table: its title, and the function that writes its cell of a row."""
+
+    title: str
+    write_cell: Callable[[Any], str]
+
+
+def column_table(columns: Sequence[Column], rows: Iterable[Any]) -> list[str]:
+    """Write a table with one line for each row, which may be of any type."""
+    cells_of_rows = [[column.write_cell(row) for column in columns] for row in rows]
+    return table_lines([column.title for column in columns], cells_of_rows)
 
 
 def targets_met(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:

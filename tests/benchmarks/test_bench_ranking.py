@@ -7,7 +7,8 @@ from dataclasses import astuple, replace
 import numpy as np
 import pytest
 
-from benchmarks.comparison import boosters, pages, peer_cegb, peers, summary
+from benchmarks.comparison import boosters, peer_cegb, peers, summary
+from benchmarks.comparison.pages import accuracy_page
 from benchmarks.comparison.record import Point
 from benchmarks.comparison.systems import own_choice, system_points
 from benchmarks.data import problems
@@ -155,11 +156,11 @@ def test_figures_name_their_metric(problem):
     result = {"seed": 0, "code": "c", "folds": [fold_figures]}
     figures = summary.summarise(problem, {"staged": [result]})
     assert figures["metric"] == "AP@5"
-    page = pages.markdown({"made": figures})
+    page = accuracy_page.markdown({"made": figures})
     assert "31.00 (AP@5, validation: staged)" in page
     assert "| best AP@5 |" in page
     del figures["metric"]  # like figures of older runs
-    assert "| best accuracy |" in pages.markdown({"made": figures})
+    assert "| best accuracy |" in accuracy_page.markdown({"made": figures})
 
 
 @pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.comparison import simpler_page
+from benchmarks.comparison.pages import simpler_page
 
 
 def make_figures(cut, error, accuracies):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
+from benchmarks.harness import Column, column_table
 from benchmarks.trees.papers import PRUNED
 from benchmarks.trees.pruning import METHODS
-from benchmarks.trees.sections.tables import (
-    SAMPLE,
-    Column,
-    Figures,
-    column_table,
-    compare_curves,
-    error_table,
-)
+from benchmarks.trees.sections.tables import SAMPLE, Figures, compare_curves, error_table
 
 
 def write_section(part: Figures, _parts: Figures) -> list[str]:

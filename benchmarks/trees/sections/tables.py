@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.harness import table_lines
 
@@ -15,19 +15,6 @@ SAMPLE = (
     "`mbne_tiny` is the authors' sample of 5,000 rows of MiniBooNE, whereas their table used "
     "45,523 training rows. Errors are higher on the sample and cannot be compared with the paper's."
 )
-
-
-class Column(NamedTuple):
-    """Column of a table: its title, and the function that writes its cell of a row."""
-
-    title: str
-    write_cell: Callable[[Figures], str]
-
-
-def column_table(columns: Sequence[Column], rows: Iterable[Figures]) -> list[str]:
-    """Write a table with one line for each row of figures."""
-    cells_of_rows = [[column.write_cell(row) for column in columns] for row in rows]
-    return table_lines([column.title for column in columns], cells_of_rows)
 
 
 def error_table(

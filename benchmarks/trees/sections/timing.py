@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.harness import table_lines
-from benchmarks.trees.sections.tables import Column, Figures, column_table, verdict
+from benchmarks.harness import Column, column_table, table_lines
+from benchmarks.trees.sections.tables import Figures, verdict
 
 #: Aims of exact pruning: CPU seconds and peak memory of the frontier, and how many times faster it
 #: is than separate solves, and the cut than HiGHS.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from benchmarks.comparison.pages import OURS
+from benchmarks.comparison.pages.cell_texts import OURS
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.comparison.summary import MIN_DIFFERENCE, paired_accuracies
 from benchmarks.harness import table_lines

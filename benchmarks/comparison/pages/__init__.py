@@ -1,0 +1,1 @@
+"""Pages of the comparison, one module for each, and its plots."""
