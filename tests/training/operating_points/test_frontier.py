@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -183,6 +184,8 @@ def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
 def test_the_hull_excludes_points_on_and_below_its_lines() -> None:
     frontier = make_frontier((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8))
     assert [point.cost for point in frontier.hull().points] == [1, 4]
+    straight_frontier = make_frontier((1, 0.25), (2, 0.5), (3, 0.75))
+    assert [point.cost for point in straight_frontier.hull().points] == [1, 3]
     concave_frontier = make_frontier((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
     assert concave_frontier.hull().points == concave_frontier.points
 
@@ -313,6 +316,25 @@ def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
     assert reason.endswith(", of those that keep min_recall fault=0.7")
 
 
+def test_a_point_of_undefined_precision_does_not_replace_one_that_keeps_the_bound() -> None:
+    silent_point, precise_point = (
+        msgspec.structs.replace(
+            make_point_by_class(cost, accuracy, (1.0, 0.0)), precision=(0.9, precision)
+        )
+        for cost, accuracy, precision in ((1.0, 0.9, None), (2.0, 0.8, 0.6))
+    )
+    curve = Frontier.from_points(
+        [silent_point, precise_point],
+        reference_accuracy=0.95,
+        classes=("ok", "fault"),
+        class_rows=(100, 100),
+    )
+    frontier = curve.with_class_points(
+        [silent_point, precise_point], make_bounds(min_precision={"fault": 0.5})
+    )
+    assert frontier.off_curve_points == (precise_point,)
+
+
 def test_errors_name_the_bounds_by_class() -> None:
     frontier = make_frontier_by_class()
     bounds = make_bounds(min_recall={"fault": 0.78})
@@ -333,6 +355,8 @@ def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -
     assert [point.cost for point in frontier.points_within(bounds, slack=2.0)] == [3.0]
     # no point keeps a margin of five standard errors, so that the bound gets none
     assert [point.cost for point in frontier.points_within(bounds, slack=5.0)] == [2.0, 3.0]
+    tight_bounds = make_bounds(min_recall={"fault": 0.74})  # 0.75 is a fifth of an error above
+    assert [point.cost for point in frontier.points_within(tight_bounds, slack=5.0)] == [2.0, 3.0]
     high_bounds = make_bounds(min_recall={"fault": 0.81})  # a quarter of a standard error too high
     with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
         frontier.points_within(high_bounds)
