@@ -67,10 +67,13 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
 
     rows = [[str(cell) for cell in row] for row in rows]
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for i, column_name in enumerate(header):
+    for column_index, column_name in enumerate(header):
         # the first character decides, because a unit may follow a number; "n" is that of nan
-        is_numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
-        table.add_column(column_name, justify="right" if i and is_numeric else "left")
+        first_characters = [row[column_index][0] for row in rows if row[column_index]]
+        is_numeric = all(
+            character.isdigit() or character in "-+.n" for character in first_characters
+        )
+        table.add_column(column_name, justify="right" if column_index and is_numeric else "left")
     for row in rows:
         table.add_row(*row)
     # a file or pipe has no width; rich would assume 80 columns and wrap the wider tables
@@ -91,9 +94,13 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     widths = [max(map(len, column)) for column in zip(*header_and_rows, strict=True)]
     # the first column names the rows
     is_aligned_right = [
-        i > 0
-        and all(re.fullmatch(r"[-+]?[\d.,]+( %)?", row[i]) for row in header_and_rows[1:] if row[i])
-        for i in range(len(header))
+        column_index > 0
+        and all(
+            re.fullmatch(r"[-+]?[\d.,]+( %)?", row[column_index])
+            for row in header_and_rows[1:]
+            if row[column_index]
+        )
+        for column_index in range(len(header))
     ]
     lines = [
         "  ".join(

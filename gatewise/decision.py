@@ -90,22 +90,22 @@ class MarginRule(StopRule):
 /* The gap between the two largest margins, or the size of the only one. */
 static float margin_score(const float *output, uint32_t n_margins)
 {
-    float best = output[0], second = -INFINITY;
+    float largest = output[0], second_largest = -INFINITY;
     uint32_t m;
     if (n_margins == 1)
-        return fabsf(best);
+        return fabsf(largest);
     for (m = 0; m < n_margins; m++)
         if (output[m] != output[m])
             return output[m];
     for (m = 1; m < n_margins; m++) {
-        if (output[m] > best) {
-            second = best;
-            best = output[m];
-        } else if (output[m] > second) {
-            second = output[m];
+        if (output[m] > largest) {
+            second_largest = largest;
+            largest = output[m];
+        } else if (output[m] > second_largest) {
+            second_largest = output[m];
         }
     }
-    return best - second;
+    return largest - second_largest;
 }
 """
 

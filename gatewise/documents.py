@@ -98,7 +98,7 @@ def decode_json(content: bytes, record_type: type[T], file: str) -> T:
     try:
         record: T = _make_decoder(record_type).decode(content)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
-        _explain(error, _parse_json(content, file), record_type, file)
+        _raise_document_error(error, _parse_json(content, file), record_type, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
     # msgspec accepts repeated keys, of which one reader may use the first and another the last
@@ -132,7 +132,7 @@ def convert(value: object, record_type: type[T] | Any, file: str = "", field: st
     try:
         record: T = msgspec.convert(value, record_type, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
-        _explain(error, value, record_type, file, field)
+        _raise_document_error(error, value, record_type, file, field)
     return record
 
 
@@ -230,7 +230,7 @@ _KIND_DESCRIPTIONS: Final = {
 _BOUND_WORDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
-def _explain(
+def _raise_document_error(
     error: msgspec.ValidationError, value: object, record_type: Any, file: str, field: str = ""
 ) -> NoReturn:
     """Raise a DocumentError that names the field, its requirement and its value."""

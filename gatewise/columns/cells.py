@@ -31,8 +31,8 @@ UNIX: Final = "unix"
 #: Features of a time. ``weekday`` is 0 on Monday, and ``days`` counts from 1970 in UTC.
 TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
 
-_TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
-_FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
+_TRUE_WORDS: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
+_FALSE_WORDS: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
 #: Whole numbers as pandas writes them in a column of floats.
 _WHOLE_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)\.0")
 #: Numbers as Python writes them with an exponent.
@@ -92,9 +92,9 @@ def read_boolean(cell: object) -> float:
     (1.0, 0.0)
     """
     text = str(_convert_to_python(cell)).strip().lower()
-    if text in _TRUE:
+    if text in _TRUE_WORDS:
         return 1.0
-    if text in _FALSE:
+    if text in _FALSE_WORDS:
         return 0.0
     raise _make_cell_error(cell, "true or false")
 

@@ -114,9 +114,9 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
     def encode(self, cell: object, missing_words: frozenset[str]) -> tuple[float, ...]:
         """Convert a cell to the values of all features; an InputError names the column."""
         if cells.is_missing(cell, missing_words):
-            return self._missing
+            return self._missing_values
         try:
-            return self.read(cell) + self._indicator
+            return self.read(cell) + self._indicator_values
         except InputError as error:
             raise InputError(f"column {self.name!r}: {error}") from None
 
@@ -125,12 +125,12 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         return False
 
     @cached_property
-    def _missing(self) -> tuple[float, ...]:
-        values = (math.nan,) * self.width if self.fill is None else self.fill
-        return (*values, 1.0)[: len(self.features)]
+    def _missing_values(self) -> tuple[float, ...]:
+        fill_values = (math.nan,) * self.width if self.fill is None else self.fill
+        return (*fill_values, 1.0)[: len(self.features)]
 
     @cached_property
-    def _indicator(self) -> tuple[float, ...]:
+    def _indicator_values(self) -> tuple[float, ...]:
         return (0.0,) * (len(self.features) - self.width)
 
 
@@ -176,13 +176,15 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
         return (cells.read_boolean(cell),)
 
 
-P = TypeVar("P", bound=Column)
+PlainColumn = TypeVar("PlainColumn", bound=Column)
 
 
-def _make_plain_column(cls: type[P], name: str, fill: float | None, options: LearningOptions) -> P:
+def _make_plain_column(
+    column_type: type[PlainColumn], name: str, fill: float | None, options: LearningOptions
+) -> PlainColumn:
     """Make a column with one feature, and with an indicator if missing cells are filled."""
     indicator = _name_indicator(name, options) if fill is not None else ()
-    return cls(name, (name, *indicator), None if fill is None else (fill,))
+    return column_type(name, (name, *indicator), None if fill is None else (fill,))
 
 
 class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
@@ -230,11 +232,11 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         return not any(values)
 
     @cached_property
-    def _index_of(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.categories)}
+    def _index_of_category(self) -> dict[str, int]:
+        return {category: index for index, category in enumerate(self.categories)}
 
     def read(self, cell: object) -> tuple[float, ...]:
-        index = self._index_of.get(cells.read_category(cell), -1)
+        index = self._index_of_category.get(cells.read_category(cell), -1)
         return tuple(float(position == index) for position in range(len(self.categories)))
 
 
@@ -257,7 +259,7 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
         return values[0] == -1.0 and not any(values[1:])
 
     def read(self, cell: object) -> tuple[float, ...]:
-        return (float(self._index_of.get(cells.read_category(cell), -1)),)
+        return (float(self._index_of_category.get(cells.read_category(cell), -1)),)
 
 
 class TimeColumn(Column, frozen=True, tag="time", kw_only=True):

@@ -50,13 +50,13 @@ def add_leaves(
     nodes = np.empty(BLOCK_ROWS, np.int32)
     inner_rows = np.empty(BLOCK_ROWS, np.int32)
     for start in range(0, len(x), BLOCK_ROWS):
-        n = min(BLOCK_ROWS, len(x) - start)
+        n_block_rows = min(BLOCK_ROWS, len(x) - start)
         for tree in range(len(roots)):
-            for row in range(n):
+            for row in range(n_block_rows):
                 nodes[row] = roots[tree]
                 inner_rows[row] = row
             # all rows at inner nodes descend one level
-            n_inner = n
+            n_inner = n_block_rows
             while n_inner:
                 n_remaining = 0
                 for position in range(n_inner):
@@ -68,14 +68,14 @@ def add_leaves(
                         inner_rows[n_remaining] = row
                         n_remaining += 1
                 n_inner = n_remaining
-            for row in range(n):
+            for row in range(n_block_rows):
                 # add float32 values in tree order, as onnxruntime does
                 if output[tree] >= 0:
                     margins[start + row, output[tree]] += value[nodes[row], 0]
                 else:
                     for output_index in range(len(base)):
                         margins[start + row, output_index] += value[nodes[row], output_index]
-        for row in range(start, start + n):
+        for row in range(start, start + n_block_rows):
             for output_index in range(len(base)):
                 margins[row, output_index] += base[output_index]
 

@@ -27,7 +27,7 @@ def value_names(array: str, n_values: int) -> list[str]:
     >>> value_names("window", 2)
     ['window[0]', 'window[1]']
     """
-    return [f"{array}[{i}]" for i in range(n_values)]
+    return [f"{array}[{index}]" for index in range(n_values)]
 
 
 def find_unrepresentable(values: NDArray[Any], dtype: np.dtype[Any]) -> float | None:
@@ -96,14 +96,15 @@ class InstanceSpec(Record, frozen=True):
         """
         try:
             with np.errstate(over="ignore"):
-                x = np.asarray(X).astype(np.float32, copy=False)
+                array = np.asarray(X).astype(np.float32, copy=False)
         except (TypeError, ValueError) as error:
             raise InputError(f"instances must be numbers: {error}") from None
-        if x.shape[1:] not in (self.shape, (self.n_values,)):
-            raise InputError(f"instances have shape {x.shape[1:]}, not {self.shape}")
-        if np.isinf(x).any() or not (allow_missing or np.isfinite(x).all()):
-            missing = "" if allow_missing else "NaN, "
+        if array.shape[1:] not in (self.shape, (self.n_values,)):
+            raise InputError(f"instances have shape {array.shape[1:]}, not {self.shape}")
+        if np.isinf(array).any() or not (allow_missing or np.isfinite(array).all()):
+            nan_words = "" if allow_missing else "NaN, "
             raise InputError(
-                f"instances hold {missing}infinity or values too large for float32; drop such rows"
+                f"instances hold {nan_words}infinity or values too large for float32; drop "
+                "such rows"
             )
-        return np.ascontiguousarray(x.reshape(len(x), -1))
+        return np.ascontiguousarray(array.reshape(len(array), -1))

@@ -180,8 +180,8 @@ class TreeEnsemble:
         """Run a compiled kernel on rows, the arrays of nodes, and further arguments."""
         nodes = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
         # kernels are compiled for writable arrays, so read-only arrays of a file are copied
-        writable = (np.require(array, requirements="W") for array in (*nodes, *arguments))
-        kernel(np.ascontiguousarray(x, np.float32), *writable)
+        writable_arrays = (np.require(array, requirements="W") for array in (*nodes, *arguments))
+        kernel(np.ascontiguousarray(x, np.float32), *writable_arrays)
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute the same bits as :meth:`margins` without compiled code."""
@@ -251,10 +251,10 @@ class TreeEnsemble:
         for node in reversed(inner_nodes):  # children come after their parents
             sizes[node] += sizes[left_children[node]] + sizes[right_children[node]]
         position_of_node = [0] * self.n_nodes
-        start = 0
+        position = 0
         for root in self.roots.tolist():
-            position_of_node[root] = start
-            start += sizes[root]
+            position_of_node[root] = position
+            position += sizes[root]
         for node in inner_nodes:
             position_of_node[left_children[node]] = position_of_node[node] + 1
             position_of_node[right_children[node]] = (

@@ -180,14 +180,14 @@ class WindowValues:
 
     def result_at(self, index: int) -> Values:
         """Compute the result of the step with this index in the graph, shape (n, ...)."""
-        result = self._results.get(index)
-        if result is None:
-            inputs = [self.result_at(position) for position in self._graph.inputs[index]]
-            # steps may divide by zero if a signal is clipped, constant or empty; the result is NaN
+        step_values = self._results.get(index)
+        if step_values is None:
+            inputs = [self.result_at(input_index) for input_index in self._graph.inputs[index]]
+            # steps may divide by zero if a signal is clipped, constant or empty; the values are NaN
             with np.errstate(all="ignore"):
-                result = self._graph.steps[index].run(*(inputs or [self._windows]))
-            self._results[index] = result
-        return result
+                step_values = self._graph.steps[index].run(*(inputs or [self._windows]))
+            self._results[index] = step_values
+        return step_values
 
     @property
     def computed_steps(self) -> tuple[Step, ...]:

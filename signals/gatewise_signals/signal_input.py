@@ -179,7 +179,9 @@ class SignalInput:
         """Names of the parts of a window with a range of values: its channels, or the image."""
         if any(isinstance(step, Picture) for step in self.graph.steps):
             return (WINDOW,)
-        return tuple(channel.name or f"channel {k}" for k, channel in enumerate(self.channels))
+        return tuple(
+            channel.name or f"channel {index}" for index, channel in enumerate(self.channels)
+        )
 
     def split_by_channel(self, windows: NDArray[Any]) -> NDArray[Any]:
         """Reshape `windows`, (n, ...), to (n, n_values, parts of :attr:`range_names`)."""
@@ -295,7 +297,9 @@ def as_windows(windows: Any) -> NDArray[Any]:
         window_array = np.asarray(windows)
     except ValueError as error:
         lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
-        different_index = next((k for k, length in enumerate(lengths) if length != lengths[0]), 0)
+        different_index = next(
+            (index for index, length in enumerate(lengths) if length != lengths[0]), 0
+        )
         raise InputError(
             f"windows have {min(lengths)} to {max(lengths)} samples (window 0 has {lengths[0]}, "
             f"window {different_index} has {lengths[different_index]}): cut or pad them to one "

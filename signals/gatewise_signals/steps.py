@@ -67,9 +67,9 @@ class Step(ABC):
                 )
         if self.price is not None:
             check_price(f"the price of {self.label}", self.price)
-        self._check()
+        self._check_settings()
 
-    def _check(self) -> None:  # noqa: B027
+    def _check_settings(self) -> None:  # noqa: B027
         """Raise InputError for settings that are not valid for any window."""
 
     @property
@@ -192,7 +192,7 @@ class Channels(Signal):
     def channels(self) -> tuple[str, ...]:
         return self.axes or tuple(map(str, self.indices))
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         if not self.indices or min(self.indices) < 0 or len(set(self.indices)) < len(self.indices):
             raise InputError(
                 f"channels {self.name!r}: indices are {self.indices}; give distinct indices of at "
@@ -263,11 +263,11 @@ class Pixels(Picture):
         values = scale_counts(x, self.scale)
         if x.ndim == 3:
             return values
-        red, green, blue = (values[..., k] * LUMINANCE[k] for k in range(3))
+        red, green, blue = (values[..., colour] * LUMINANCE[colour] for colour in range(3))
         grey: Values = red + green + blue
         return grey
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_scale(self.name, self.scale)
 
 

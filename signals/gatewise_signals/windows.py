@@ -182,29 +182,32 @@ class Windower:
         InputError
             If the number of channels changes, or if `time` is given without `rate_hz`.
         """
-        x = np.asarray(samples)
-        if x.ndim not in (1, 2) or x.dtype.kind not in "fiub":
+        new_samples = np.asarray(samples)
+        if new_samples.ndim not in (1, 2) or new_samples.dtype.kind not in "fiub":
             raise InputError(
-                f"samples must be numbers of shape (k,) or (k, channels), not {x.shape}"
+                f"samples must be numbers of shape (k,) or (k, channels), not {new_samples.shape}"
             )
         if self._buffer is None:
-            self._buffer = x[:0]
-        if x.shape[1:] != self._buffer.shape[1:]:
+            self._buffer = new_samples[:0]
+        if new_samples.shape[1:] != self._buffer.shape[1:]:
             raise InputError(
-                f"samples of {x.shape[1:]} channels follow samples of {self._buffer.shape[1:]}"
+                f"samples of {new_samples.shape[1:]} channels follow samples of "
+                f"{self._buffer.shape[1:]}"
             )
-        if not len(x):
+        if not len(new_samples):
             return []
         if time is not None:
             self._record_time(time, self._buffer_start + len(self._buffer))
-        self.n_samples += len(x)
-        self._buffer = np.concatenate([self._buffer, x]) if len(self._buffer) else x
+        self.n_samples += len(new_samples)
+        self._buffer = (
+            np.concatenate([self._buffer, new_samples]) if len(self._buffer) else new_samples
+        )
         return list(self._complete_windows())
 
     def reset(self) -> None:
         """Drop the samples of the unfinished window."""
         self._find_gaps()
-        self._drop(0 if self._buffer is None else len(self._buffer))
+        self._drop_samples(0 if self._buffer is None else len(self._buffer))
 
     def _record_time(self, time: float, start: int) -> None:
         """Record the time of sample `start`, and find gaps once jitter is known."""
@@ -234,7 +237,7 @@ class Windower:
             self._unchecked_batches.popleft()
             if is_gap:
                 self.n_gaps += 1
-                self._drop(timed_batch.start - self._buffer_start)
+                self._drop_samples(timed_batch.start - self._buffer_start)
             else:
                 self._latest_batches.append(timed_batch)
 
@@ -250,8 +253,8 @@ class Windower:
         drift, jitter = self._estimate_drift_and_jitter()
         if is_relative:
             delay -= drift * n_samples
-        limit = max(clock_error, MAX_JITTER * jitter)
-        return not -max(MAX_LEAD, limit) < delay <= max(MAX_DELAY, limit) + 1e-9
+        tolerance = max(clock_error, MAX_JITTER * jitter)
+        return not -max(MAX_LEAD, tolerance) < delay <= max(MAX_DELAY, tolerance) + 1e-9
 
     def _estimate_drift_and_jitter(self) -> tuple[float, float]:
         """Estimate the median delay per sample, and the third quartile of distances from it.
@@ -273,18 +276,20 @@ class Windower:
             if self._unchecked_batches:
                 self._find_gaps()
                 continue
-            self._advance(self._n_skipped)
+            self._remove_samples(self._n_skipped)
             if self._has_expected_rate():
                 self.n_windows += 1
                 yield StreamWindow(
-                    self._buffer[: self.length].copy(), self._buffer_start, self._compute_time()
+                    self._buffer[: self.length].copy(),
+                    self._buffer_start,
+                    self._compute_start_time(),
                 )
             else:
                 self.n_refused += 1
             self._n_used = self.length
             self._n_skipped = self.hop
             if self.hop <= self.length:
-                self._advance(self.hop)
+                self._remove_samples(self.hop)
 
     def _has_expected_rate(self) -> bool:
         """Whether the times of the first window in the buffer agree with the rate."""
@@ -297,24 +302,24 @@ class Windower:
         n_samples = batches[-1].start - batches[0].start
         return not self._is_unexplained(delay, n_samples, is_relative=False)
 
-    def _compute_time(self) -> float | None:
+    def _compute_start_time(self) -> float | None:
         """Compute the time of the first sample in the buffer from the nearest known time."""
         if not self._batches or self.rate_hz is None:
             return None
         nearest_batch = self._batches[0]
         return nearest_batch.time + (self._buffer_start - nearest_batch.start) / self.rate_hz
 
-    def _drop(self, n_samples: int) -> None:
+    def _drop_samples(self, n_samples: int) -> None:
         """Drop the first samples of the buffer, and begin a new window."""
         self.n_dropped += max(0, n_samples - self._n_used)
         self._n_skipped = 0
         if self._buffer is not None:
-            self._advance(n_samples)
+            self._remove_samples(n_samples)
         self._n_used = 0
         while self._batches and self._batches[0].start < self._buffer_start:
             self._batches.popleft()
 
-    def _advance(self, n_samples: int) -> None:
+    def _remove_samples(self, n_samples: int) -> None:
         """Remove the first samples of the buffer."""
         assert self._buffer is not None
         self._buffer = self._buffer[n_samples:]

@@ -103,7 +103,7 @@ class Block(Step):
         # run it once to count its values
         n_values = _run_network(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
         name = name or Path(path).stem
-        features = tuple(names or (f"{name}.{output}.{k}" for k in range(n_values)))
+        features = tuple(names or (f"{name}.{output}.{index}" for index in range(n_values)))
         if len(features) != n_values:
             raise InputError(f"{path}: {output!r} has {n_values} values but {len(features)} names")
         digest = hashlib.sha256(model).hexdigest()
@@ -153,7 +153,7 @@ class SignalBlock(Block):
 class _NamedFeatures(Block):
     """Block that reads the window itself, with feature names that the user gives.
 
-    `_check`, which :class:`.Step` calls, checks the fields.
+    `_check_settings`, which :class:`.Step` calls, checks the fields.
     """
 
     name: str
@@ -167,7 +167,7 @@ class _NamedFeatures(Block):
     def suffixes(self) -> tuple[str, ...]:
         return self.features  # whole names, because the label is not put before the user's names
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         names = (self.name, *self.features)
         if not all(isinstance(name, str) and name and name.isprintable() for name in names):
             raise InputError(
@@ -286,8 +286,8 @@ class OnnxBlock(_NamedFeatures):
         """Name of the model's file in a bundle."""
         return f"block_{self.sha256[:16]}.onnx"
 
-    def _check(self) -> None:
-        super()._check()
+    def _check_settings(self) -> None:
+        super()._check_settings()
         if not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise InputError(f"{self.label}: {self.sha256!r} is not a SHA-256 in hexadecimal")
         if self.model and hashlib.sha256(self.model).hexdigest() != self.sha256:
@@ -296,14 +296,14 @@ class OnnxBlock(_NamedFeatures):
     def run(self, *inputs: NDArray[Any]) -> Values:
         if not self.model:
             raise InputError(f"{self.label}: its model is missing")
-        rows = self._arrange(inputs[0])
+        rows = self._arrange_windows(inputs[0])
         outputs = [
             _run_network(self.model, rows[row : row + 1], self.label) for row in range(len(rows))
         ]
         no_features = np.empty((0, len(self.features)))
         return self._as_features(np.stack(outputs) if outputs else no_features, len(rows))
 
-    def _arrange(self, windows: NDArray[Any]) -> Values:
+    def _arrange_windows(self, windows: NDArray[Any]) -> Values:
         """Arrange windows as rows of values in the order of the graph's input."""
         window_shape = windows.shape[1:]
         window_axes = [size for size in window_shape if size != 1]

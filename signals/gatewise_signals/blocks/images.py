@@ -47,7 +47,7 @@ class Frame(Picture):
     def label(self) -> str:
         return f"{self.name}[{self.index}]"
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("frame: index", self.index, 0, 1 << 20)
         check_scale(self.name, self.scale)
 
@@ -101,7 +101,7 @@ class GridBlock(Block):
     rows: int
     columns: int
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole(f"{self.kind}: rows", self.rows, 1, MAX_CELLS)
         check_whole(f"{self.kind}: columns", self.columns, 1, MAX_CELLS)
 
@@ -155,17 +155,17 @@ class BlockStatistics(GridBlock):
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
         grid = self._make_grid(*x.shape[-2:])
-        mean = _reduce_cells(np.add, x, grid) / grid.sizes
+        means = _reduce_cells(np.add, x, grid) / grid.sizes
         # standard deviation of a cell: sqrt(mean((x - mean of the cell)**2))
-        squared_deviations = x - mean.take(grid.row_of_pixel, axis=-2).take(
+        squared_deviations = x - means.take(grid.row_of_pixel, axis=-2).take(
             grid.column_of_pixel, axis=-1
         )
         squared_deviations *= squared_deviations
-        deviation = np.sqrt(_reduce_cells(np.add, squared_deviations, grid) / grid.sizes)
-        low = _reduce_cells(np.minimum, x, grid)
-        high = _reduce_cells(np.maximum, x, grid)
+        deviations = np.sqrt(_reduce_cells(np.add, squared_deviations, grid) / grid.sizes)
+        minima = _reduce_cells(np.minimum, x, grid)
+        maxima = _reduce_cells(np.maximum, x, grid)
         return np.concatenate(
-            [_flatten_cells(deviation), _flatten_cells(low), _flatten_cells(high)], axis=1
+            [_flatten_cells(deviations), _flatten_cells(minima), _flatten_cells(maxima)], axis=1
         )
 
 
@@ -190,14 +190,14 @@ class GreyHistogram(Block):
     low: float = 0.0
     high: float = 256.0
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("histogram: bins", self.bins, 1, 4096)
         check_number("histogram: low", self.low, -1e9, 1e9)
         check_number("histogram: high", self.high, self.low, 1e9)
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return tuple(f"bin{k}" for k in range(self.bins))
+        return tuple(f"bin{index}" for index in range(self.bins))
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
@@ -236,8 +236,8 @@ class Edges(GridBlock):
     kind: ClassVar[str] = "edges"
     directions: int = 4
 
-    def _check(self) -> None:
-        super()._check()
+    def _check_settings(self) -> None:
+        super()._check_settings()
         if self.directions not in (4, 8, 16):
             raise InputError(f"edges: directions is {self.directions!r}; give 4, 8 or 16")
 
@@ -252,19 +252,20 @@ class Edges(GridBlock):
         height = x.shape[-2] - 1
         width = x.shape[-1] - 1
         grid = self._make_grid(height, width)
-        corner = x[:, :-1, :-1]
-        dx = (x[:, :-1, 1:] - corner).reshape(len(x), -1)
-        dy = (x[:, 1:, :-1] - corner).reshape(len(x), -1)
+        pixels = x[:, :-1, :-1]
+        dx = (x[:, :-1, 1:] - pixels).reshape(len(x), -1)
+        dy = (x[:, 1:, :-1] - pixels).reshape(len(x), -1)
         # direction = round(atan2(dy, dx) * K / pi) mod K; fmin and fmax replace NaN by a number
-        turn = np.arctan2(dy, dx)
-        turn *= np.float32(self.directions / np.pi)
+        directions = np.arctan2(dy, dx)
+        directions *= np.float32(self.directions / np.pi)
         half_turn = np.float32(self.directions)
-        np.fmax(np.fmin(turn, half_turn, out=turn), -half_turn, out=turn)
-        direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
-        direction += grid.cell_of_pixel * self.directions
+        np.fmax(np.fmin(directions, half_turn, out=directions), -half_turn, out=directions)
+        bins = np.rint(directions).astype(np.intp) & (self.directions - 1)
+        # bin = cell * K + direction
+        bins += grid.cell_of_pixel * self.directions
         n_bins = self.rows * self.columns * self.directions
         # sum of sqrt(dx**2 + dy**2) by cell and direction
-        strengths = _count_per_bin(direction, n_bins, np.sqrt(dx * dx + dy * dy))
+        strengths = _count_per_bin(bins, n_bins, np.sqrt(dx * dx + dy * dy))
         features = np.empty((len(x), 2 + n_bins), np.float32)
         features[:, 0] = channel_means(np.abs(dx))
         features[:, 1] = channel_means(np.abs(dy))

@@ -58,7 +58,7 @@ class Spectrogram(Step):
         """Names of the channels."""
         return self.source.channels
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_number("spectrogram: rate_hz", self.rate_hz, 0, 1e9)
         check_whole("spectrogram: frame", self.frame, 4, 1 << 20)
         check_whole("spectrogram: hop", self.hop, 1, 1 << 20)
@@ -111,7 +111,7 @@ class MelSpectrogram(Step):
         """Names of the channels."""
         return self.source.channels
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("mel: bands", self.bands, 1, 512)
         half_rate = self.source.rate_hz / 2
         check_number("mel: low_hz", self.low_hz, -1e-9, half_rate)  # 0 is allowed
@@ -183,7 +183,7 @@ class Mfcc(Block):
     coefficients: int = 13
     parts: int = 1
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("mfcc: coefficients", self.coefficients, 1, self.source.bands)
         check_whole("mfcc: parts", self.parts, 1, 1 << 10)
 
@@ -205,10 +205,10 @@ class Mfcc(Block):
 
 
 def _name_statistics(source: MelSpectrogram, n_values: int, n_parts: int = 1) -> tuple[str, ...]:
-    statistics = ["mean", "std", *(f"part{j}.mean" for j in range(n_parts) if n_parts > 1)]
+    statistics = ["mean", "std", *(f"part{part}.mean" for part in range(n_parts) if n_parts > 1)]
     return names_per_channel(
         source.channels,
-        tuple(f"{statistic}{k}" for statistic in statistics for k in range(n_values)),
+        tuple(f"{statistic}{index}" for statistic in statistics for index in range(n_values)),
     )
 
 
@@ -218,12 +218,13 @@ def _compute_frame_statistics(x: Values, n_parts: int = 1) -> Values:
     Shapes: `x` (n, n_channels, frames, k); returns (n, n_features).
     """
     series = np.ascontiguousarray(x.swapaxes(-1, -2))  # so that sums run along contiguous frames
-    centred = subtract_mean(series)
-    statistics = [channel_means(series), np.sqrt(channel_means(centred * centred))]
+    deviations = subtract_mean(series)
+    statistics = [channel_means(series), np.sqrt(channel_means(deviations * deviations))]
     if n_parts > 1:
-        edges = np.arange(1, n_parts) * series.shape[-1] // n_parts
+        part_starts = np.arange(1, n_parts) * series.shape[-1] // n_parts
         statistics += [
-            channel_means(np.ascontiguousarray(part)) for part in np.split(series, edges, axis=-1)
+            channel_means(np.ascontiguousarray(part))
+            for part in np.split(series, part_starts, axis=-1)
         ]
     return np.ascontiguousarray(np.concatenate(statistics, axis=-1)).reshape(len(x), -1)
 

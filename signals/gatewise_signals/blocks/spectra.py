@@ -43,7 +43,7 @@ class Spectrum(ChannelwiseSignal):
     kind: ClassVar[str] = "spectrum"
     rate_hz: float
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_number("spectrum: rate_hz", self.rate_hz, 0, 1e9)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -73,7 +73,7 @@ class BandPowers(SignalBlock):
     source: Spectrum
     edges: tuple[float, ...]
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_rising("bands: edges", self.edges, 0, 1e9)
         if len(self.edges) < 2:
             raise InputError(f"bands: edges are {self.edges}; give at least two, for one band")
@@ -133,7 +133,7 @@ class SpectralMoments(SignalBlock):
     source: Spectrum
     rolloff: float = 0.85
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_number("moments: rolloff", self.rolloff, 0, 1)
 
     def values(self, x: Values) -> Values:

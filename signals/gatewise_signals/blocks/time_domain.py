@@ -62,7 +62,7 @@ class Envelope(ChannelwiseSignal):
     kind: ClassVar[str] = "envelope"
     width: int
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("envelope: width", self.width, 1, 1 << 20)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -72,10 +72,10 @@ class Envelope(ChannelwiseSignal):
             raise InputError(
                 f"{self.label}: needs at least {self.width} samples, not {x.shape[-1]}"
             )
-        rectified = subtract_mean(x)
-        np.abs(rectified, out=rectified)
-        complete_samples = rectified[..., : n_means * self.width]
-        return channel_means(complete_samples.reshape(*x.shape[:-1], n_means, self.width))
+        magnitudes = subtract_mean(x)
+        np.abs(magnitudes, out=magnitudes)
+        whole_parts = magnitudes[..., : n_means * self.width]
+        return channel_means(whole_parts.reshape(*x.shape[:-1], n_means, self.width))
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,7 +94,7 @@ class Jerk(ChannelwiseSignal):
     kind: ClassVar[str] = "jerk"
     rate_hz: float
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_number("jerk: rate_hz", self.rate_hz, 0, 1e9)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -139,9 +139,9 @@ class Statistics(SignalBlock):
 
     def values(self, x: Values) -> Values:
         features = np.empty((*x.shape[:-1], 6), np.float32)
-        # c = x - mean, v = mean(c**2), s = sqrt(v)
-        centred = subtract_mean(x)
-        squares = centred * centred
+        # c = x - mean, the deviations; v = mean(c**2), s = sqrt(v)
+        deviations = subtract_mean(x)
+        squares = deviations * deviations
         variance = channel_means(squares)
         std = np.sqrt(variance)
         rms = np.sqrt(channel_means(x * x))
@@ -149,7 +149,7 @@ class Statistics(SignalBlock):
         lowest = np.minimum.reduce(x, -1)
         features[..., 0] = std
         # skewness = mean(c**3) / (v * s), kurtosis = mean(c**4) / v**2
-        features[..., 1] = safe_ratio(channel_means(squares * centred), variance * std)
+        features[..., 1] = safe_ratio(channel_means(squares * deviations), variance * std)
         features[..., 2] = safe_ratio(channel_means(squares * squares), variance * variance)
         features[..., 3] = rms
         # crest factor = max(|x|) / rms
@@ -176,7 +176,7 @@ class Quantiles(SignalBlock):
     kind: ClassVar[str] = "quantiles"
     at: tuple[float, ...] = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_rising("quantiles: at", self.at, 0, 1)
 
     @property
@@ -186,10 +186,10 @@ class Quantiles(SignalBlock):
     def values(self, x: Values) -> Values:
         positions = quantile_positions(self.at, x.shape[-1])
         # s[i] + (p - i) * (s[i + 1] - s[i])
-        samples = np.sort(x, axis=-1)
-        low = samples.take(positions.lower, axis=-1)
-        high = samples.take(positions.upper, axis=-1)
-        quantiles: Values = low + positions.upper_weight * (high - low)
+        sorted_samples = np.sort(x, axis=-1)
+        lower_samples = sorted_samples.take(positions.lower, axis=-1)
+        upper_samples = sorted_samples.take(positions.upper, axis=-1)
+        quantiles: Values = lower_samples + positions.upper_weight * (upper_samples - lower_samples)
         return quantiles
 
 
@@ -233,7 +233,7 @@ class Autocorrelation(SignalBlock):
     kind: ClassVar[str] = "autocorrelation"
     lags: tuple[int, ...] = (1, 2, 4, 8)
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_rising("autocorrelation: lags", self.lags, 1, 1 << 20)
         for lag in self.lags:
             check_whole("autocorrelation: a lag", lag, 1, 1 << 20)
@@ -248,15 +248,15 @@ class Autocorrelation(SignalBlock):
             raise InputError(
                 f"{self.label}: lag {self.lags[-1]} needs more than {n_samples} samples"
             )
-        centred = subtract_mean(x)
+        deviations = subtract_mean(x)
         correlations = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
         for column, lag in enumerate(self.lags):
             np.add.reduce(
-                centred[..., lag:] * centred[..., :-lag], -1, out=correlations[..., column]
+                deviations[..., lag:] * deviations[..., :-lag], -1, out=correlations[..., column]
             )
         # r[lag] = sum(c[i] * c[i + lag]) / sum(c**2)
-        power = np.add.reduce(centred * centred, -1, keepdims=True)
-        return safe_ratio(correlations, np.broadcast_to(power, correlations.shape))
+        sum_of_squares = np.add.reduce(deviations * deviations, -1, keepdims=True)
+        return safe_ratio(correlations, np.broadcast_to(sum_of_squares, correlations.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -282,12 +282,12 @@ class WaveletEnergies(SignalBlock):
     kind: ClassVar[str] = "wavelet"
     levels: int = 4
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         check_whole("wavelet: levels", self.levels, 1, 24)
 
     @property
     def channel_suffixes(self) -> tuple[str, ...]:
-        return (*(f"level{k}" for k in range(1, self.levels + 1)), "rest")
+        return (*(f"level{level}" for level in range(1, self.levels + 1)), "rest")
 
     def values(self, x: Values) -> Values:
         if x.shape[-1] < 1 << self.levels:
@@ -299,11 +299,11 @@ class WaveletEnergies(SignalBlock):
         approximation = subtract_mean(x)
         for level in range(self.levels):
             n_samples = approximation.shape[-1] // 2 * 2
-            even = approximation[..., 0:n_samples:2]
-            odd = approximation[..., 1:n_samples:2]
-            detail = (even - odd) * ROOT_HALF
+            even_samples = approximation[..., 0:n_samples:2]
+            odd_samples = approximation[..., 1:n_samples:2]
+            detail = (even_samples - odd_samples) * ROOT_HALF
             energies[..., level] = channel_means(detail * detail)
-            approximation = (even + odd) * ROOT_HALF
+            approximation = (even_samples + odd_samples) * ROOT_HALF
         energies[..., -1] = channel_means(approximation * approximation)
         energies += np.float32(1e-12)
         return np.log(energies, out=energies)
@@ -327,7 +327,7 @@ class Tilt(Block):
     suffixes: ClassVar[tuple[str, ...]] = ("pitch", "roll", "inclination")
     source: Signal
 
-    def _check(self) -> None:
+    def _check_settings(self) -> None:
         if len(self.source.channels) != 3:
             raise InputError("tilt needs a signal with three channels, x, y and z")
 
