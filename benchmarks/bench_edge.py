@@ -26,6 +26,7 @@ from benchmarks import harness
 from benchmarks.data import problems
 from benchmarks.edge import process as edge_process
 from benchmarks.edge.models import PackedModel, make_models
+from benchmarks.harness import Column
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
@@ -169,15 +170,15 @@ def time_calls(
     call_by_item: Mapping[str, Call], n_rounds: int, n_calls: int
 ) -> dict[str, list[float]]:
     """Measure the mean microseconds per call of each item, one value per round."""
-    microseconds_by_item: dict[str, list[float]] = {name: [] for name in call_by_item}
+    microseconds_by_item: dict[str, list[float]] = {item: [] for item in call_by_item}
     clock = time.perf_counter_ns
     for round_number in range(n_rounds + 1):
-        for name, call in call_by_item.items():
+        for item, call in call_by_item.items():
             start_ns = clock()
             for _ in range(n_calls):
                 call()
             if round_number:  # the first round warms up
-                microseconds_by_item[name].append((clock() - start_ns) / n_calls / 1000.0)
+                microseconds_by_item[item].append((clock() - start_ns) / n_calls / 1000.0)
     return microseconds_by_item
 
 
@@ -308,25 +309,13 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "runs.",
         *(["", "This was a quick run."] if results["quick"] else []),
         "",
-        *harness.table_lines(("target", "", "at most", ""), map(_target_row, results["targets"])),
+        *harness.column_table(TARGET_COLUMNS, results["targets"]),
         "",
-        *harness.table_lines(
-            ("model", "item", "us", "no-ops"),
-            [_item_row(name, item) for name, item in results["items"].items()],
-        ),
+        *harness.column_table(ITEM_COLUMNS, _list_named(results["items"])),
         "",
-        *harness.table_lines(
-            (
-                *("model", "", "stages", "flat bytes", "file bytes"),
-                *("stop at stage 0", "offloaded", "accuracy"),
-            ),
-            [_model_row(name, model) for name, model in results["models"].items()],
-        ),
+        *harness.column_table(MODEL_COLUMNS, _list_named(results["models"])),
         "",
-        *harness.table_lines(
-            ("process", "imported after s", "CPU s", "MB resident", "MB at most"),
-            [_process_row(mode, process) for mode, process in results["processes"].items()],
-        ),
+        *harness.column_table(PROCESS_COLUMNS, _list_named(results["processes"])),
         *(
             line
             for name, reason in results["skipped"].items()
@@ -335,36 +324,55 @@ def page(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _target_row(target: Mapping[str, Any]) -> tuple[str, ...]:
-    is_met = target["figure"] <= target["at_most"]
-    bound = f"{target['at_most']:g}"
-    return target["what"], f"{target['figure']:g}", bound, "met" if is_met else "missed"
+def _list_named(figures_by_name: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Add the names to the figures, as the field ``name``."""
+    return [{"name": name, **figures} for name, figures in figures_by_name.items()]
 
 
-def _item_row(name: str, item: Mapping[str, Any]) -> tuple[str, ...]:
-    model, _, item_name = name.partition(" ")
-    title = _ITEM_TITLES.get(item_name, "the no-op graph")
-    return f"`{model}`", title, f"{item['us']:.1f}", f"{item['noops']:.2f}"
+def _write_verdict(target: Mapping[str, Any]) -> str:
+    return "met" if target["figure"] <= target["at_most"] else "missed"
 
 
-def _model_row(name: str, model: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f"`{name}`",
-        model["title"],
-        str(model["stages"]),
-        f"{model['flat_bytes']:,}",
-        f"{model['file_bytes']:,}",
-        f"{model['first_stage_stops']:.1%}",
-        f"{model['offload_rate']:.1%}",
-        f"{model['accuracy']:.4f}",
-    )
+def _write_item_title(name: str) -> str:
+    """Write the title of an item, which is named by its model and by what is timed."""
+    _, _, timed_name = name.partition(" ")
+    return _ITEM_TITLES.get(timed_name, "the no-op graph")
 
 
-def _process_row(mode: str, process: Mapping[str, float]) -> tuple[str, ...]:
-    served, _, runner = mode.partition(", ")
-    title = _PROCESS_TITLES[served] + (f", runner {runner}" if runner else "")
-    times = f"{process['seconds']:.2f}", f"{process['cpu']:.2f}"
-    return title, *times, f"{process['rss_mb']:.0f}", f"{process['peak_mb']:.0f}"
+def _write_process_title(mode: str) -> str:
+    title_key, _, runner = mode.partition(", ")
+    return _PROCESS_TITLES[title_key] + (f", runner {runner}" if runner else "")
+
+
+TARGET_COLUMNS = (
+    Column("target", lambda target: target["what"]),
+    Column("", lambda target: f"{target['figure']:g}"),
+    Column("at most", lambda target: f"{target['at_most']:g}"),
+    Column("", _write_verdict),
+)
+ITEM_COLUMNS = (
+    Column("model", lambda item: f"`{item['name'].partition(' ')[0]}`"),
+    Column("item", lambda item: _write_item_title(item["name"])),
+    Column("us", lambda item: f"{item['us']:.1f}"),
+    Column("no-ops", lambda item: f"{item['noops']:.2f}"),
+)
+MODEL_COLUMNS = (
+    Column("model", lambda model: f"`{model['name']}`"),
+    Column("", lambda model: model["title"]),
+    Column("stages", lambda model: str(model["stages"])),
+    Column("flat bytes", lambda model: f"{model['flat_bytes']:,}"),
+    Column("file bytes", lambda model: f"{model['file_bytes']:,}"),
+    Column("stop at stage 0", lambda model: f"{model['first_stage_stops']:.1%}"),
+    Column("offloaded", lambda model: f"{model['offload_rate']:.1%}"),
+    Column("accuracy", lambda model: f"{model['accuracy']:.4f}"),
+)
+PROCESS_COLUMNS = (
+    Column("process", lambda process: _write_process_title(process["name"])),
+    Column("imported after s", lambda process: f"{process['seconds']:.2f}"),
+    Column("CPU s", lambda process: f"{process['cpu']:.2f}"),
+    Column("MB resident", lambda process: f"{process['rss_mb']:.0f}"),
+    Column("MB at most", lambda process: f"{process['peak_mb']:.0f}"),
+)
 
 
 BENCHMARK = harness.Benchmark(

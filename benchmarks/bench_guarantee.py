@@ -30,6 +30,7 @@ from scipy import stats
 from benchmarks import harness
 from benchmarks.data import problems
 from benchmarks.data.cascade_records import cascade_record
+from benchmarks.harness import Column
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import list_candidates
@@ -60,7 +61,6 @@ CASES: tuple[Case, ...] = (
     ("max_loss", 0.01, "classes"),
     *(("budget", bound, "difference") for bound in (6.0, 8.0)),
 )
-HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "offload rate")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -246,21 +246,32 @@ def page(results: Mapping[str, Any]) -> list[str]:
     for name, system in results["systems"].items():
         violation_bound = system["cases"][0]["violated_at_most"]
         lines += ["", f"{name} (by chance, at most {violation_bound:.1%} are violated):", ""]
-        lines += harness.table_lines(HEADER, [_case_row(case) for case in system["cases"]])
+        lines += harness.column_table(CASE_COLUMNS, system["cases"])
     return lines
 
 
-def _case_row(case: Mapping[str, Any]) -> tuple[str, ...]:
-    guarantee = f"{case['kind']} {case['bound']:g}"
-    if case["parts"] is not None:
-        guarantee += f" ({case['loss']} {case['parts']['bound']:g})"
-    shares = (case["violated"], case["unused"], case["unused_by_binomial"])
-    figures = (case["accuracy"], case["cost"], case["offload_rate"])
-    return (
-        guarantee,
-        *("-" if share is None else f"{share:.1%}" for share in shares),
-        *("-" if figure is None else f"{figure:.4g}" for figure in figures),
-    )
+def _write_bounds(case: Mapping[str, Any]) -> str:
+    class_text = "" if case["parts"] is None else f" ({case['loss']} {case['parts']['bound']:g})"
+    return f"{case['kind']} {case['bound']:g}{class_text}"
+
+
+def _write_share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _write_figure(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:.4g}"
+
+
+CASE_COLUMNS = (
+    Column("guarantee", _write_bounds),
+    Column("violated", lambda case: _write_share(case["violated"])),
+    Column("unused", lambda case: _write_share(case["unused"])),
+    Column("binomial", lambda case: _write_share(case["unused_by_binomial"])),
+    Column("accuracy", lambda case: _write_figure(case["accuracy"])),
+    Column("cost", lambda case: _write_figure(case["cost"])),
+    Column("offload rate", lambda case: _write_figure(case["offload_rate"])),
+)
 
 
 BENCHMARK = harness.Benchmark(

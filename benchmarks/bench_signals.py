@@ -38,6 +38,7 @@ import gatewise_signals as sig
 from benchmarks import harness
 from benchmarks.cache import CACHE, code_version, read_or_compute, write_whole
 from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
+from benchmarks.harness import Column
 from gatewise.console import note
 from gatewise.errors import GatewiseError
 from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
@@ -324,35 +325,10 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "machine was busy.",
         "",
     ]
-    header = ["set", "all features", "time", "Gatewise", "time", "times less", "wanted"]
-    header += ["loss, points", "kept", "offloaded", "device"]
-    rows = []
-    for name, figures in results["sets"].items():
-        cells = figures["splits"]
-        cascades = [cell["gatewise"] for cell in cells]
-        full_models = [cell["all features"] for cell in cells]
-        means = {
-            key: np.mean([cell[key] for cell in cascades])
-            for key in ("cost_us", "loss", "loss_error", "offloaded")
-        }
-        n_strict = sum(cell["loss"] <= MAX_LOSS + 1e-12 for cell in cascades)
-        n_within = sum(cell["loss"] <= MAX_LOSS + cell["loss_error"] for cell in cascades)
-        rows.append(
-            (
-                name,
-                _accuracy(full_models),
-                f"{figures['total_us']:.0f}",
-                _accuracy(cascades),
-                f"{means['cost_us']:.0f}",
-                f"{figures['total_us'] / means['cost_us']:.1f}",
-                f"{figures['target']:g}",
-                f"{100 * means['loss']:.2f} ± {100 * means['loss_error']:.2f}",
-                f"{n_strict}, {n_within} of {len(cells)}",
-                f"{means['offloaded']:.2f}",
-                f"{np.median([cascade['device_over_charged'] for cascade in cascades]):.2f}",
-            )
-        )
-    lines += harness.table_lines(header, rows)
+    lines += harness.column_table(
+        SET_COLUMNS,
+        [_summarise_set(name, figures) for name, figures in results["sets"].items()],
+    )
     lines += ["", *_peers_table(results), "", "Sets:", ""]
     for name, figures in results["sets"].items():
         groups_text = "" if figures["groups"] is None else f" {figures['groups']} groups."
@@ -363,6 +339,48 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _summarise_set(name: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise the splits of a set for its row of the table."""
+    cells = figures["splits"]
+    cascades = [cell["gatewise"] for cell in cells]
+    means = {
+        key: np.mean([cascade[key] for cascade in cascades])
+        for key in ("cost_us", "loss", "loss_error", "offloaded")
+    }
+    return {
+        "name": name,
+        "high_cost_accuracy": _write_accuracy([cell["all features"] for cell in cells]),
+        "accuracy": _write_accuracy(cascades),
+        "total_us": figures["total_us"],
+        "target": figures["target"],
+        **means,
+        "n_splits": len(cells),
+        "n_kept": sum(cascade["loss"] <= MAX_LOSS + 1e-12 for cascade in cascades),
+        "n_kept_within_error": sum(
+            cascade["loss"] <= MAX_LOSS + cascade["loss_error"] for cascade in cascades
+        ),
+        "device_over_charged": np.median([cascade["device_over_charged"] for cascade in cascades]),
+    }
+
+
+#: Table of all sets; a row is the summary of one.
+SET_COLUMNS = (
+    Column("set", lambda row: row["name"]),
+    Column("all features", lambda row: row["high_cost_accuracy"]),
+    Column("time", lambda row: f"{row['total_us']:.0f}"),
+    Column("Gatewise", lambda row: row["accuracy"]),
+    Column("time", lambda row: f"{row['cost_us']:.0f}"),
+    Column("times less", lambda row: f"{row['total_us'] / row['cost_us']:.1f}"),
+    Column("wanted", lambda row: f"{row['target']:g}"),
+    Column("loss, points", lambda row: f"{100 * row['loss']:.2f} ± {100 * row['loss_error']:.2f}"),
+    Column(
+        "kept", lambda row: f"{row['n_kept']}, {row['n_kept_within_error']} of {row['n_splits']}"
+    ),
+    Column("offloaded", lambda row: f"{row['offloaded']:.2f}"),
+    Column("device", lambda row: f"{row['device_over_charged']:.2f}"),
+)
+
+
 def _peers_table(results: Mapping[str, Any]) -> list[str]:
     """Write the table that compares all methods on the splits of the peers."""
     methods = ["all features", "gatewise", "cheapest block", "network on the window"]
@@ -370,7 +388,7 @@ def _peers_table(results: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, figures in results["sets"].items():
         cells = [cell for cell in figures["splits"] if "CEGB" in cell]
-        rows.append((name, *(_peer_cell(cells, method) for method in methods)))
+        rows.append((name, *(_write_peer_cell(cells, method) for method in methods)))
     caption = (
         "The next table has accuracy and microseconds on the first splits, also of peers. CEGB and "
         f"Adapt-GBRT have {ROUNDS['n_rounds']} rounds and few penalties."
@@ -378,12 +396,12 @@ def _peers_table(results: Mapping[str, Any]) -> list[str]:
     return [caption, "", *harness.table_lines(("set", *methods), rows)]
 
 
-def _accuracy(cells: Sequence[dict[str, Any]]) -> str:
+def _write_accuracy(cells: Sequence[dict[str, Any]]) -> str:
     mean, error = (np.mean([cell[key] for cell in cells]) for key in ("accuracy", "error"))
     return f"{mean:.3f} ± {error:.3f}"
 
 
-def _peer_cell(cells: Sequence[dict[str, Any]], method: str) -> str:
+def _write_peer_cell(cells: Sequence[dict[str, Any]], method: str) -> str:
     fits = [cell[method] for cell in cells if method in cell and "accuracy" in cell[method]]
     if not fits:
         return "no fit"

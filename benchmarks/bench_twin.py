@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks import harness
 from benchmarks.data.fleet_bundles import CASCADE_SETTINGS, FleetBundle, fleet_bundle
+from benchmarks.harness import Column
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.experiment.policies import system_policy
@@ -186,18 +187,7 @@ def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
 def page(document: Mapping[str, Any]) -> list[str]:
     """Write the page."""
     settings = document["settings"]
-    rows = [
-        (
-            cell["bundle"],
-            str(cell["devices"]),
-            cell["link"],
-            f"{row['measure']}, {row['unit']}".rstrip(", "),
-            *(f"{row[key]:.4g}" for key in ("live", "virtual", "difference", "tolerance")),
-            "held" if row["held"] else "**not held**",
-        )
-        for cell in document["cells"]
-        for row in cell["rows"]
-    ]
+    rows = [{**cell, **row} for cell in document["cells"] for row in cell["rows"]]
     return [
         "# The twin: virtual time compared with a live run",
         "",
@@ -211,39 +201,54 @@ def page(document: Mapping[str, Any]) -> list[str]:
         "",
         f"All held: **{'yes' if document['held'] else 'no'}**.",
         "",
-        *harness.table_lines(
-            ("bundle", "devices", "link", "", "live", "virtual", "difference", "tolerance", ""),
-            rows,
-        ),
+        *harness.column_table(FIGURE_COLUMNS, rows),
         "",
-        *harness.table_lines(
-            (
-                *("bundle", "devices", "link", "instances", "same decisions"),
-                *("live began late ms, p50 / p99", "load before", "edge ms by stage"),
-                *("run us", "hop ms"),
-            ),
-            [_run_row(cell) for cell in document["cells"]],
-        ),
+        *harness.column_table(RUN_COLUMNS, document["cells"]),
     ]
 
 
-def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
-    """Write the table row of a cell: instances, differing decisions and service times."""
+def _write_differing_columns(cell: Mapping[str, Any]) -> str:
     differing_columns = [name for name, is_same in cell["same_decisions"].items() if not is_same]
-    timings = cell["timings"]
-    delay = cell["behind_ms"]
-    return (
-        cell["bundle"],
-        str(cell["devices"]),
-        cell["link"],
-        str(cell["instances"]),
-        f"other {', '.join(differing_columns)}" if differing_columns else "all",
-        f"{delay['p50']:.2f} / {delay['p99']:.2f}",
-        f"{cell['load_before']:.1f}",
-        ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),
-        f"{timings['run_us']:.0f} + {timings['instance_us']:.0f} n",
-        f"{timings['hop_ms']:.3f}",
-    )
+    return f"other {', '.join(differing_columns)}" if differing_columns else "all"
+
+
+def _write_service_time(timings: Mapping[str, Any]) -> str:
+    """Write the time of a worker's run on n instances."""
+    return f"{timings['run_us']:.0f} + {timings['instance_us']:.0f} n"
+
+
+CELL_COLUMNS: Final = (
+    Column("bundle", lambda cell: cell["bundle"]),
+    Column("devices", lambda cell: str(cell["devices"])),
+    Column("link", lambda cell: cell["link"]),
+)
+#: Table of figures; a row is a figure of a cell with the fields of the cell.
+FIGURE_COLUMNS: Final = (
+    *CELL_COLUMNS,
+    Column("", lambda row: f"{row['measure']}, {row['unit']}".rstrip(", ")),
+    Column("live", lambda row: f"{row['live']:.4g}"),
+    Column("virtual", lambda row: f"{row['virtual']:.4g}"),
+    Column("difference", lambda row: f"{row['difference']:.4g}"),
+    Column("tolerance", lambda row: f"{row['tolerance']:.4g}"),
+    Column("", lambda row: "held" if row["held"] else "**not held**"),
+)
+#: Table of the two runs of each cell.
+RUN_COLUMNS: Final = (
+    *CELL_COLUMNS,
+    Column("instances", lambda cell: str(cell["instances"])),
+    Column("same decisions", _write_differing_columns),
+    Column(
+        "live began late ms, p50 / p99",
+        lambda cell: f"{cell['behind_ms']['p50']:.2f} / {cell['behind_ms']['p99']:.2f}",
+    ),
+    Column("load before", lambda cell: f"{cell['load_before']:.1f}"),
+    Column(
+        "edge ms by stage",
+        lambda cell: ", ".join(f"{ms:.3f}" for ms in cell["timings"]["edge_ms"]),
+    ),
+    Column("run us", lambda cell: _write_service_time(cell["timings"])),
+    Column("hop ms", lambda cell: f"{cell['timings']['hop_ms']:.3f}"),
+)
 
 
 BENCHMARK = harness.Benchmark(
