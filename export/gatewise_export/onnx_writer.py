@@ -80,8 +80,8 @@ def _word_fields(field: int, words: NDArray[np.bytes_]) -> bytes:
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
     field_heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
     field_heads[:, 1] = (letters != 0).sum(axis=1)
-    encoded = np.hstack([field_heads, letters])
-    content: bytes = encoded[encoded != 0].tobytes()
+    field_rows = np.hstack([field_heads, letters])
+    content: bytes = field_rows[field_rows != 0].tobytes()
     return content
 
 
@@ -276,8 +276,8 @@ def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
     writer.add_node("Mul", "distance rate", "scaled")
     writer.add_node("Add", "scaled one", "shifted")
     writer.add_node("Div", "one shifted", "power_0")
-    for i in range(SQUARINGS):
-        writer.add_node("Mul", f"power_{i} power_{i}", f"power_{i + 1}")
+    for squaring in range(SQUARINGS):
+        writer.add_node("Mul", f"power_{squaring} power_{squaring}", f"power_{squaring + 1}")
     _append_weighted_sum(writer, f"power_{SQUARINGS}", model.weights, model.bias)
 
 

@@ -77,8 +77,8 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     if prices is not None:
         options = options.with_prices(prices)
         dropped_prices = {
-            name: structs.replace(entry, kind=DROP)
-            for name, entry in prices.features.items()
+            name: structs.replace(column_price, kind=DROP)
+            for name, column_price in prices.features.items()
             if name in options.dropped
         }
         prices = replace(prices, features={**prices.features, **dropped_prices})
@@ -112,8 +112,8 @@ class _RowKeys:
         time = None
         for option, column in settings.split_columns.items():
             empty_rows = [
-                i
-                for i, cell in enumerate(cells[column].tolist())
+                row
+                for row, cell in enumerate(cells[column].tolist())
                 if is_missing(cell, missing_words)
             ]
             if empty_rows:
@@ -200,7 +200,7 @@ def _split(
         class_indices = np.unique(y, return_inverse=True)[1]
         return Split(*_hold_out_groups_or_latest(splitter, class_indices, settings))
     try:
-        training, test = train_test_split(
+        training_rows, test_rows = train_test_split(
             np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
         )
     except ValueError as error:
@@ -208,12 +208,12 @@ def _split(
     # A fit needs two training rows of each class. Move them from the test rows for classes with so
     # few rows that the rounded share of training rows may be below two.
     for class_index in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
-        is_class = y[test] == classes[class_index]
-        n_short = 2 - int(np.sum(y[training] == classes[class_index]))
-        moved_rows = test[is_class][: max(n_short, 0)]
-        training = np.concatenate([training, moved_rows])
-        test = np.setdiff1d(test, moved_rows)
-    return Split(np.sort(training), no_rows, np.sort(test))
+        is_class = y[test_rows] == classes[class_index]
+        n_short = 2 - int(np.sum(y[training_rows] == classes[class_index]))
+        moved_rows = test_rows[is_class][: max(n_short, 0)]
+        training_rows = np.concatenate([training_rows, moved_rows])
+        test_rows = np.setdiff1d(test_rows, moved_rows)
+    return Split(np.sort(training_rows), no_rows, np.sort(test_rows))
 
 
 def _check_split_of_data(
@@ -249,15 +249,15 @@ def _hold_out_groups_or_latest(
     """Hold out the latest rows if rows have times, or else whole groups."""
     test_share = settings.test_size
     if splitter.time is None:
-        test = _whole_groups(splitter, y, test_share, settings.seed)
-        training = np.setdiff1d(np.arange(splitter.n_rows), test)
+        test_rows = _whole_groups(splitter, y, test_share, settings.seed)
+        training_rows = np.setdiff1d(np.arange(splitter.n_rows), test_rows)
     else:
         n_training = round((1 - test_share) * splitter.n_rows)
-        training, test = (
+        training_rows, test_rows = (
             np.sort(rows_of_part)
             for rows_of_part in splitter.cut(splitter.order(None), n_training, splitter.n_rows)
         )
-    return training, np.zeros(0, np.intp), test
+    return training_rows, np.zeros(0, np.intp), test_rows
 
 
 def _whole_groups(
@@ -278,14 +278,14 @@ def _whole_groups(
     folds = [fold for _, fold in splitter.folds(y, n_folds, seed)]
     np.random.default_rng(seed).shuffle(folds)  # the largest groups are in the first folds
     first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
-    test = first_fold
+    test_rows = first_fold
     for fold in other_folds:
-        larger_test = np.concatenate([test, fold])
+        larger_test_rows = np.concatenate([test_rows, fold])
         n_test_rows = test_share * splitter.n_rows
-        is_nearer = abs(len(larger_test) - n_test_rows) < abs(len(test) - n_test_rows)
-        if is_nearer and n_classes(larger_test) == n_classes(first_fold):
-            test = larger_test
-    return np.sort(test)
+        is_nearer = abs(len(larger_test_rows) - n_test_rows) < abs(len(test_rows) - n_test_rows)
+        if is_nearer and n_classes(larger_test_rows) == n_classes(first_fold):
+            test_rows = larger_test_rows
+    return np.sort(test_rows)
 
 
 def feature_table(dataset: Dataset, rows: Rows) -> pd.DataFrame:

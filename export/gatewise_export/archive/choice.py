@@ -131,8 +131,8 @@ def _margin_scores(rows: ArchivedRows) -> Floats:
     The weights cancel, because a refit needs labels at the borders between classes, however many
     instances each of these labels represents.
     """
-    ascending = np.sort(rows.probabilities.astype(np.float64), axis=1)
-    margins = ascending[:, -1] - ascending[:, -2]
+    sorted_probabilities = np.sort(rows.probabilities.astype(np.float64), axis=1)
+    margins = sorted_probabilities[:, -1] - sorted_probabilities[:, -2]
     return np.asarray((1 - margins) ** _MARGIN_POWER / rows.weights)
 
 
@@ -141,9 +141,9 @@ def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
     values = np.nan_to_num(X.astype(np.float64))
     # standardise, so that no single feature decides on which side of a plane an instance lies
     deviations = values.std(axis=0)
-    standardized = (values - values.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
-    sides = standardized @ rng.normal(size=(values.shape[1], _N_PLANES)) > 0
-    _, regions, sizes = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
+    standardised_values = (values - values.mean(axis=0)) / np.where(deviations > 0, deviations, 1.0)
+    is_above_plane = standardised_values @ rng.normal(size=(values.shape[1], _N_PLANES)) > 0
+    _, regions, sizes = np.unique(is_above_plane, axis=0, return_inverse=True, return_counts=True)
     return sizes[regions.reshape(-1)].astype(np.float64)
 
 
@@ -155,9 +155,9 @@ def choice_probabilities(
     label_shares = {}
     for reason, scores in reason_scores(rows, rng, purpose).items():
         weighted_scores = rows.weights * scores
-        total = weighted_scores.sum()
-        if total > 0:
-            label_shares[reason] = reason_shares[reason] * weighted_scores / total
+        score_sum = weighted_scores.sum()
+        if score_sum > 0:
+            label_shares[reason] = reason_shares[reason] * weighted_scores / score_sum
         else:
             label_shares[reason] = np.zeros(len(rows))
     # if a reason applies to no instance, its labels are spread evenly
@@ -168,16 +168,16 @@ def choice_probabilities(
     return probability, main_reason
 
 
-def _scaled_probabilities(shares: Floats, n: int) -> Floats:
-    """Probabilities of at most 1 that sum to n, and below 1 are proportional to the shares."""
-    if n >= len(shares):
+def _scaled_probabilities(shares: Floats, n_labels: int) -> Floats:
+    """Probabilities with the sum `n_labels`; those below 1 are proportional to `shares`."""
+    if n_labels >= len(shares):
         return np.ones(len(shares))
     probability = np.zeros(len(shares))
     is_below_1 = np.ones(len(shares), np.bool_)
     # cap probabilities at 1, and share the remaining labels among the other instances
     while True:
-        n_left = n - np.count_nonzero(~is_below_1)
-        probability[is_below_1] = n_left * shares[is_below_1] / shares[is_below_1].sum()
+        n_remaining_labels = n_labels - np.count_nonzero(~is_below_1)
+        probability[is_below_1] = n_remaining_labels * shares[is_below_1] / shares[is_below_1].sum()
         is_newly_capped = is_below_1 & (probability >= 1)
         if not is_newly_capped.any():
             return probability
@@ -249,9 +249,9 @@ def write_choice(archive_path: Path, choice: LabelChoice, timestamp: str) -> Pat
     table = table.replace_schema_metadata(table.schema.metadata | metadata)
     file = archive_path / LABELS_FOLDER / f"choice-{timestamp}.parquet"
     file.parent.mkdir(exist_ok=True, mode=0o700)
-    unfinished = file.with_suffix(".open")
-    parquet.write_table(table, unfinished)
-    unfinished.replace(file)
+    unfinished_file = file.with_suffix(".open")
+    parquet.write_table(table, unfinished_file)
+    unfinished_file.replace(file)
     return file
 
 

@@ -166,9 +166,9 @@ def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: fl
     new_labels = [
         Label(instance_id, label, by, at)
         for instance_id, label in labels.items()
-        if (recorded := recorded_labels.get(instance_id)) is None
-        or not recorded.is_sampled
-        or recorded.label != label
+        if (recorded_label := recorded_labels.get(instance_id)) is None
+        or not recorded_label.is_sampled
+        or recorded_label.label != label
     ]
     append_labels(archive_path, new_labels)
     return len(new_labels)

@@ -113,7 +113,9 @@ class ArchivedRows:
     def ids(self) -> NDArray[np.str_]:
         """Ids of the instances: request id in hexadecimal digits, a hyphen, and the row."""
         digits = self.request_id.tobytes().hex()
-        request_ids = (digits[i : i + 2 * _ID_BYTES] for i in range(0, len(digits), 2 * _ID_BYTES))
+        request_ids = (
+            digits[start : start + 2 * _ID_BYTES] for start in range(0, len(digits), 2 * _ID_BYTES)
+        )
         id_parts = zip(request_ids, self.request_row.tolist(), strict=True)
         return np.array([f"{request_id}-{row}" for request_id, row in id_parts], np.str_)
 
@@ -129,13 +131,16 @@ class ArchivedRows:
 
     def take(self, selection: NDArray[Any] | slice) -> Self:
         """Select instances by a mask, indices or a slice."""
-        return type(self)(*(getattr(self, f.name)[selection] for f in fields(self)))
+        return type(self)(*(getattr(self, field.name)[selection] for field in fields(self)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenate one or more parts."""
         return cls(
-            *(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls))
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
         )
 
 
@@ -161,8 +166,10 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
     """Make the Arrow table of a shard, with the facts in its metadata."""
     pa = require_pyarrow()
     devices = rows.device.tolist()
-    code_of_device = {name: code for code, name in enumerate(dict.fromkeys(devices))}
-    device_codes = np.fromiter((code_of_device[name] for name in devices), np.int32, len(devices))
+    code_of_device = {device: code for code, device in enumerate(dict.fromkeys(devices))}
+    device_codes = np.fromiter(
+        (code_of_device[device] for device in devices), np.int32, len(devices)
+    )
     # Random ids do not compress, so 16 bytes take half of the space of 32 digits.
     id_buffer = pa.py_buffer(np.ascontiguousarray(rows.request_id))
     columns = {
@@ -193,11 +200,11 @@ def _arrow_array(values: NDArray[Any]) -> Any:
     """Arrow array that shares the memory of numbers, or contains the bits of flags."""
     pa = require_pyarrow()
     if values.dtype == np.bool_:
-        data = np.packbits(values, bitorder="little")
+        elements = np.packbits(values, bitorder="little")
     else:
-        data = np.ascontiguousarray(values)
+        elements = np.ascontiguousarray(values)
     arrow_type = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(data)])
+    return pa.Array.from_buffers(arrow_type, len(values), [None, pa.py_buffer(elements)])
 
 
 def _arrow_texts(texts: Sequence[str]) -> Any:
@@ -205,8 +212,8 @@ def _arrow_texts(texts: Sequence[str]) -> Any:
     pa = require_pyarrow()
     encoded_texts = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, encoded_texts)], dtype=np.int32)
-    data = pa.py_buffer(b"".join(encoded_texts))
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), data)
+    text_buffer = pa.py_buffer(b"".join(encoded_texts))
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(offsets), text_buffer)
 
 
 def _arrow_lists(matrix: NDArray[Any]) -> Any:
@@ -221,18 +228,18 @@ def write_shard(path: Path, rows: ArchivedRows, facts: ShardFacts) -> None:
     from pyarrow import parquet
 
     # readers ignore this suffix, and the next start deletes such files
-    unfinished = path.with_suffix(".open")
+    unfinished_file = path.with_suffix(".open")
     # dictionaries and statistics of random ids, values and probabilities only take space
     parquet.write_table(
         shard_table(rows, facts),
-        unfinished,
+        unfinished_file,
         compression="zstd",
         use_dictionary=["device"],
         write_statistics=False,
     )
-    with unfinished.open("rb+") as file:
+    with unfinished_file.open("rb+") as file:
         os.fsync(file.fileno())
-    unfinished.replace(path)
+    unfinished_file.replace(path)
 
 
 def read_facts(path: Path) -> ShardFacts:

@@ -99,7 +99,7 @@ def monitor(
         shards = _shards_with_labels(archive_path, release, labelled_rows, shards)
     rows = read_rows(shards)
     if labelled_rows is None:
-        labelled_rows = _no_labels(rows)
+        labelled_rows = _without_labels(rows)
     if days is not None:
         start_time = rows.time.max() - days * _SECONDS_A_DAY
         rows = rows.take(rows.time >= start_time)
@@ -116,7 +116,7 @@ def monitor(
         n_instances=float(rows.weights.sum()),
         n_chosen=labelled_rows.n_chosen,
         n_labels=len(labelled_rows),
-        figures=tuple(_figures(facts, rows, labelled_rows)),
+        figures=tuple(_estimate_figures(facts, rows, labelled_rows)),
         promised=facts.accuracy,
         tolerance=TOLERANCE,
         evidence=alarm_evidence,
@@ -143,7 +143,7 @@ def _shards_with_labels(
     return [shard for shard in shards if shard.name in covered_shards] or shards
 
 
-def _no_labels(rows: ArchivedRows) -> LabelledInstances:
+def _without_labels(rows: ArchivedRows) -> LabelledInstances:
     """Labelled instances of an archive without labels."""
     no_rows = np.zeros(0, np.intp)
     return LabelledInstances(
@@ -156,7 +156,7 @@ def _no_labels(rows: ArchivedRows) -> LabelledInstances:
     )
 
 
-def _figures(
+def _estimate_figures(
     facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledInstances
 ) -> list[MonitoredFigure]:
     """Estimate the accuracy and the recall of each class, of the system and the high-cost model."""
@@ -208,7 +208,7 @@ def difference_data(
 
     `old_answers` and `new_answers` are their answers to `rows`, and then to the labelled rows.
     """
-    old, new = (
+    old_data, new_data = (
         _figure_data(rows, labelled_rows, answers[: len(rows)], answers[len(rows) :], of_class)
         for answers in (old_answers, new_answers)
     )
@@ -216,9 +216,9 @@ def difference_data(
         *(
             replace(new_terms, numerators=new_terms.numerators - old_terms.numerators)
             for new_terms, old_terms in (
-                (new.archive_predictions, old.archive_predictions),
-                (new.label_terms, old.label_terms),
-                (new.label_predictions, old.label_predictions),
+                (new_data.archive_predictions, old_data.archive_predictions),
+                (new_data.label_terms, old_data.label_terms),
+                (new_data.label_predictions, old_data.label_predictions),
             )
         )
     )
@@ -282,13 +282,13 @@ def _label_batches(
         labelled_share = n_labels / len(choice.rows)
         unlabelled_weight = float(rows_of_choice.weights.max()) * (1 - labelled_share)
         largest_correction = choice.choice_facts.largest_correction + unlabelled_weight
-        by_time = np.argsort(rows_of_choice.time, kind="stable")
+        time_order = np.argsort(rows_of_choice.time, kind="stable")
         batches.append(
             LabelBatch(
-                weights=rows_of_choice.weights[by_time],
-                label_weights=label_weights[by_time],
-                wrong_probability=1 - correct_probability(rows_of_choice)[by_time],
-                is_wrong=is_wrong[by_time],
+                weights=rows_of_choice.weights[time_order],
+                label_weights=label_weights[time_order],
+                wrong_probability=1 - correct_probability(rows_of_choice)[time_order],
+                is_wrong=is_wrong[time_order],
                 largest_correction=largest_correction / labelled_share,
             )
         )

@@ -65,16 +65,16 @@ def read_manifest(text: bytes) -> Manifest:
     field_values |= {
         "features": features,
         "every_stage": tuple(
-            _with_inputs(f"stages[{i}]", stage, feature_names)
-            for i, stage in enumerate(document.every_stage)
+            _with_inputs(f"stages[{index}]", stage, feature_names)
+            for index, stage in enumerate(document.every_stage)
         ),
         "cloud": document.cloud and _with_inputs("cloud", document.cloud, feature_names),
         "signal": signal,
     }
     manifest = Manifest(**field_values)
     # check references between stages, files, chains and points
-    for i, stage in enumerate(manifest.every_stage):
-        _check_stage_files(f"stages[{i}]", stage)
+    for index, stage in enumerate(manifest.every_stage):
+        _check_stage_files(f"stages[{index}]", stage)
     _check_files(manifest)
     _check_stages(manifest)
     _check_chains(manifest)
@@ -115,19 +115,19 @@ def _check_classes(document: ManifestDocument) -> None:
         return
     if len(classes) < 2:
         _fail("classes", f"must have at least 2 entries, not {len(classes)}")
-    for i, label in enumerate(classes):
+    for index, label in enumerate(classes):
         if type(label) is not type(classes[0]):
-            _fail(f"classes[{i}]", "has a different type than the first class")
+            _fail(f"classes[{index}]", "has a different type than the first class")
     _check_unique("classes", classes, "class")
 
 
-def _check_created(text: str) -> None:
+def _check_created(created_text: str) -> None:
     try:
-        offset = datetime.fromisoformat(text).utcoffset()
+        offset = datetime.fromisoformat(created_text).utcoffset()
     except ValueError:
         offset = None
     if offset != timedelta(0):
-        _fail("created", f"{text!r} is not an ISO 8601 time in UTC")
+        _fail("created", f"{created_text!r} is not an ISO 8601 time in UTC")
 
 
 def _check_groups(document: ManifestDocument) -> None:
@@ -135,9 +135,9 @@ def _check_groups(document: ManifestDocument) -> None:
     groups = document.groups
     _check_unique("groups", [group.name for group in groups], "group")
     group_names = {group.name for group in groups}
-    for i, feature in enumerate(document.features):
+    for index, feature in enumerate(document.features):
         if feature.group is not None and feature.group not in group_names:
-            _fail(f"features[{i}].group", f"{feature.group!r} is not a listed group")
+            _fail(f"features[{index}].group", f"{feature.group!r} is not a listed group")
     _check_unique("features", [feature.name for feature in document.features], "feature")
     required_groups = {name for group in groups for name in group.requires}
     if required_groups - group_names:
@@ -191,9 +191,9 @@ def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelS
             value_names = tuple(name for name in names if name.startswith(f"{array_name}["))
             if value_names:
                 return msgspec.structs.replace(model, inputs=value_names)
-    for i, name in enumerate(model.inputs):
+    for index, name in enumerate(model.inputs):
         if name not in feature_names:
-            _fail(f"{field}.inputs[{i}]", f"{name!r} is not a feature")
+            _fail(f"{field}.inputs[{index}]", f"{name!r} is not a feature")
     _check_unique(f"{field}.inputs", model.inputs, "feature")
     return model
 
@@ -223,8 +223,8 @@ def _check_files(manifest: Manifest) -> None:
 
 def _check_stages(manifest: Manifest) -> None:
     """Check that each stage's size fits its files, and its outputs fit its link."""
-    for i, stage in enumerate(manifest.every_stage):
-        field = f"stages[{i}]"
+    for index, stage in enumerate(manifest.every_stage):
+        field = f"stages[{index}]"
         size_bytes = sum(manifest.files[name].size for name in stage.files)
         if stage.bytes != size_bytes:
             _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size_bytes} B")
@@ -258,8 +258,8 @@ def _check_stage_files(field: str, stage: StageSpec) -> None:
 def _check_chains(manifest: Manifest) -> None:
     """Check that chains use valid stages and every stage, and that the active point exists."""
     n_stages = len(manifest.every_stage)
-    for i, chain in enumerate(manifest.chains):
-        field = f"chains[{i}]"
+    for index, chain in enumerate(manifest.chains):
+        field = f"chains[{index}]"
         if not chain or max(chain) >= n_stages:
             _fail(field, f"must hold stage numbers from 0 to {n_stages - 1}")
         _check_unique(field, chain, "stage")
@@ -280,9 +280,9 @@ def _check_window(manifest: Manifest) -> None:
     if signal is None or not signal.has_window_values:
         return
     window_names = set(signal.window_names)
-    for i, stage in enumerate(manifest.every_stage):
+    for index, stage in enumerate(manifest.every_stage):
         if not window_names.isdisjoint(stage.inputs):
-            _fail(f"stages[{i}].inputs", "holds window values, which only the cloud may read")
+            _fail(f"stages[{index}].inputs", "holds window values, which only the cloud may read")
     if manifest.cloud is None or manifest.cloud.inputs != signal.window_names:
         _fail("features", f"lists {WINDOW!r}, which the cloud's model must read, and nothing else")
 
@@ -311,8 +311,8 @@ def _check_points(manifest: Manifest) -> None:
     """Check the chain, thresholds and figures of each operating point."""
     n_classes = manifest.n_classes
     # avoid calls, because a bundle may have thousands of points
-    for i, point in enumerate(manifest.operating_points):
-        field = f"operating_points[{i}]"
+    for index, point in enumerate(manifest.operating_points):
+        field = f"operating_points[{index}]"
         if point.chain >= len(manifest.chains):
             _fail(f"{field}.chain", f"must be 0 to {len(manifest.chains) - 1}, not {point.chain}")
         thresholds = point.thresholds
@@ -359,14 +359,14 @@ def _check_highest_costs(manifest: Manifest) -> None:
     if max_cost is None:
         return
     exit_costs_of_chain: dict[int, Any] = {}
-    for i, point in enumerate(manifest.operating_points):
+    for index, point in enumerate(manifest.operating_points):
         if point.chain not in exit_costs_of_chain:
-            exit_costs_of_chain[point.chain] = manifest.with_active(i).exit_costs()
+            exit_costs_of_chain[point.chain] = manifest.with_active(index).exit_costs()
         highest_cost = float(
             np.max(exit_costs_of_chain[point.chain][reachable_exits(point.thresholds)])
         )
         if highest_cost > max_cost:
             _fail(
-                f"operating_points[{i}]",
+                f"operating_points[{index}]",
                 f"may cost {highest_cost:g} per instance, more than max_instance_cost {max_cost:g}",
             )

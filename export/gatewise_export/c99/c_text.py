@@ -113,12 +113,12 @@ def enum_lines(prefix: str, values: Sequence[object]) -> str:
         M_CLASS_HOT_DOG_1 = 1
     """
     names: dict[str, None] = {}  # a set in order
-    for i, value in enumerate(values):
+    for number, value in enumerate(values):
         name = f"{prefix}_{safe_name(value).upper()}"
         while name in names:
-            name += f"_{i}"
+            name += f"_{number}"
         names[name] = None
-    return ",\n".join(f"    {name} = {i}" for i, name in enumerate(names))
+    return ",\n".join(f"    {name} = {number}" for number, name in enumerate(names))
 
 
 def c_string(value: object) -> str:
@@ -128,10 +128,10 @@ def c_string(value: object) -> str:
     "a \042b\042 \303\251"
     """
     printable_bytes = set(range(0x20, 0x7F)) - set(b'"\\?')  # ??/ would be a trigraph
-    escaped = "".join(
+    escaped_text = "".join(
         chr(byte) if byte in printable_bytes else f"\\{byte:03o}" for byte in str(value).encode()
     )
-    return f'"{escaped}"'
+    return f'"{escaped_text}"'
 
 
 class Tables:

@@ -106,15 +106,15 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
         (
-            str(i),
+            str(stage_index),
             stage.kind,
             len(stage.inputs),
-            f"{'up to ' * is_upper_bound[i]}{costs_by_exit[i]:g}",
+            f"{'up to ' * is_upper_bound[stage_index]}{costs_by_exit[stage_index]:g}",
             threshold(stop_threshold),
             byte_size(stage.bytes),
-            new_columns[i],
+            new_columns[stage_index],
         )
-        for i, (stage, stop_threshold) in enumerate(
+        for stage_index, (stage, stop_threshold) in enumerate(
             zip(manifest.stages, manifest.active_point.thresholds, strict=True)
         )
     ]

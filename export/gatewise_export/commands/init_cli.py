@@ -93,8 +93,8 @@ def init(
         *(remark.text for remark in remarks),
         *_remarks_on_choices(facts_of_column, drop_reasons, remarks),
     ]
-    if (text := label_remark(table.y)) is not None:
-        remark_texts.append(text)
+    if (label_remark_text := label_remark(table.y)) is not None:
+        remark_texts.append(label_remark_text)
     if as_json:
         emit(
             {"prices": str(out), "kinds": kind_of_column, "train": command, "remarks": remark_texts}
@@ -170,14 +170,16 @@ def _missing_options(
     --na marks cells that do not fit the kind of their column as missing. --impute is needed if a
     column of a kind without missing values has missing cells.
     """
-    columns = [
+    feature_columns = [
         (facts, kind_of_column[name])
         for name, facts in facts_of_column.items()
         if kind_of_column[name] != DROP
     ]
-    odd_cells = dict.fromkeys(odd_cell for facts, _ in columns for odd_cell in facts.odd_cells)
+    odd_cells = dict.fromkeys(
+        odd_cell for facts, _ in feature_columns for odd_cell in facts.odd_cells
+    )
     must_impute = bool(odd_cells) or any(
-        facts.n_missing and not KINDS[kind].takes_missing for facts, kind in columns
+        facts.n_missing and not KINDS[kind].takes_missing for facts, kind in feature_columns
     )
     options = [option for odd_cell in odd_cells for option in ("--na", odd_cell)]
     return options + ["--impute"] * must_impute
@@ -194,11 +196,11 @@ def _split_options(remarks: Sequence[TableRemark]) -> list[str]:
 
 def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
     """Write the line of a column with a comment on its cells."""
-    entry = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
+    toml_value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.date_formats[0] != ISO:
-        entry = f'{{own = 1.0, kind = "time:{facts.date_formats[0]}"}}'
+        toml_value = f'{{own = 1.0, kind = "time:{facts.date_formats[0]}"}}'
     if kind == DROP:
-        entry = '{kind = "drop"}'
+        toml_value = '{kind = "drop"}'
     comment = {
         "number": f"numbers from {facts.min_number:g} to {facts.max_number:g}",
         "boolean": "true and false",
@@ -218,19 +220,19 @@ def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -
         )
     if facts.n_missing and facts.kind != "empty":
         comment += f"; empty in {facts.n_missing:,} of {facts.n_rows:,} rows"
-    return f"{_toml_key(name)} = {entry}  # {_replace_unprintable(comment)}"
+    return f"{_toml_key(name)} = {toml_value}  # {_replace_unprintable(comment)}"
 
 
 def _toml_key(name: str) -> str:
     """Write a name as a TOML key."""
     if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
         return name
-    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    escaped_name = name.replace("\\", "\\\\").replace('"', '\\"')
     return (
         '"'
         + "".join(
             character if character.isprintable() else f"\\U{ord(character):08x}"
-            for character in escaped
+            for character in escaped_name
         )
         + '"'
     )

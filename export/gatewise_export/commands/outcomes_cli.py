@@ -225,17 +225,18 @@ def _columns_of_agreement(
 def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
     """Print the frontier; of a long frontier print evenly spaced points."""
     n_shown = min(len(points), MAX_PRINTED_POINTS)
-    shown_indices = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
+    positions = np.linspace(0, len(points) - 1, n_shown)
+    shown_points = [points[index] for index in sorted(set(positions.round().astype(int).tolist()))]
     print_table(
         f"frontier, {n_shown} of {len(points)} points",
         ("cost", "loss", "offloaded", "score thresholds"),
         [
             (
-                f"{points[i]['cost']:.4g}",
-                f"{points[i]['loss']:.4f}",
-                f"{points[i]['offload_rate']:.1%}",
-                ", ".join(threshold(stop_threshold) for stop_threshold in points[i]["thresholds"]),
+                f"{point['cost']:.4g}",
+                f"{point['loss']:.4f}",
+                f"{point['offload_rate']:.1%}",
+                ", ".join(threshold(stop_threshold) for stop_threshold in point["thresholds"]),
             )
-            for i in shown_indices
+            for point in shown_points
         ],
     )

@@ -138,7 +138,7 @@ def pack(
     # write the stages and the high-cost model
     rows = _read_sample_rows(system, sample)
     all_stage_files = [
-        StageFiles.of_stage(stage, i) for i, stage in enumerate(_list_stages(system))
+        StageFiles.of_stage(stage, index) for index, stage in enumerate(_list_stages(system))
     ]
     high_cost_model = system.high_cost_model_
     cloud_file: CloudFile | None = None
@@ -345,10 +345,10 @@ def _make_sample_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Make the arrays of the sample file, with the names that the bundle format defines."""
     arrays: dict[str, NDArray[Any]] = {"X": rows}
-    for i, stage in enumerate(stages):
-        arrays[f"stage_{i}"] = stage.margins(rows)
+    for stage_index, stage in enumerate(stages):
+        arrays[f"stage_{stage_index}"] = stage.margins(rows)
         if stage.acquisition == "node":  # other stages acquire all their features
-            arrays[f"bought_{i}"] = stage.acquired(rows)[:, stage.features]
+            arrays[f"bought_{stage_index}"] = stage.acquired(rows)[:, stage.features]
     if cloud_answers is not None:
         arrays["cloud_label"] = cloud_answers.labels.astype(np.int64)
         arrays["cloud_probabilities"] = cloud_answers.probabilities.astype(np.float32)
@@ -385,7 +385,9 @@ def _check_decisions(
     )
     # compare the active point and one point of each chain, because the other points of a chain have
     # the same models and differ only in thresholds
-    point_of_chain = {point.chain: i for i, point in enumerate(bundle.manifest.operating_points)}
+    point_of_chain = {
+        point.chain: index for index, point in enumerate(bundle.manifest.operating_points)
+    }
     for point_index in {bundle.manifest.active, *point_of_chain.values()}:
         system_at_point = copy.copy(system)  # shares the fitted models
         system_at_point.operating_point_ = system.operating_points_[point_index]

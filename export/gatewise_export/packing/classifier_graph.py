@@ -128,10 +128,10 @@ def _add_scores(tail: GraphTail, name: str, form: GraphForm) -> str:
     """Add nodes from the graph's scores to probabilities, one column per class of the graph."""
     scores = tail.add("Cast", [name], to=TensorProto.FLOAT)
     scores = tail.add("Reshape", [scores, tail.constant([-1, form.n_columns], np.int64)], _SCORES)
-    is_logits = form.scores == "logits"
+    has_logits = form.scores == "logits"
     if form.n_columns > 1:
-        return tail.add("Softmax", [scores], axis=1) if is_logits else scores
-    second_class = tail.add("Sigmoid", [scores]) if is_logits else scores
+        return tail.add("Softmax", [scores], axis=1) if has_logits else scores
+    second_class = tail.add("Sigmoid", [scores]) if has_logits else scores
     first_class = tail.add("Sub", [tail.constant([1.0]), second_class])
     return tail.add("Concat", [first_class, second_class], axis=1)
 

@@ -253,7 +253,9 @@ def self_test(bundle: Bundle, cloud_function: CloudFunction | None = None) -> Ve
     if bundle.manifest.cloud is not None:
         expected_cloud_answers = CloudAnswers(sample["cloud_label"], sample["cloud_probabilities"])
     expected_decisions = Decisions(
-        margins=tuple(sample[f"stage_{i}"] for i in range(len(bundle.manifest.stages))),
+        margins=tuple(
+            sample[f"stage_{stage_index}"] for stage_index in range(len(bundle.manifest.stages))
+        ),
         exits=sample["exit"],
         labels=sample["label"],
         costs=sample["cost"],

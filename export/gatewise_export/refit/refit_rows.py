@@ -102,12 +102,10 @@ def split_kept_rows(
     is_compared[np.isin(rows.ids, fit_ids)] = False
     fit_labels = labelled_rows.take(~label_is_compared)
     # Machines do not label at random, so the comparison must not use their labels.
-    machine_labelled = read_machine_rows(path, release)
-    if machine_labelled is not None:
-        is_available = ~np.isin(machine_labelled.rows.ids, rows.ids[is_compared])
-        fit_labels = LabelledInstances.concatenate(
-            [fit_labels, machine_labelled.take(is_available)]
-        )
+    machine_rows = read_machine_rows(path, release)
+    if machine_rows is not None:
+        is_available = ~np.isin(machine_rows.rows.ids, rows.ids[is_compared])
+        fit_labels = LabelledInstances.concatenate([fit_labels, machine_rows.take(is_available)])
     return KeptRowSplit(
         fit_rows=rows.take(~is_compared),
         fit_labels=fit_labels,
@@ -125,17 +123,17 @@ def _read_earlier_labels(path: Path, manifest: Manifest) -> tuple[LabelledInstan
         for choice in read_choices(path)
         if (choice.facts.model, choice.facts.inputs) == (manifest.name, manifest.cloud.inputs)
     }
-    labelled_of_version = (
+    rows_of_versions = (
         read_labelled_rows(path, (manifest.name, version))
         for version in sorted(versions - {manifest.version})
     )
-    return tuple(labelled for labelled in labelled_of_version if labelled is not None)
+    return tuple(labelled_rows for labelled_rows in rows_of_versions if labelled_rows is not None)
 
 
 def feature_order(manifest: Manifest) -> NDArray[np.intp]:
     """Find the features' positions among a request's values; raise InputError if one is missing."""
     assert manifest.cloud is not None
-    position_of_name = {name: k for k, name in enumerate(manifest.cloud.inputs)}
+    position_of_name = {name: position for position, name in enumerate(manifest.cloud.inputs)}
     missing_names = [name for name in manifest.feature_names if name not in position_of_name]
     if missing_names:
         raise InputError(
@@ -179,7 +177,7 @@ def fit_rows_of(
     """
     order = feature_order(manifest)
     labelled_parts = [row_split.fit_labels, *row_split.earlier_labels]
-    labelled = [
+    fit_row_parts = [
         FitRows(
             part.rows.X[:, order].astype(np.float32),
             typed_labels(part.labels, manifest),
@@ -187,8 +185,8 @@ def fit_rows_of(
         )
         for part in labelled_parts
     ]
-    rows = labelled[0]
-    for earlier_rows in labelled[1:]:
+    rows = fit_row_parts[0]
+    for earlier_rows in fit_row_parts[1:]:
         rows = rows.concatenate(earlier_rows)
     if uses_unlabelled:
         rows = rows.concatenate(_cloud_labelled_rows(row_split, manifest, order, rng))

@@ -79,7 +79,7 @@ class Repository:
         self._metadata_folder = self.folder / "metadata"
         self._metadata: dict[str, Metadata[Any]] = {}  # by role
         if load:
-            self._load()
+            self._load_metadata()
 
     @property
     def root_file(self) -> Path:
@@ -132,7 +132,7 @@ class Repository:
         root = Root(consistent_snapshot=True)
         for role in ROLES:
             for _ in range(n_root_keys if role == "root" else 1):
-                root.add_key(repository._new_key(role).public_key, role)
+                root.add_key(repository._make_key(role).public_key, role)
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
             signed.version = 0  # _write_metadata makes it 1
@@ -161,8 +161,8 @@ class Repository:
         matching_offers = [offer for offer in self.offers() if name in (str(offer), offer.version)]
         if len(matching_offers) != 1:
             names = ", ".join(map(str, self.offers())) or "none"
-            number = "several releases" if matching_offers else "no release"
-            raise InputError(f"{number} named {name!r}; the repository holds: {names}")
+            number_words = "several releases" if matching_offers else "no release"
+            raise InputError(f"{number_words} named {name!r}; the repository holds: {names}")
         return matching_offers[0]
 
     def release(self, offer: OfferedRelease) -> Release:
@@ -271,12 +271,14 @@ class Repository:
             if name is None:
                 # reversed, so that a model's preferred release overwrites the others
                 offers = reversed(self.offers())
-                preferred = {offer.model: offer for offer in offers if offer.rollout}
-                if len(preferred) != 1:
+                preferred_offers = {offer.model: offer for offer in offers if offer.rollout}
+                if len(preferred_offers) != 1:
                     raise InputError(
-                        "name the release to withdraw" if preferred else "no release is offered"
+                        "name the release to withdraw"
+                        if preferred_offers
+                        else "no release is offered"
                     )
-                name = str(*preferred.values())
+                name = str(*preferred_offers.values())
             offer = self.find(name)
             return self._set_offer(offer, offer.serial, 0) if offer.rollout else offer
 
@@ -294,7 +296,7 @@ class Repository:
                 if expires >= renewal_time:
                     continue
                 try:
-                    self._signers(role)
+                    self._read_signers(role)
                     due_roles.append(role)
                 except InputError:
                     unsigned_expiries[role] = expires
@@ -318,9 +320,9 @@ class Repository:
                 raise InputError(
                     f"{old_key_id} is not a key of {role}: gatewise repo status --json lists them"
                 )
-            root_signers = self._signers("root")
-            role_signers = self._signers(role)
-            new_key = self._new_key(role).public_key
+            root_signers = self._read_signers("root")
+            role_signers = self._read_signers(role)
+            new_key = self._make_key(role).public_key
             root.revoke_key(old_key_id, role)
             root.add_key(new_key, role)
             # the old keys also sign, because the metadata must be valid under both roots
@@ -343,14 +345,14 @@ class Repository:
         with (self.folder / ".lock").open("w") as lock:
             lock_file(lock.fileno())
             if load:
-                self._load()
+                self._load_metadata()
             yield
 
     def _check_version(self, version: int | None) -> None:
         if version not in (None, self.version):
             raise StaleVersionError(version, self.version)
 
-    def _load(self) -> None:
+    def _load_metadata(self) -> None:
         """Read the current metadata, and check its signatures against the keys in root."""
 
         def read_metadata(name: str) -> Metadata[Any]:
@@ -372,14 +374,14 @@ class Repository:
         except (RepositoryError, DeserializationError, OSError, ValueError, KeyError) as error:
             raise InputError(f"repository {self.folder} cannot be used: {error}") from None
 
-    def _new_key(self, role: str) -> CryptoSigner:
-        number = 1
-        while list(self.keys.glob(f"{role}-{number}.*")):
-            number += 1
-        path, _ = keygen(self.keys / f"{role}-{number}")
+    def _make_key(self, role: str) -> CryptoSigner:
+        key_number = 1
+        while list(self.keys.glob(f"{role}-{key_number}.*")):
+            key_number += 1
+        path, _ = keygen(self.keys / f"{role}-{key_number}")
         return read_signer(path)
 
-    def _signers(self, role: str) -> list[CryptoSigner]:
+    def _read_signers(self, role: str) -> list[CryptoSigner]:
         """Read the keys of a role; raise InputError if there are fewer than its threshold."""
         role_keys = self._metadata["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
@@ -400,7 +402,7 @@ class Repository:
             metadata.signed.expires = now + timedelta(days=LIFETIME_DAYS[role])
             version = metadata.signed.version
             metadata.signatures.clear()
-            for signer in [*extra_signers, *self._signers(role)]:
+            for signer in [*extra_signers, *self._read_signers(role)]:
                 metadata.sign(signer, append=True)
             content = metadata.to_bytes()
             meta_file = MetaFile.from_data(version, content, ["sha256"])

@@ -72,7 +72,7 @@ def plan_signals(
         dict.fromkeys(
             step
             for block_index in block_indices
-            for step in _steps_of_block(graph, graph.blocks[block_index])
+            for step in _list_steps_of_block(graph, graph.blocks[block_index])
         )
     )
     unsupported_labels = [step.label for step in steps if type(step) not in CALL_WRITERS]
@@ -82,7 +82,7 @@ def plan_signals(
             "user-defined steps have no C form. Leave out their blocks, or run the bundle with "
             "Python"
         )
-    inner_steps = _inner_spectrograms(steps)
+    inner_steps = _find_inner_spectrograms(steps)
     steps = [step for step in steps if step not in inner_steps]
     tables = SignalTables()
     step_codes = _write_step_codes(graph, steps, window, tables)
@@ -97,23 +97,23 @@ def computable_features(graph: SignalGraph) -> set[int]:
     return {
         feature
         for block_index, block in enumerate(graph.blocks)
-        if all(type(step) in CALL_WRITERS for step in _steps_of_block(graph, block))
+        if all(type(step) in CALL_WRITERS for step in _list_steps_of_block(graph, block))
         for feature in range(graph.columns(block_index).start, graph.columns(block_index).stop)
     }
 
 
-def _steps_of_block(graph: SignalGraph, block: Step) -> list[Step]:
+def _list_steps_of_block(graph: SignalGraph, block: Step) -> list[Step]:
     """List a block and all steps that it needs, each after the steps that it reads."""
     needed_steps = set()
-    unvisited = [block]
-    while unvisited:
-        step = unvisited.pop()
+    unvisited_steps = [block]
+    while unvisited_steps:
+        step = unvisited_steps.pop()
         needed_steps.add(step)
-        unvisited += step.inputs
+        unvisited_steps += step.inputs
     return [step for step in graph.steps if step in needed_steps]
 
 
-def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
+def _find_inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
     """Find the spectrograms that one mel spectrogram reads, and no other step.
 
     To save memory, such a mel spectrogram computes the spectrum of each frame itself.
@@ -172,7 +172,7 @@ def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
 
     `step` may then overwrite the result of `source`.
     """
-    steps_of_blocks = (_steps_of_block(graph, block) for block in graph.blocks)
+    steps_of_blocks = (_list_steps_of_block(graph, block) for block in graph.blocks)
     return not source.inputs and all(
         [reader for reader in steps_of_block if source in reader.inputs] == [step]
         for steps_of_block in steps_of_blocks
@@ -190,48 +190,53 @@ def _place_memory(
     block.
     """
     # find the steps during which each result is needed
-    steps_with_result = [{i} for i in range(len(step_codes))]
+    steps_with_result = [{number} for number in range(len(step_codes))]
     for block_step in block_steps:
-        ancestors = _ancestors(step_codes, block_step)
-        for i in ancestors:
+        ancestors = _list_ancestors(step_codes, block_step)
+        for number in ancestors:
             last_reader = max(
-                (reader for reader in ancestors if i in step_codes[reader].input_steps), default=i
+                (reader for reader in ancestors if number in step_codes[reader].input_steps),
+                default=number,
             )
-            is_source = not step_codes[i].input_steps
+            is_source = not step_codes[number].input_steps
             live_steps = (
                 {step for step in ancestors if step <= last_reader}
                 if is_source
-                else range(i, last_reader)
+                else range(number, last_reader)
             )
-            steps_with_result[i].update(live_steps, {last_reader})
+            steps_with_result[number].update(live_steps, {last_reader})
     # place results, each with room for the step that works in it, and some inside their inputs
     result_floats = [math.prod(code.result_shape) for code in step_codes]
     for code in step_codes:
-        for i in code.input_steps:
-            result_floats[i] = max(result_floats[i], code.input_scratch_floats)
+        for number in code.input_steps:
+            result_floats[number] = max(result_floats[number], code.input_scratch_floats)
     result_buffers = []
-    for i, code in enumerate(step_codes):
+    for number, code in enumerate(step_codes):
         container = code.input_steps[0] if code.has_result_in_input else None
-        if container is not None and not steps_with_result[container] & steps_with_result[i] <= {i}:
+        is_recomputed = container is not None and not (
+            steps_with_result[container] & steps_with_result[number] <= {number}
+        )
+        if is_recomputed:
             container = None  # the input is recomputed while the result is still needed
         result_buffers.append(
             Buffer(
-                name=f"RESULT_{i}",
-                size=result_floats[i],
-                steps=frozenset(steps_with_result[i]),
+                name=f"RESULT_{number}",
+                size=result_floats[number],
+                steps=frozenset(steps_with_result[number]),
                 container=None if container is None else f"RESULT_{container}",
             )
         )
     # features stay valid to the end, so no other buffer may share their memory
     all_steps = frozenset(range(len(step_codes)))
     feature_buffers = [
-        replace(result_buffers[i], steps=all_steps, container=None) for i in sorted(block_steps)
+        replace(result_buffers[number], steps=all_steps, container=None)
+        for number in sorted(block_steps)
     ]
     offsets, n_floats = place_buffers(feature_buffers)
     shared_buffers = [buffer for buffer in result_buffers if buffer.name not in offsets]
     shared_buffers += [
-        Buffer(f"WORK_{i}", code.scratch_floats, frozenset([i]))
-        for i, code in enumerate(step_codes)
+        Buffer(f"WORK_{number}", code.scratch_floats, frozenset([number]))
+        for number, code in enumerate(step_codes)
         if code.scratch_floats
     ]
     shared_offsets, n_floats = place_buffers(shared_buffers, n_floats)
@@ -240,11 +245,11 @@ def _place_memory(
     return offsets, n_floats
 
 
-def _ancestors(step_codes: Sequence[StepCode], step_number: int) -> set[int]:
+def _list_ancestors(step_codes: Sequence[StepCode], step_number: int) -> set[int]:
     """List the numbers of a step and of all steps that it needs."""
     return {step_number}.union(
         *(
-            _ancestors(step_codes, input_number)
+            _list_ancestors(step_codes, input_number)
             for input_number in step_codes[step_number].input_steps
         )
     )
