@@ -65,14 +65,14 @@ def _run_benchmark(options: argparse.Namespace) -> int:
     if options.pages:
         _write_pages(out)
         return 0
-    names, methods = _chosen_names_and_methods(options)
+    names, methods = _read_names_and_methods(options)
     seeds = options.seeds or (1 if options.quick else 5)
     folder = out / "adapt"
     for name in names:
         cells = [Cell(name, method, seed) for method in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, report=note)
         figures = _round_floats(
-            as_json_value(_problem_figures(name, cells, settings, options.cache))
+            as_json_value(_summarise_problem(name, cells, settings, options.cache))
         )
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
@@ -90,7 +90,7 @@ def _write_pages(out: Path) -> None:
     write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
-def _chosen_names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+def _read_names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     names = harness.split_names(options.only, problems.PROBLEMS, "problem")
     methods = harness.split_names(options.methods, peers.methods(), "method")
     for class_path in options.add:
@@ -99,7 +99,7 @@ def _chosen_names_and_methods(options: argparse.Namespace) -> tuple[list[str], l
     return names, [*(method for method in peers.methods() if method in methods), *options.add]
 
 
-def _problem_figures(
+def _summarise_problem(
     name: str, cells: Sequence[Cell], settings: Settings, cache: Path
 ) -> dict[str, Any]:
     records_by_method: dict[str, list[dict[str, Any]]] = {}

@@ -125,7 +125,7 @@ def _run_set(
     """Run the pipeline on one set; return its metrics."""
     checkout = options.checkout.absolute()
     settings_file = checkout / "gatewise_pipeline.json"
-    settings_file.write_text(json.dumps(_settings(checkout, methods, name)))
+    settings_file.write_text(json.dumps(_make_settings(checkout, methods, name)))
     # remove merged metrics of an earlier run, which may have other sets or methods
     merged_files = [
         MERGED.format(f"classifier_type-{classifier}") for classifier in ("builtin", "external")
@@ -144,7 +144,7 @@ def _run_set(
     return json.loads(output.splitlines()[-1])
 
 
-def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
+def _make_settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
     """Make the configuration that overrides AFABench's."""
     script = os.path.relpath(Path(__file__).parent / "afabench/method", checkout / "scripts/train")
     soft_budgets = [[None, budget] for budget in SOFT_BUDGETS]
@@ -222,21 +222,23 @@ def page(figures: Mapping[str, Any]) -> list[str]:
     ]
     for classifier, title in (("builtin", "built-in"), ("external", "external")):
         lines += [f"## Hard budgets, {title} classifier", ""]
-        lines += _hard_table(
+        lines += _write_hard_budgets(
             [record for record in records if record["classifier"] == classifier], names
         )
         lines += [""]
     lines += ["## Soft budgets: mean cost and metric of each point, built-in classifier", ""]
-    lines += _soft_table([record for record in records if record["classifier"] == "builtin"], names)
+    lines += _write_soft_budgets(
+        [record for record in records if record["classifier"] == "builtin"], names
+    )
     lines += ["", "## CPU seconds of all fits and of all evaluations", ""]
     sets = {record["set"] for record in records}
-    lines += _cpu_table(
+    lines += _write_cpu_seconds(
         [time_sum for time_sum in figures["cpu_seconds"] if time_sum["set"] in sets], names
     )
     return lines
 
 
-def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def _write_hard_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Tabulate metric and rank of each method by set and budget; the highest metric is bold."""
     names = [name for name in names if any(record["method"] == name for record in records)]
     cells: dict[tuple[str, float], dict[str, list[float]]] = {}
@@ -248,7 +250,7 @@ def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
     rows = []
     ranks: dict[str, list[int]] = {name: [] for name in names}
     for (set_name, budget), metrics in sorted(cells.items()):
-        means = {name: float(np.mean(values)) for name, values in metrics.items()}
+        means = {name: float(np.mean(seed_metrics)) for name, seed_metrics in metrics.items()}
         row = [f"{set_name}, {metric_names[set_name]}", f"{budget:g}"]
         for name in names:
             if name not in means:
@@ -264,7 +266,7 @@ def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
     return table_lines(header, [*rows, ["mean rank", "", *mean_ranks]])
 
 
-def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def _write_soft_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     points: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
     for record in records:
         if record["hard_budget"] is None and record["soft_budget"] is not None:
@@ -289,20 +291,23 @@ def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
     return table_lines(["set", *(TITLES[name] for name in names)], rows)
 
 
-def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+def _write_cpu_seconds(time_sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Tabulate CPU seconds of fits, with pretraining that methods may share, and of runs."""
     pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
     pretrained_models["aaco"] = "aaco"
-    seconds = {(item["set"], item["step"], item["name"]): item["seconds"] for item in sums}
+    seconds = {
+        (time_sum["set"], time_sum["step"], time_sum["name"]): time_sum["seconds"]
+        for time_sum in time_sums
+    }
     rows = []
-    for set_name in sorted({item["set"] for item in sums}):
+    for set_name in sorted({time_sum["set"] for time_sum in time_sums}):
         row = [set_name]
         for name in names:
             fit = seconds.get((set_name, "trained_methods", name))
             pretraining = seconds.get((set_name, "pretrained_models", pretrained_models.get(name)))
-            fits = [duration for duration in (fit, pretraining) if duration is not None]
+            fit_durations = [duration for duration in (fit, pretraining) if duration is not None]
             run = seconds.get((set_name, "eval_results", name), 0.0)
-            row.append(f"{sum(fits):.0f} + {run:.0f}" if fits else "")
+            row.append(f"{sum(fit_durations):.0f} + {run:.0f}" if fit_durations else "")
         rows.append(row)
     return table_lines(["set", *(TITLES[name] for name in names)], rows)
 

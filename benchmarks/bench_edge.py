@@ -70,24 +70,24 @@ def _make_calls(
     models: Mapping[str, PackedModel], folder: Path
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """Make the calls to time, by item, and the reason for each item that cannot run."""
-    call_by_item: dict[str, Call] = {NOOP: _noop_call()}
+    call_by_item: dict[str, Call] = {NOOP: _make_noop_call()}
     skipped: dict[str, str] = {}
     for name, model in models.items():
         if name == "lazy-50":
-            call_by_item[f"{name} python"] = _visit_call(model)
+            call_by_item[f"{name} python"] = _make_visit_call(model)
         else:
-            call_by_item[f"{name} graph"] = _stage_call(model, "onnxruntime", decides=False)
-            call_by_item[f"{name} decide"] = _stage_call(model, "onnxruntime", decides=True)
-            call_by_item[f"{name} numpy"] = _stage_call(model, "numpy", decides=True)
-        call_by_item[f"{name} answer"] = _answer_call(model)
+            call_by_item[f"{name} graph"] = _make_stage_call(model, "onnxruntime", decides=False)
+            call_by_item[f"{name} decide"] = _make_stage_call(model, "onnxruntime", decides=True)
+            call_by_item[f"{name} numpy"] = _make_stage_call(model, "numpy", decides=True)
+        call_by_item[f"{name} answer"] = _make_answer_call(model)
         try:
-            call_by_item[f"{name} c99"] = _c99_call(name, model, folder)
+            call_by_item[f"{name} c99"] = _make_c99_call(name, model, folder)
         except (GatewiseError, ImportError) as error:
             skipped[f"{name} c99"] = str(error)
     return call_by_item, skipped
 
 
-def _noop_call() -> Call:
+def _make_noop_call() -> Call:
     """Run a graph of one Identity node on 16 numbers, the minimum time of onnxruntime."""
     import onnx
     import onnxruntime
@@ -111,7 +111,7 @@ def _noop_call() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _stage_call(model: PackedModel, runner: Any, *, decides: bool) -> Call:
+def _make_stage_call(model: PackedModel, runner: Any, *, decides: bool) -> Call:
     """Run the model of the first stage, and compare its stop score with the threshold."""
     stage = load_stages(model.bundle, runner)[0]
     rows = cycle(np.ascontiguousarray(model.rows[:, stage.inputs]))
@@ -120,7 +120,7 @@ def _stage_call(model: PackedModel, runner: Any, *, decides: bool) -> Call:
     return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
-def _visit_call(model: PackedModel) -> Call:
+def _make_visit_call(model: PackedModel) -> Call:
     """Walk the trees of the first stage and acquire features of a row node by node."""
     stage = load_stages(model.bundle)[0]
     meter = Meter(model.bundle.manifest.feature_costs())
@@ -133,13 +133,13 @@ def _visit_call(model: PackedModel) -> Call:
     return call
 
 
-def _answer_call(model: PackedModel) -> Call:
+def _make_answer_call(model: PackedModel) -> Call:
     """Answer instances on the device with all stages, label and cost, but without a cloud."""
     device, rows = Device(model.bundle), cycle(model.rows)
     return lambda: device.answer(next(rows))
 
 
-def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
+def _make_c99_call(name: str, model: PackedModel, folder: Path) -> Call:
     """Decide in generated C, through cffi."""
     from benchmarks.c99.compiled import compile_models
     from gatewise_export.c99.cascade_reader import cascade_of

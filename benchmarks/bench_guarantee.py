@@ -161,13 +161,13 @@ def _certify_case(
         assert point.guarantee is not None
         method_of_set.append(point.guarantee["method"])
     # count the certified points that violate the bound on the pool
-    risks = np.array([_risk(point, kind, reference_accuracy) for point in certified_points])
+    risks = np.array([_compute_risk(point, kind, reference_accuracy) for point in certified_points])
     is_violated = risks > bound + ROUNDING_TOLERANCE
     class_figures = None
     if loss == "classes":
         losses = np.array(
             [
-                _largest_class_loss(pool_records[point.chain], point.thresholds)
+                _find_largest_class_loss(pool_records[point.chain], point.thresholds)
                 for point in certified_points
             ]
         )
@@ -190,7 +190,7 @@ def _certify_case(
         "violated_at_most": level + 2 * math.sqrt(level * CONFIDENCE / n_resamplings),
         "unused": 1 - float(risks.mean()) / bound if certified_points else None,
         "parts": class_figures,
-        "unused_by_binomial": _binomial_unused_share(kind, bound),
+        "unused_by_binomial": _compute_binomial_unused_share(kind, bound),
         **{
             name: fmean(getattr(point, name) for point in certified_points)
             if certified_points
@@ -201,7 +201,7 @@ def _certify_case(
     }
 
 
-def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
+def _find_largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     """Compute the largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
     correctness = record.correctness[exits, np.arange(len(exits))]
@@ -214,13 +214,13 @@ def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None
     )
 
 
-def _risk(point: Any, kind: str, reference_accuracy: float) -> float:
+def _compute_risk(point: Any, kind: str, reference_accuracy: float) -> float:
     if kind == "max_loss":
         return reference_accuracy - float(point.accuracy)
     return float(point.cost if kind == "budget" else point.offload_rate)
 
 
-def _binomial_unused_share(kind: str, bound: float) -> float | None:
+def _compute_binomial_unused_share(kind: str, bound: float) -> float | None:
     """Compute the smallest part of a rate bound that the exact binomial test leaves unused.
 
     None for a budget, because a cost is not a rate.

@@ -210,7 +210,7 @@ def _fit_cascade(split: _Split) -> dict[str, Any]:
             "promised_loss": reference_accuracy - (point.weighted_accuracy or point.accuracy),
             "loss": loss,
             "loss_error": error,
-            "device_over_charged": _device_time(split, system),
+            "device_over_charged": _measure_device_ratio(split, system),
         },
     }
 
@@ -282,7 +282,7 @@ def _make_booster(split: _Split, class_weight: str | None) -> LGBMClassifier:
     )
 
 
-def _device_time(split: _Split, system: Any) -> float:
+def _measure_device_ratio(split: _Split, system: Any) -> float:
     """Compute the median over windows of the feature time on a device by the charged price."""
     graph = split.graph
     rows = split.test[:: max(1, len(split.test) // N_TIMED_WINDOWS)]

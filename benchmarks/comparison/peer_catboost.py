@@ -65,12 +65,14 @@ def catboost_points(
         return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
 
     points: list[Point] = []
-    for capacity in _capacities(len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels):
+    for capacity in _list_capacities(
+        len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels
+    ):
         points += sweep_penalties(partial(evaluate, capacity), *STRENGTH_RANGE, n_fits)
     return points
 
 
-def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
+def _list_capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
     """List the settings to try by the rule of :func:`.boosters.capacities`.
 
     The iterations are an upper bound, because fits stop early.
@@ -111,12 +113,12 @@ def _make_fit(
         eval_set = None if stopping_rows is None else (plan.x[stopping_rows], plan.y[stopping_rows])
         patience = None if stopping_rows is None else PATIENCE_ROUNDS
         model.fit(plan.x[rows], plan.y[rows], eval_set=eval_set, early_stopping_rounds=patience)
-        return _FittedModel(model, int(model.tree_count_), *_features_and_bytes(model))
+        return _FittedModel(model, int(model.tree_count_), *_read_features_and_bytes(model))
 
     return fit
 
 
-def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
+def _read_features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
     """Read the features that trees split on, and compute the size of the trees in bytes.
 
     All nodes in a level of an oblivious tree have the same test. A level therefore takes 8 bytes,

@@ -37,14 +37,14 @@ def coupled_points(
     costs = problem.costs
 
     def evaluate(capacity: dict[str, Any], strength: float) -> tuple[float, Point]:
-        penalties = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
+        penalties = _compute_coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
         fit = booster_fit(
             plan,
             np.arange(costs.n_features),
             problem.n_classes,
             capacity | {"cegb_penalty_feature_coupled": penalties.tolist()},
             seed=seed,
-            callback=_group_callback(costs, strength) if costs.shared.any() else None,
+            callback=_make_group_callback(costs, strength) if costs.shared.any() else None,
         )
         model, validation_proba = cross_fit(
             plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
@@ -106,10 +106,13 @@ def _sweep(
     """
     unit = len(plan.fit_rows) * problem.costs.n_features / problem.costs.total
     low, high = (unit * strength for strength in STRENGTH_RANGE)
-    sizes = capacities(
+    capacity_list = capacities(
         plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
     )
-    sweeps = [sweep_penalties(partial(evaluate, size), low, high, n_fits) for size in sizes]
+    sweeps = [
+        sweep_penalties(partial(evaluate, capacity), low, high, n_fits)
+        for capacity in capacity_list
+    ]
     return [point for points in sweeps for point in points]
 
 
@@ -124,12 +127,12 @@ def path_costs(
     acquired = np.zeros((len(rows), costs.n_features), bool)
     for tree_number, tree in enumerate(trees):
         leaf_features = np.zeros((tree["num_leaves"], costs.n_features), bool)
-        _note_features(tree["tree_structure"], [], model.columns, leaf_features)
+        _mark_features(tree["tree_structure"], [], model.columns, leaf_features)
         acquired |= leaf_features[leaves[:, tree_number].astype(np.intp)]
     return costs.instance_costs(acquired)
 
 
-def _note_features(
+def _mark_features(
     node: dict[str, Any],
     path_features: list[int],
     columns: NDArray[np.intp],
@@ -140,11 +143,11 @@ def _note_features(
         leaf_features[node.get("leaf_index", 0), path_features] = True
         return
     child_features = [*path_features, int(columns[node["split_feature"]])]
-    _note_features(node["left_child"], child_features, columns, leaf_features)
-    _note_features(node["right_child"], child_features, columns, leaf_features)
+    _mark_features(node["left_child"], child_features, columns, leaf_features)
+    _mark_features(node["right_child"], child_features, columns, leaf_features)
 
 
-def _coupled_penalties(
+def _compute_coupled_penalties(
     costs: FeatureCosts, is_used: NDArray[np.bool_], strength: float
 ) -> NDArray[np.float64]:
     # strength * (own price + shared price of an unused group) for an unused feature
@@ -153,10 +156,10 @@ def _coupled_penalties(
     return np.where(is_used, 0.0, strength * (costs.own + shared_prices))
 
 
-def _group_callback(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
+def _make_group_callback(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
     def update_penalties(round_state: Any) -> None:
         is_used = round_state.model.feature_importance("split") > 0
-        penalties = _coupled_penalties(costs, is_used, strength)
+        penalties = _compute_coupled_penalties(costs, is_used, strength)
         round_state.model.reset_parameter({"cegb_penalty_feature_coupled": penalties.tolist()})
 
     return update_penalties

@@ -51,7 +51,7 @@ def limited_depth_points(
     """Fit a forest per depth; an instance pays for the features on its paths."""
     points = []
     for depth in DEPTHS[:n_fits]:
-        fit = partial(_fit, plan, problem.costs, depth, seed)
+        fit = partial(_fit_forests, plan, problem.costs, depth, seed)
         model, validation_columns = cross_fit(
             plan, fit, lambda fitted_model, rows: fitted_model.cost_and_proba(plan.x[rows])
         )
@@ -67,7 +67,7 @@ def limited_depth_points(
     return points
 
 
-def _fit(
+def _fit_forests(
     plan: ValidationSplit,
     costs: FeatureCosts,
     depth: int | None,

@@ -69,13 +69,13 @@ def fit_subsets(
             subsets.append(
                 Subset(model.used_features(), validation_proba, test_proba, model.nbytes, seconds)
             )
-            columns = _eliminate(model, problem.costs, max_price)
+            columns = _remove_features(model, problem.costs, max_price)
             if not len(columns):
                 break
     return subsets
 
 
-def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray[np.intp]:
+def _remove_features(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray[np.intp]:
     """Remove features until the price is lower than before and at most `max_price`."""
     gains = np.zeros(costs.n_features)
     gains[model.columns] = model.gains()
@@ -92,11 +92,11 @@ def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray
         # the saved price is 0 if other members of the group stay, and 1e-12 avoids a division by it
         gain_per_price = {}
         for feature in np.flatnonzero(is_in_subset).tolist():
-            removed = removable_sets[feature]
+            removed_features = removable_sets[feature]
             smaller_subset = is_in_subset.copy()
-            smaller_subset[removed] = False
+            smaller_subset[removed_features] = False
             saved_price = costs.price(is_in_subset) - costs.price(smaller_subset)
-            lost_gain = gains[removed][is_in_subset[removed]].sum()
+            lost_gain = gains[removed_features][is_in_subset[removed_features]].sum()
             gain_per_price[feature] = lost_gain / max(saved_price, 1e-12)
         worst_feature = min(gain_per_price, key=lambda feature: gain_per_price[feature])
         is_in_subset[removable_sets[worst_feature]] = False
@@ -140,21 +140,21 @@ def cloud_only_points(
     return [Point.of_single_model(*answers_and_truths, costs.total)]
 
 
-def _margin(class_probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_margin(class_probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
     # np.partition puts the largest value last and the second largest before it
-    partitioned = np.partition(class_probabilities, -2, axis=1)
-    return partitioned[:, -1] - partitioned[:, -2]
+    probabilities_by_rank = np.partition(class_probabilities, -2, axis=1)
+    return probabilities_by_rank[:, -1] - probabilities_by_rank[:, -2]
 
 
-def _cross_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_certainty(p: NDArray[np.float64]) -> NDArray[np.float64]:
     # 1 + sum p log p / log M for M classes; xlogy(0, 0) is 0, but the code of Sedna fails
     return np.asarray(1 + xlogy(p, p).sum(axis=1) / np.log(p.shape[1]), np.float64)
 
 
 #: Stop scores; the device answers if the score is at least a threshold.
 SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-    "two-stage": _margin,
-    "sedna-cross-entropy": _cross_entropy,
+    "two-stage": _compute_margin,
+    "sedna-cross-entropy": _compute_certainty,
     "sedna-threshold": lambda class_probabilities: class_probabilities.max(axis=1),
 }
 

@@ -37,9 +37,11 @@ Results = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class _Fold:
+    """Points of a method on one fold, as the record of a cell has them."""
+
     n_test: int
     points: tuple[Point, ...]
-    own: Point | None  # the point that the method itself chooses
+    own_point: Point | None  # the point that the method itself chooses
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> _Fold:
@@ -51,13 +53,13 @@ class _Fold:
         return replace(self, points=tuple(point for point in self.points if point.nbytes <= nbytes))
 
     @property
-    def best(self) -> Point:
+    def best_point(self) -> Point:
         """Cheapest point among those with the highest validation accuracy."""
         return max(self.points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
 #: Folds of a method by seed.
-Seeds = Sequence[Sequence[_Fold]]
+FoldsBySeed = Sequence[Sequence[_Fold]]
 #: Chooses a point of a fold; the second argument is the fold of the top method.
 Rule = Callable[[_Fold, _Fold], Point | None]
 
@@ -79,19 +81,23 @@ def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
     """Compute means and standard errors over seeds for all methods, with pooled folds."""
-    folds = {
+    folds_of_method = {
         method: [[_Fold.from_record(fold) for fold in cell["folds"]] for cell in cells]
         for method, cells in results.items()
     }
-    bounded = {f"{method}-{bound}" for method in folds for bound in BYTE_BOUNDS}
+    bounded_methods = {f"{method}-{bound}" for method in folds_of_method for bound in BYTE_BOUNDS}
     # exclude bounded fits: they choose shapes on validation rows, so their accuracy is optimistic
-    top_method = _top_method(
-        {method: seeds for method, seeds in folds.items() if method not in bounded}
+    top_method = _find_top_method(
+        {
+            method: folds_by_seed
+            for method, folds_by_seed in folds_of_method.items()
+            if method not in bounded_methods
+        }
     )
-    top_folds = folds[top_method]
+    top_folds_by_seed = folds_of_method[top_method]
     top_accuracy = max(
-        float(np.mean([_pooled(seed, lambda fold: fold.best.accuracy) for seed in seeds]))
-        for seeds in folds.values()
+        float(np.mean(_pool_by_seed(folds_by_seed, lambda fold: fold.best_point.accuracy)))
+        for folds_by_seed in folds_of_method.values()
     )
     return {
         "title": problem.title,
@@ -103,61 +109,77 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
         "top_accuracy": top_accuracy,
         "budgets": problem.budgets().tolist(),
         "methods": {
-            method: _method_figures(problem, method, cells, folds, top_folds, top_accuracy)
+            method: _summarise_method(
+                problem, method, cells, folds_of_method, top_folds_by_seed, top_accuracy
+            )
             for method, cells in results.items()
         },
-        "top_accuracy_of_seeds": [
-            _pooled(seed, lambda fold: fold.best.accuracy) for seed in top_folds
-        ],
+        "top_accuracy_of_seeds": _pool_by_seed(
+            top_folds_by_seed, lambda fold: fold.best_point.accuracy
+        ),
     }
 
 
-def _method_figures(
+def _summarise_method(
     problem: Problem,
     method: str,
     cells: Sequence[Mapping[str, Any]],
-    folds: Mapping[str, Seeds],
-    top_folds: Seeds,
+    folds_of_method: Mapping[str, FoldsBySeed],
+    top_folds_by_seed: FoldsBySeed,
     top_accuracy: float,
 ) -> dict[str, Any]:
     """Compute the figures of a method; within a bound of bytes, of its fit for this bound."""
-    seeds = folds[method]
-    rules: dict[str, Rule] = {"within_1": _within(), "within_1_slack": _within(slack=SLACK)}
-    if all(fold.own for seed in seeds for fold in seed):
-        rules["own_choice"] = lambda fold, _top: fold.own
-    pairs = _with_top_folds(seeds, top_folds)
+    folds_by_seed = folds_of_method[method]
+    rules: dict[str, Rule] = {
+        "within_1": _make_loss_rule(),
+        "within_1_slack": _make_loss_rule(slack=SLACK),
+    }
+    if all(fold.own_point for folds in folds_by_seed for fold in folds):
+        rules["own_choice"] = lambda fold, _top: fold.own_point
+    pairs = _pair_with_top_folds(folds_by_seed, top_folds_by_seed)
     bounded_figures: dict[str, Any] = {}
     for name, bound in BYTE_BOUNDS.items():
-        bounded_fits = folds.get(f"{method}-{name}", [])
-        bounded_fits = bounded_fits if len(bounded_fits) == len(seeds) else seeds
-        small_folds = [[fold.within(bound) for fold in seed] for seed in bounded_fits]
-        bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule_figures(
-            problem, _with_top_folds(small_folds, top_folds), _within(), top_accuracy
+        bounded_fits = folds_of_method.get(f"{method}-{name}", [])
+        bounded_fits = bounded_fits if len(bounded_fits) == len(folds_by_seed) else folds_by_seed
+        small_folds = [[fold.within(bound) for fold in folds] for folds in bounded_fits]
+        bounded_figures[f"within_1_{bound // 1024}_kb"] = _apply_rule(
+            problem,
+            _pair_with_top_folds(small_folds, top_folds_by_seed),
+            _make_loss_rule(),
+            top_accuracy,
         )
-        bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small_folds)
+        bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _measure_at_budgets(
+            problem, small_folds
+        )
     return {
         "seeds": [cell["seed"] for cell in cells],
         "code": sorted({cell["code"] for cell in cells}),
-        "best_accuracy": _mean([_pooled(seed, lambda fold: fold.best.accuracy) for seed in seeds]),
-        "best_val_accuracy": _mean(
-            [_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds]
+        "best_accuracy": _mean_and_error(
+            _pool_by_seed(folds_by_seed, lambda fold: fold.best_point.accuracy)
         ),
-        "fit_seconds": _mean([sum(fold["seconds"] for fold in cell["folds"]) for cell in cells]),
-        **{name: _rule_figures(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
-        "at_budgets": _at_budgets(problem, seeds),
+        "best_val_accuracy": _mean_and_error(
+            _pool_by_seed(folds_by_seed, lambda fold: fold.best_point.val_accuracy)
+        ),
+        "fit_seconds": _mean_and_error(
+            [sum(fold["seconds"] for fold in cell["folds"]) for cell in cells]
+        ),
+        **{name: _apply_rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
+        "at_budgets": _measure_at_budgets(problem, folds_by_seed),
         **bounded_figures,
         "about": cells[0]["folds"][0]["about"],
     }
 
 
-def _within(*, slack: float = 0.0) -> Rule:
+def _make_loss_rule(*, slack: float = 0.0) -> Rule:
+    """Make the rule that picks the cheapest point within :data:`MAX_LOSS` of the top method."""
+
     def rule(fold: _Fold, top: _Fold) -> Point | None:
-        return pick_floor(fold.points, top.best.val_accuracy - MAX_LOSS + slack)
+        return pick_floor(fold.points, top.best_point.val_accuracy - MAX_LOSS + slack)
 
     return rule
 
 
-def _rule_figures(
+def _apply_rule(
     problem: Problem,
     pairs: Sequence[tuple[Sequence[_Fold], Sequence[_Fold]]],
     rule: Rule,
@@ -165,39 +187,46 @@ def _rule_figures(
 ) -> dict[str, Any]:
     """Apply a rule to every fold of every seed, with the folds of the top method."""
     full_price = problem.costs.total
-    rows = []
+    means_by_seed = []
     for folds, top_folds in pairs:
         chosen_points = [rule(fold, top) for fold, top in zip(folds, top_folds, strict=True)]
         points = [
-            point or Point(0, 0, top.best.accuracy, full_price, full_price, offload_rate=1.0)
+            point or Point(0, 0, top.best_point.accuracy, full_price, full_price, offload_rate=1.0)
             for point, top in zip(chosen_points, top_folds, strict=True)
         ]
         means = {
-            name: _weighted([getattr(point, name) for point in points], folds)
+            name: _average_folds([getattr(point, name) for point in points], folds)
             for name in ("cost", "cost_paper", "accuracy", "offload_rate", "nbytes")
         }
-        rows.append(
+        means_by_seed.append(
             {
                 "cut": 1 - means["cost"] / full_price,
                 "cut_paper": 1 - means["cost_paper"] / full_price,
                 "loss": top_accuracy - means["accuracy"],
                 "offload_rate": means["offload_rate"],
                 "nbytes": means["nbytes"],
-                "reached": _weighted([point is not None for point in chosen_points], folds),
+                "reached": _average_folds([point is not None for point in chosen_points], folds),
             }
         )
-    return {key: _mean([row[key] for row in rows]) for key in rows[0]}
+    return {key: _mean_and_error([row[key] for row in means_by_seed]) for key in means_by_seed[0]}
 
 
-def _at_budgets(problem: Problem, seeds: Seeds) -> list[dict[str, Any]]:
+def _measure_at_budgets(problem: Problem, folds_by_seed: FoldsBySeed) -> list[dict[str, Any]]:
+    """Measure accuracy and cost at each budget of a problem."""
     rows = []
     for budget in problem.budgets():
         accuracies, costs = [], []
-        for folds in seeds:
+        for folds in folds_by_seed:
             points = [pick_budget(fold.points, budget) for fold in folds]
-            accuracies.append(_weighted([point.accuracy for point in points], folds))
-            costs.append(_weighted([point.cost for point in points], folds))
-        rows.append({"accuracy": _mean(accuracies), "cost": _mean(costs), "of_seeds": accuracies})
+            accuracies.append(_average_folds([point.accuracy for point in points], folds))
+            costs.append(_average_folds([point.cost for point in points], folds))
+        rows.append(
+            {
+                "accuracy": _mean_and_error(accuracies),
+                "cost": _mean_and_error(costs),
+                "of_seeds": accuracies,
+            }
+        )
     return rows
 
 
@@ -216,8 +245,10 @@ def compare(
     for ``plain`` ones, in which the means differ by more than 0.1 %.
     """
     our_figures = summary["methods"][our_method]
-    bounded = [f"{our_method}-{bound}" for bound in BYTE_BOUNDS]
-    peers = [method for method in summary["methods"] if method not in (our_method, *bounded)]
+    bounded_methods = [f"{our_method}-{bound}" for bound in BYTE_BOUNDS]
+    peers = [
+        method for method in summary["methods"] if method not in (our_method, *bounded_methods)
+    ]
     gaps: dict[str, list[float]] = {}
     p_values: list[float] = []
     for peer in peers:
@@ -226,21 +257,21 @@ def compare(
             for ours, theirs in paired_accuracies(our_figures, summary["methods"][peer], accuracies)
         ]
         gaps[peer] = [float(gap.mean()) if len(gap) else 0.0 for gap in seed_gaps]
-        p_values += [_p_value(gap, n_test) for gap in seed_gaps]
+        p_values += [_compute_p_value(gap, n_test) for gap in seed_gaps]
     adjusted_p_values = iter(holm(p_values))
     comparison = {}
     for peer in peers:
         peer_p_values = [next(adjusted_p_values) for _ in gaps[peer]]
-        significant = [
+        significant_signs = [
             (gap > 0) - (gap < 0) if p_value < SIGNIFICANCE_LEVEL else 0
             for gap, p_value in zip(gaps[peer], peer_p_values, strict=True)
         ]
-        plain = [(gap > MIN_DIFFERENCE) - (gap < -MIN_DIFFERENCE) for gap in gaps[peer]]
+        plain_signs = [(gap > MIN_DIFFERENCE) - (gap < -MIN_DIFFERENCE) for gap in gaps[peer]]
         comparison[peer] = {
             "difference": gaps[peer],
             "p_holm": peer_p_values,
-            "significant": _counts(significant),
-            "plain": _counts(plain),
+            "significant": _count_signs(significant_signs),
+            "plain": _count_signs(plain_signs),
         }
     return comparison
 
@@ -266,12 +297,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
     running_maxima = np.maximum.accumulate(np.array(p_values)[order] * factors)
-    adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(running_maxima, 1.0)
-    return [float(p_value) for p_value in adjusted]
+    adjusted_p_values = np.empty(len(p_values))
+    adjusted_p_values[order] = np.minimum(running_maxima, 1.0)
+    return [float(p_value) for p_value in adjusted_p_values]
 
 
-def _p_value(gaps: NDArray[np.float64], n_test: int) -> float:
+def _compute_p_value(gaps: NDArray[np.float64], n_test: int) -> float:
     if len(gaps) < 2 or not gaps.any():
         return 1.0
     # two-sided test of t = |mean gap| / (standard deviation / sqrt(n)); see `compare` for the floor
@@ -279,36 +310,40 @@ def _p_value(gaps: NDArray[np.float64], n_test: int) -> float:
     return float(2 * stats.t.sf(abs(gaps.mean()) / error, len(gaps) - 1))
 
 
-def _counts(signs: Sequence[int]) -> dict[str, int]:
+def _count_signs(signs: Sequence[int]) -> dict[str, int]:
     return {"wins": signs.count(1), "ties": signs.count(0), "losses": signs.count(-1)}
 
 
-def _top_method(folds: Mapping[str, Seeds]) -> str:
+def _find_top_method(folds_of_method: Mapping[str, FoldsBySeed]) -> str:
     """Find the method whose best points have the highest mean validation accuracy."""
     means = {
-        method: np.mean([_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds])
-        for method, seeds in folds.items()
+        method: np.mean(_pool_by_seed(folds_by_seed, lambda fold: fold.best_point.val_accuracy))
+        for method, folds_by_seed in folds_of_method.items()
     }
     return max(means, key=lambda method: float(means[method]))
 
 
-def _with_top_folds(
-    seeds: Seeds, top_folds: Seeds
+def _pair_with_top_folds(
+    folds_by_seed: FoldsBySeed, top_folds_by_seed: FoldsBySeed
 ) -> list[tuple[Sequence[_Fold], Sequence[_Fold]]]:
     """Pair the folds of each seed with those of the top method, whose seeds repeat."""
-    return [(folds, top_folds[i % len(top_folds)]) for i, folds in enumerate(seeds)]
+    return [
+        (folds, top_folds_by_seed[seed_number % len(top_folds_by_seed)])
+        for seed_number, folds in enumerate(folds_by_seed)
+    ]
 
 
-def _pooled(seed: Sequence[_Fold], figure: Callable[[_Fold], float]) -> float:
-    return _weighted([figure(fold) for fold in seed], seed)
+def _pool_by_seed(folds_by_seed: FoldsBySeed, figure: Callable[[_Fold], float]) -> list[float]:
+    """Average a figure over the folds of each seed."""
+    return [_average_folds([figure(fold) for fold in folds], folds) for folds in folds_by_seed]
 
 
-def _weighted(values: Sequence[float], folds: Sequence[_Fold]) -> float:
+def _average_folds(values: Sequence[float], folds: Sequence[_Fold]) -> float:
     """Compute a mean over folds, weighted by their numbers of test rows."""
     return float(np.average(values, weights=[fold.n_test for fold in folds]))
 
 
-def _mean(values: Sequence[float]) -> dict[str, float | None]:
+def _mean_and_error(values: Sequence[float]) -> dict[str, float | None]:
     """Compute mean and standard error over seeds; the error is None for one seed."""
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else None
     return {"mean": float(np.mean(values)), "error": error}

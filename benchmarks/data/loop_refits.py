@@ -88,9 +88,11 @@ def _occupancy(seed: int) -> Shift:
     arrays = problems.data_arrays("occupancy")
     X = arrays["X"]
     y = arrays["y"]
-    before = _draw_rows(arrays["part"] < 2, 2000, seed)
-    after = _draw_rows(arrays["part"] == 2, 3000, seed)
-    return Shift((X[before], y[before]), (X[after], y[after]), np.arange(len(after)))
+    rows_before = _draw_rows(arrays["part"] < 2, 2000, seed)
+    rows_after = _draw_rows(arrays["part"] == 2, 3000, seed)
+    return Shift(
+        (X[rows_before], y[rows_before]), (X[rows_after], y[rows_after]), np.arange(len(rows_after))
+    )
 
 
 def _hapt(seed: int) -> Shift:
@@ -104,15 +106,15 @@ def _hapt(seed: int) -> Shift:
     columns = np.flatnonzero(arrays["group"] <= 1)
     people = np.random.default_rng(seed).permutation(np.unique(arrays["subject"]))
     is_activity = arrays["y"] < 6
-    before = is_activity & np.isin(arrays["subject"], people[:10])
-    after = is_activity & np.isin(arrays["subject"], people[10:15])
+    is_before = is_activity & np.isin(arrays["subject"], people[:10])
+    is_after = is_activity & np.isin(arrays["subject"], people[10:15])
     X = arrays["X"][:, columns]
     y = arrays["y"]
     is_start = np.diff(y, prepend=-1).astype(bool) | np.diff(arrays["subject"], prepend=-1).astype(
         bool
     )
     episode = np.cumsum(is_start)
-    return Shift((X[before], y[before]), (X[after], y[after]), episode[after])
+    return Shift((X[is_before], y[is_before]), (X[is_after], y[is_after]), episode[is_after])
 
 
 def _letters(seed: int) -> Shift:
@@ -122,16 +124,18 @@ def _letters(seed: int) -> Shift:
     y = np.unique(arrays["y"], return_inverse=True)[1]
     rng = np.random.default_rng(seed)
     is_before = rng.random(len(y)) < 0.4
-    before = np.flatnonzero(is_before & (y < 5))
-    after = np.flatnonzero(~is_before & (y < 6))
-    after = after[(y[after] == 0) | (y[after] == 5) | (rng.random(len(after)) < 0.5)]
-    after = np.concatenate([after, rng.permutation(after[y[after] == 0])])
+    rows_before = np.flatnonzero(is_before & (y < 5))
+    rows_after = np.flatnonzero(~is_before & (y < 6))
+    rows_after = rows_after[
+        (y[rows_after] == 0) | (y[rows_after] == 5) | (rng.random(len(rows_after)) < 0.5)
+    ]
+    rows_after = np.concatenate([rows_after, rng.permutation(rows_after[y[rows_after] == 0])])
     # both copies of an A belong to the same unit
-    return Shift((X[before], y[before]), (X[after], y[after]), after)
+    return Shift((X[rows_before], y[rows_before]), (X[rows_after], y[rows_after]), rows_after)
 
 
-def _draw_rows(mask: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
-    rows = np.flatnonzero(mask)
+def _draw_rows(is_candidate: NDArray[np.bool_], n: int, seed: int) -> NDArray[np.intp]:
+    rows = np.flatnonzero(is_candidate)
     return np.sort(np.random.default_rng(seed).permutation(rows)[:n])
 
 
@@ -148,17 +152,17 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
     shift = SETS[name](seed)
     X_old, y_old = shift.before
     X_new, y_new = shift.after
-    week, test = shift.split(seed)
+    week_rows, test_rows = shift.split(seed)
     figures: dict[str, Any] = {"set": name, "seed": seed}
     with tempfile.TemporaryDirectory() as folder_name:
         folder = Path(folder_name)
         old_bundle = _fit_and_pack(X_old, y_old, folder / "old", seed)
         np.savez(folder / "train.npz", X=X_old, y=y_old)
-        figures["before refit"] = _accuracy(old_bundle, X_new[test], y_new[test])
+        figures["before refit"] = _measure_accuracy(old_bundle, X_new[test_rows], y_new[test_rows])
         for strategy in STRATEGIES:
             bundle = old_bundle
             rng = np.random.default_rng(seed)
-            for release, rows in enumerate(np.array_split(week, strategy.n_releases), 1):
+            for release, rows in enumerate(np.array_split(week_rows, strategy.n_releases), 1):
                 archive_folder = folder / strategy.title
                 week_part = X_new[rows], y_new[rows]
                 if not _archive_and_label(archive_folder, bundle, week_part, strategy, rng):
@@ -173,26 +177,26 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
                     offload_rate=SYSTEM["offload_rate"],
                     held=COMPARISON_SHARE,
                     seed=seed,
-                    parameters={**SYSTEM, "high_cost_model": _high_cost_model(seed)},
+                    parameters={**SYSTEM, "high_cost_model": _make_high_cost_model(seed)},
                 )
                 bundle, report = refit_bundle(settings)
                 figures[f"verdict of {strategy.title}"] = report.verdict
-            figures[strategy.title] = _accuracy(bundle, X_new[test], y_new[test])
-        full_bundle = _fit_and_pack(X_new[week], y_new[week], folder / "full", seed)
-        figures["all labels"] = _accuracy(full_bundle, X_new[test], y_new[test])
+            figures[strategy.title] = _measure_accuracy(bundle, X_new[test_rows], y_new[test_rows])
+        full_bundle = _fit_and_pack(X_new[week_rows], y_new[week_rows], folder / "full", seed)
+        figures["all labels"] = _measure_accuracy(full_bundle, X_new[test_rows], y_new[test_rows])
     return figures
 
 
-def _high_cost_model(seed: int) -> ExtraTreesClassifier:
+def _make_high_cost_model(seed: int) -> ExtraTreesClassifier:
     return ExtraTreesClassifier(100, min_samples_leaf=2, random_state=seed)
 
 
 def _fit_and_pack(X: NDArray[np.float32], y: NDArray[Any], path: Path, seed: int) -> Bundle:
-    system = StagedCascade(_high_cost_model(seed), random_state=seed, **SYSTEM).fit(X, y)
+    system = StagedCascade(_make_high_cost_model(seed), random_state=seed, **SYSTEM).fit(X, y)
     return pack(system, path, sample=X[:32], name="loop", version="1")
 
 
-def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
+def _measure_accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
     labels = np.array(bundle.manifest.classes)[graph_decisions(bundle, X).labels]
     return float(np.mean(labels == y))
 
@@ -203,28 +207,28 @@ def _archive_and_label(
     """Archive the sent rows and label some; return False if too few were sent."""
     X, y = rows
     manifest = bundle.manifest
-    outcome = graph_decisions(bundle, X)
-    assert outcome.cloud_answers is not None
+    decisions = graph_decisions(bundle, X)
+    assert decisions.cloud_answers is not None
     assert manifest.cloud is not None
     # a device sends the offloaded rows and random audits of its own answers
     n = len(X)
-    offloaded = outcome.exits == len(manifest.stages)
-    audited = rng.random(n) < strategy.audits
+    is_offloaded = decisions.exits == len(manifest.stages)
+    is_audited = rng.random(n) < strategy.audits
     all_rows = ArchivedRows(
         request_id=number_requests(int(manifest.version) << 40, n),
         request_row=np.zeros(n, np.uint16),
         device=np.full(n, "d"),
         time=np.arange(n, dtype=np.float64),
         X=X[:, manifest.cloud_inputs()],
-        cloud_label=outcome.cloud_answers.labels.astype(np.int32),
-        probabilities=outcome.cloud_answers.probabilities.astype(np.float32),
-        device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
+        cloud_label=decisions.cloud_answers.labels.astype(np.int32),
+        probabilities=decisions.cloud_answers.probabilities.astype(np.float32),
+        device_label=np.where(is_offloaded, -1, decisions.labels).astype(np.int32),
         confidence=np.full(n, np.nan, np.float32),
-        sent_probability=np.where(offloaded, 1.0, strategy.audits),
+        sent_probability=np.where(is_offloaded, 1.0, strategy.audits),
         stored_probability=np.ones(n),
         late=np.zeros(n, bool),
     )
-    sent_rows = all_rows.take(offloaded | audited)
+    sent_rows = all_rows.take(is_offloaded | is_audited)
     if len(sent_rows) < MIN_LABELS:
         return False
     facts = ShardFacts(

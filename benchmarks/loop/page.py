@@ -1,4 +1,4 @@
-"""The page loop.md with the results of :mod:`benchmarks.bench_loop`."""
+"""Page loop.md with the results of :mod:`benchmarks.bench_loop`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
         "",
     ]
     if "monitor" in results:
-        lines += ["## Estimates of the accuracy", "", *_estimate_lines(results["monitor"]), ""]
+        lines += ["## Estimates of the accuracy", "", *_write_estimates(results["monitor"]), ""]
     if "alarm" in results:
-        lines += ["## Alarm", "", *_alarm_lines(results["alarm"]), ""]
+        lines += ["## Alarm", "", *_write_alarms(results["alarm"]), ""]
     if "thinning" in results:
         rows = [[key.replace("_", " "), f"{n:.6g}"] for key, n in results["thinning"].items()]
         lines += ["## Thinning", "", *harness.table_lines(["figure", "value"], rows), ""]
     if "refit" in results:
-        lines += ["## Refits", "", *_refit_lines(results["refit"]), ""]
+        lines += ["## Refits", "", *_write_refits(results["refit"]), ""]
     return lines
 
 
-def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of the coverage and the widths of the intervals."""
+def _write_estimates(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the table of the coverage and the widths of the intervals."""
     look_titles = [f"{n} labels" for n in LABEL_COUNTS]
     width = f"width at {N_WIDTH_LABELS}"
     header = ["f0", "system", *look_titles, "at all looks", width, "labels alone", "ratio"]
@@ -62,8 +62,8 @@ def _estimate_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
-    """Table of the alarms of both kinds of streams."""
+def _write_alarms(results: Mapping[str, Any]) -> list[str]:
+    """Write the table of the alarms of both kinds of streams."""
     header = [
         "stream", "streams", "accuracy", "offloaded", "false alarms",
         "detected within 2000 sent", "within 10000",
@@ -93,21 +93,26 @@ def _alarm_lines(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Mean accuracies of each set over its seeds, and their differences from all labels."""
+def _write_refits(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the mean accuracies of each set, and their differences from all labels."""
     columns = ["before refit", *(strategy.title for strategy in STRATEGIES), "all labels"]
     accuracies = []
     differences = []
     for name in dict.fromkeys(case["set"] for case in cases):
         cases_of_set = [case for case in cases if case["set"] == name]
-        values = {key: np.array([case[key] for case in cases_of_set]) for key in columns}
+        accuracies_of_set = {key: np.array([case[key] for case in cases_of_set]) for key in columns}
         row_start = [name, str(len(cases_of_set))]
-        accuracies.append([*row_start, *(_with_error(values[key]) for key in columns)])
+        accuracies.append(
+            [*row_start, *(_write_mean_and_error(accuracies_of_set[key]) for key in columns)]
+        )
         n_accepted = sum(case["verdict of chosen"] == "better" for case in cases_of_set)
         differences.append(
             [
                 *row_start,
-                *(_with_error(values[key] - values["all labels"]) for key in columns[:-1]),
+                *(
+                    _write_mean_and_error(accuracies_of_set[key] - accuracies_of_set["all labels"])
+                    for key in columns[:-1]
+                ),
                 str(n_accepted),
             ]
         )
@@ -139,8 +144,8 @@ def _refit_lines(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     ]  # fmt: skip
 
 
-def _with_error(values: NDArray[np.float64]) -> str:
-    """Mean and standard error in percent."""
+def _write_mean_and_error(values: NDArray[np.float64]) -> str:
+    """Write mean and standard error in percent."""
     if len(values) < 2:
         return f"{100 * values[0]:.1f} %"
     error = values.std(ddof=1) / np.sqrt(len(values))

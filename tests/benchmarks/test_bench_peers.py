@@ -77,7 +77,7 @@ def test_elimination_removes_whole_groups_of_free_features():
     plan = choose_plan(fold)
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
-    kept_features = peer_static._eliminate(model, costs, 3.0)
+    kept_features = peer_static._remove_features(model, costs, 3.0)
     assert costs.price(kept_features) == 3.0
     assert set(kept_features) == {
         feature
