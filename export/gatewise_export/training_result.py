@@ -264,16 +264,18 @@ def reference_remark(system: BudgetedClassifier, bundle: Path) -> str | None:
         return None
     frontier = system._reference_frontier()
     reference = frontier.reference_effective_accuracy
-    best = max(frontier.points, key=lambda point: point.effective_accuracy)
-    gain = best.effective_accuracy - max(reference, system.operating_point_.effective_accuracy)
+    best_point = max(frontier.points, key=lambda point: point.effective_accuracy)
+    gain = best_point.effective_accuracy - max(
+        reference, system.operating_point_.effective_accuracy
+    )
     standard_error = math.sqrt(reference * (1 - reference) / max(sum(frontier.class_rows), 1))
     if gain <= max(MIN_GAIN, 2 * standard_error):
         return None
-    budget = math.ceil(best.cost * 1000) / 1000
+    budget = math.ceil(best_point.cost * 1000) / 1000
     command = f"gatewise frontier {shlex.quote(str(bundle))} --budget {budget:.10g}"
     return (
-        f"an operating point that costs {best.cost:.4g} has an accuracy of "
-        f"{best.effective_accuracy:.3f}, and the high-cost model only {reference:.3f} (on "
+        f"an operating point that costs {best_point.cost:.4g} has an accuracy of "
+        f"{best_point.effective_accuracy:.3f}, and the high-cost model only {reference:.3f} (on "
         "validation rows), so that a small loss against this model is no sign of a good system: "
         f"activate that point ({command}), or give a better high-cost model in Python"
     )

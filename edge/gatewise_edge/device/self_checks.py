@@ -79,11 +79,11 @@ def self_test(
         differences["features"] = int(differing_windows(bundle.manifest, sample).sum())
     for stage_index, (stage, stage_run) in enumerate(zip(stages, stage_runs, strict=True)):
         expected_margins = sample[f"stage_{stage_index}"]
-        has_other_bits = _has_other_bits(stage_run, expected_margins)
+        has_other_bits = _mark_other_bits(stage_run, expected_margins)
         is_refused = has_other_bits
         if stage.spec.kind == "graph":
             has_equal_margins &= ~has_other_bits
-            is_refused = ~_is_tolerable(stage, stage_run.margins, expected_margins, provider)
+            is_refused = ~_mark_tolerable_rows(stage, stage_run.margins, expected_margins, provider)
         differences[f"stage_{stage_index}"] = int(np.count_nonzero(is_refused))
         if f"bought_{stage_index}" in sample:
             has_other_inputs = (stage_run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
@@ -140,26 +140,28 @@ def _run_stage(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _Sta
 
 def _find_exit_and_label(outputs: Sequence[StageOutput], last_exit: int) -> tuple[int, int | float]:
     """Exit of one instance, or the number of stages if none stops, and the last stage's label."""
-    exit_stage = next((i for i, output in enumerate(outputs) if output.stops), len(outputs))
+    exit_stage = next(
+        (stage_index for stage_index, output in enumerate(outputs) if output.stops), len(outputs)
+    )
     exit_stage = min(exit_stage, last_exit)
     output = outputs[min(exit_stage, len(outputs) - 1)]
     return exit_stage, output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
 
 
-def _has_other_bits(
+def _mark_other_bits(
     stage_run: _StageRun, expected_margins: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows with margins that differ in any bit, in the run of all rows or of single rows."""
-    has_other_bits = _differ_in_bits(stage_run.margins, expected_margins)
+    has_other_bits = _mark_different_bits(stage_run.margins, expected_margins)
     single_row_margins = stage_run.single_row_margins
     n_single_rows = len(single_row_margins)
-    has_other_bits[:n_single_rows] |= _differ_in_bits(
+    has_other_bits[:n_single_rows] |= _mark_different_bits(
         single_row_margins, expected_margins[:n_single_rows]
     )
     return has_other_bits
 
 
-def _is_tolerable(
+def _mark_tolerable_rows(
     stage: DeviceStage,
     margins: NDArray[np.float32],
     expected_margins: NDArray[np.float32],
@@ -167,30 +169,30 @@ def _is_tolerable(
 ) -> NDArray[np.bool_]:
     """Mark rows on which a given graph's margins, or another provider's answers, are close."""
     if provider != CPU:
-        return _have_equal_answers(stage, margins, expected_margins)
+        return _mark_equal_answers(stage, margins, expected_margins)
     tolerances = {"rtol": MARGIN_TOLERANCE, "atol": MARGIN_TOLERANCE}
     is_close = np.isclose(margins, expected_margins, equal_nan=True, **tolerances)
     return np.asarray(is_close.all(axis=1))
 
 
-def _have_equal_answers(
+def _mark_equal_answers(
     stage: DeviceStage, margins: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows with the same label, and with probabilities within the tolerance of a provider."""
     link = stage.spec.link
     row_outcome = stage.rule.row_outcome
     is_equal = np.zeros(len(margins), np.bool_)
-    for i, (row_margins, expected_row) in enumerate(
+    for row, (row_margins, expected_row) in enumerate(
         zip(margins.tolist(), expected.tolist(), strict=True)
     ):
         label, probabilities = row_outcome(row_margins, link)
         expected_label, expected_probabilities = row_outcome(expected_row, link)
         errors = np.abs(probabilities - expected_probabilities)
-        is_equal[i] = label == expected_label and (errors <= PROVIDER_TOLERANCE).all()
+        is_equal[row] = label == expected_label and (errors <= PROVIDER_TOLERANCE).all()
     return is_equal
 
 
-def _differ_in_bits(
+def _mark_different_bits(
     margins: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows that differ in any bit; all NaN are equal."""

@@ -254,9 +254,9 @@ class MqttLink:
         # after a takeover, the mark on the topic may belong to another device
         if not self._identity.n_takeovers:
             self._broker.publish(session_topic(self.device), b"", qos=0, retain=True)
-        acknowledged = threading.Event()
-        if self._publish_status("offline", acknowledged.set):
-            acknowledged.wait(_OFFLINE_ACK_SECONDS)
+        is_acknowledged = threading.Event()
+        if self._publish_status("offline", is_acknowledged.set):
+            is_acknowledged.wait(_OFFLINE_ACK_SECONDS)
         self._broker.close()
         self._is_ready = False
 

@@ -216,8 +216,8 @@ def _from_table(
         errors = {}
     table_rows = zip(table.rows, table.kept_cells, strict=True)
     return InstanceSource(
-        [(errors.get(i, row), {"kept": cells} if cells else {})]
-        for i, (row, cells) in enumerate(table_rows)
+        [(errors.get(row_index, row), {"kept": cells} if cells else {})]
+        for row_index, (row, cells) in enumerate(table_rows)
     )
 
 

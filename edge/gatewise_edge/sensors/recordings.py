@@ -251,6 +251,6 @@ def _open_array(path: str) -> Recording:
         else np.empty((0, n_channels), dtype)
     )
     frame_batches = (
-        np.array(samples[i : i + _MAX_FRAMES]) for i in range(0, n_frames, _MAX_FRAMES)
+        np.array(samples[start : start + _MAX_FRAMES]) for start in range(0, n_frames, _MAX_FRAMES)
     )
     return Recording("array", 8 * dtype.itemsize, n_channels, None, frame_batches, flaws)

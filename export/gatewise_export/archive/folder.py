@@ -73,8 +73,8 @@ class ArchiveFolder:
         except OSError as error:
             raise InputError(f"--keep {path}: {error.strerror}") from None
         with self.lock():
-            for unfinished in path.glob("*.open"):
-                unfinished.unlink()
+            for unfinished_file in path.glob("*.open"):
+                unfinished_file.unlink()
 
     def read_admission_probability(self) -> float:
         """Read the probability with which writers store the next instances."""

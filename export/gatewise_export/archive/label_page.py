@@ -94,9 +94,9 @@ def _as_picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint
         return None
     if image.dtype == np.uint8:
         return image
-    low = float(np.nanmin(image))
-    spread = max(float(np.nanmax(image)) - low, 1e-9)
-    return np.nan_to_num(255 * (image - low) / spread).astype(np.uint8)
+    lowest = float(np.nanmin(image))
+    spread = max(float(np.nanmax(image)) - lowest, 1e-9)
+    return np.nan_to_num(255 * (image - lowest) / spread).astype(np.uint8)
 
 
 def _png_url(image: NDArray[np.uint8]) -> str:
@@ -106,13 +106,17 @@ def _png_url(image: NDArray[np.uint8]) -> str:
     lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)
     # 8 bits per value; colour type 0 is grey, 2 is RGB
     header = struct.pack(">II", width, height) + bytes([8, 0 if n_colours == 1 else 2, 0, 0, 0])
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes())), (b"IEND", b""))
+    contents_by_type = (
+        (b"IHDR", header),
+        (b"IDAT", zlib.compress(lines.tobytes())),
+        (b"IEND", b""),
+    )
     chunks = (
-        struct.pack(">I", len(data))
+        struct.pack(">I", len(content))
         + chunk_type
-        + data
-        + struct.pack(">I", zlib.crc32(chunk_type + data))
-        for chunk_type, data in parts
+        + content
+        + struct.pack(">I", zlib.crc32(chunk_type + content))
+        for chunk_type, content in contents_by_type
     )
     png = b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
@@ -120,13 +124,13 @@ def _png_url(image: NDArray[np.uint8]) -> str:
 
 def _signal_svg(window: NDArray[np.float64]) -> str:
     """SVG with a line for each channel of a window of shape (samples, channels)."""
-    low = float(np.nanmin(window))
-    spread = max(float(np.nanmax(window)) - low, 1e-9)
+    lowest = float(np.nanmin(window))
+    spread = max(float(np.nanmax(window)) - lowest, 1e-9)
     # all channels share one scale, and the y axis of SVG points down
     x = np.linspace(0, _WIDTH, len(window))
     lines = []
     for channel, colour in zip(window.T, _COLOURS * len(window.T), strict=False):
-        y = _HEIGHT * (1 - (np.nan_to_num(channel, nan=low) - low) / spread)
+        y = _HEIGHT * (1 - (np.nan_to_num(channel, nan=lowest) - lowest) / spread)
         points = " ".join(f"{x_i:.1f},{y_i:.1f}" for x_i, y_i in zip(x, y, strict=True))
         lines.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
     return f'<svg width="{_WIDTH}" height="{_HEIGHT}">{"".join(lines)}</svg>'

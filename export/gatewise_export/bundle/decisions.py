@@ -123,20 +123,20 @@ def expected_sample(
     # the outputs of each stage of the active chain, and of the high-cost model
     margins = []
     acquired_masks = []
-    for i, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):
+    for stage_index, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage = manifest.every_stage[stage_number]
         acquired_inputs = None
         outputs = _checked_array(
             arrays, f"stage_{stage_number}", np.float32, (n_rows, stage.outputs)
         )
         margins.append(outputs)
-        sample[f"stage_{i}"] = outputs
+        sample[f"stage_{stage_index}"] = outputs
         if stage.kind == "lazy":
             acquired_inputs = _checked_array(
                 arrays, f"bought_{stage_number}", np.bool_, (n_rows, len(stage.inputs))
             )
-            sample[f"bought_{i}"] = acquired_inputs
-        acquired_masks.append(manifest.acquired_mask(i, acquired_inputs))
+            sample[f"bought_{stage_index}"] = acquired_inputs
+        acquired_masks.append(manifest.acquired_mask(stage_index, acquired_inputs))
     cloud_answers = None
     if manifest.cloud is not None:
         shape = (n_rows, manifest.n_classes)

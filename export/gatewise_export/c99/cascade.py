@@ -126,8 +126,10 @@ class Cascade:
             not self.is_lean
             or threshold is not None
             or stage.acquisition == "node"  # its trees decide which features it acquires
-            or i == answering_stage
-            for i, (stage, threshold) in enumerate(zip(self.stages, self.thresholds, strict=True))
+            or stage_index == answering_stage
+            for stage_index, (stage, threshold) in enumerate(
+                zip(self.stages, self.thresholds, strict=True)
+            )
         )
 
     @property

@@ -33,9 +33,9 @@ def frontier_of_manifest(manifest: Manifest, max_bytes: int | None = None) -> Fr
         reference_weighted_accuracy=manifest.reference_weighted_accuracy,
         reference_recall=manifest.reference_recall,
     )
-    on_curve = set(curve.points)
+    curve_points = set(curve.points)
     frontier = replace(
-        curve, off_curve_points=tuple(point for point in points if point not in on_curve)
+        curve, off_curve_points=tuple(point for point in points if point not in curve_points)
     )
     return frontier if max_bytes is None else frontier.within_bytes(max_bytes)
 
@@ -88,9 +88,9 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         shown_figures = None  # all points
     rows = []
     is_any_off_curve = False
-    for i, point in enumerate(manifest.operating_points):
+    for point_index, point in enumerate(manifest.operating_points):
         figures = _identifying_figures(point)
-        is_active = i == manifest.active
+        is_active = point_index == manifest.active
         is_hidden = shown_figures is not None and figures not in shown_figures
         # omit other points with the figures of the active point
         if not is_active and (is_hidden or figures == active_figures):
@@ -100,7 +100,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         marks = ["hull"] * (figures in hull_figures) + ["off the curve"] * is_off_curve
         rows.append(
             (
-                i,
+                point_index,
                 f"{point.cost:.4g}",
                 f"{point.accuracy:.4f}",
                 *(

@@ -98,7 +98,7 @@ def manifest_of_system(
     frontier = system.frontier_
     prices = system.cloud_prices_
     high_cost_model = system.high_cost_model_
-    index_of_stage = {stage_files.stage: i for i, stage_files in enumerate(stages)}
+    index_of_stage = {stage_files.stage: index for index, stage_files in enumerate(stages)}
     stage_specs = tuple(_stage_spec(stage_files, feature_names) for stage_files in stages)
     manifest = Manifest(
         schema_version=2,
@@ -127,7 +127,7 @@ def manifest_of_system(
         cloud=_cloud_spec(system, cloud),
         largest_request=0,
         operating_points=tuple(
-            _rounded_point(point, has_cloud=high_cost_model is not None) for point in points
+            _round_point(point, has_cloud=high_cost_model is not None) for point in points
         ),
         active=points.index(system.operating_point_),
         files={
@@ -138,7 +138,7 @@ def manifest_of_system(
         signal=signal,
         reference_accuracy=frontier.reference_accuracy,
         reference_weighted_accuracy=frontier.reference_weighted_accuracy,
-        reference_recall=_rounded(frontier.reference_recall),
+        reference_recall=_round_shares(frontier.reference_recall),
         class_rows=tuple(frontier.class_rows) or None,
         max_instance_cost=getattr(system, "max_instance_cost_", None),
         **_class_bounds(system),
@@ -201,19 +201,19 @@ def _cloud_spec(system: BudgetedClassifier, cloud_file: CloudFile | None) -> Clo
     )
 
 
-def _rounded_point(point: OperatingPoint, *, has_cloud: bool) -> OperatingPoint:
+def _round_point(point: OperatingPoint, *, has_cloud: bool) -> OperatingPoint:
     """Round the figures of a point, and omit figures by class if there are many classes."""
     changes: dict[str, Any] = {
         name: None if getattr(point, name) is None else round(float(getattr(point, name)), 6)
         for name in ("balanced_accuracy", "log_loss", "brier_score")
     }
-    changes |= {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
+    changes |= {name: _round_shares(getattr(point, name)) for name in ("recall", "precision")}
     if not has_cloud:  # the last stage answers with any score
         changes |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
     return msgspec.structs.replace(point, **changes)
 
 
-def _rounded(shares: ByClass | None) -> ByClass | None:
+def _round_shares(shares: ByClass | None) -> ByClass | None:
     if shares is None or len(shares) > MAX_LISTED_CLASSES:
         return None
     return tuple(None if share is None else round(float(share), 6) for share in shares)
