@@ -153,7 +153,7 @@ def _load_unmasker(name: str) -> Any:
 
 
 def _find_selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
-    """Index of the selection that reveals each feature."""
+    """Find the index of the selection that reveals each feature."""
     n_selections = unmasker.get_n_selections(torch.Size([n_features]))
     selections = torch.arange(n_selections)[:, None]
     no_features = torch.zeros((n_selections, n_features))

@@ -137,7 +137,7 @@ class CompiledModel:
         self._selftest = getattr(library, f"{source.name}_selftest")
 
     def count_selftest_failures(self) -> int:
-        """Number of sample rows that C answers differently from training."""
+        """Count the sample rows that C answers differently from training."""
         return int(self._selftest())
 
     def __call__(self, rows: NDArray[np.float32]) -> Answers:

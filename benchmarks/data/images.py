@@ -2,8 +2,8 @@
 
 The method is section 3 of Coates, Ng & Lee, "An analysis of single-layer networks in unsupervised
 feature learning" (AISTATS 2011): patches of 6 x 6 pixels, contrast-normalised and whitened, k-means
-centroids, triangle activation, sums over the four quarters. To save time,
-it has only 100 centroids and uses every second position. Labels are not used.
+centroids, triangle activation, sums over the four quarters. To save time, this module has only 100
+centroids and uses every second position. Labels are not used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRIDE = 2
 N_CENTROIDS = 100
 #: Images at a time, whose patches take 42 MB.
 N_BATCH_IMAGES = 500
-#: Images and patches of each that the centroids are learnt from: 48,000 for 100 centroids.
+#: Images and patches of each from which the centroids are learned: 48,000 for 100 centroids.
 N_SAMPLE_IMAGES = 4000
 N_PATCHES_OF_IMAGE = 12
 #: Added to variances of pixels from 0 to 255 and to eigenvalues, as in the paper's code, so that
@@ -98,7 +98,7 @@ def _decode(
 
 
 def _cut_patches(images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Contrast-normalised patches, shape (n, positions, 108)."""
+    """Cut contrast-normalised patches, shape (n, n_positions, 108)."""
     windows = np.lib.stride_tricks.sliding_window_view(
         images, (PATCH_SIDE, PATCH_SIDE), axis=(1, 2)
     )

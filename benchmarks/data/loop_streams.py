@@ -70,7 +70,7 @@ class Stream:
 
 
 def drawn_stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0) -> Stream:
-    """Draw n instances of a made-up system whose high-cost model has an accuracy.
+    """Draw n instances of a made-up system with a high-cost model of this `accuracy`.
 
     The high-cost model is correct with a probability whose mean is `accuracy`. It is nearly certain
     about three quarters of the instances and uncertain about the others. The device answers 70 % of

@@ -51,7 +51,7 @@ def measure_estimates(options: Options) -> list[dict[str, Any]]:
 
 
 def measure_accuracy(accuracy: float) -> float:
-    """Accuracy of the simulated system whose high-cost model has this `accuracy`."""
+    """Measure the accuracy of a simulated system with a high-cost model of this `accuracy`."""
     stream = drawn_stream(np.random.default_rng(0), N_TRUTH_INSTANCES, accuracy)
     return float(stream.is_right.mean())
 

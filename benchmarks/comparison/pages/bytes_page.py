@@ -29,13 +29,13 @@ def markdown(problems: Mapping[str, Any]) -> str:
         ours = figures["methods"].get(OURS, {})
         n_seeds = str(len(figures["top_accuracy_of_seeds"]))
         cells = [cut_and_loss_text(ours[name]) if name in ours else "" for name in rule_names]
-        best_peers = [_best_peer(figures, rule_name) for rule_name in rule_names[2:]]
+        best_peers = [_write_best_peer(figures, rule_name) for rule_name in rule_names[2:]]
         rows.append([name, n_seeds, *cells, *best_peers])
     return "\n".join([*lines, *table_lines(header, rows), ""])
 
 
-def _best_peer(problem_figures: Mapping[str, Any], rule_name: str) -> str:
-    """Cut and loss of the peer that saves most within a bound of bytes."""
+def _write_best_peer(problem_figures: Mapping[str, Any], rule_name: str) -> str:
+    """Write cut and loss of the peer that saves most within a bound of bytes."""
     rule_figures = {
         method: method_figures[rule_name]
         for method, method_figures in problem_figures["methods"].items()

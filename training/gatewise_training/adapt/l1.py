@@ -82,16 +82,18 @@ def _fit_rows(sample: Sample, penalty_shares: Sequence[float], rows: Rows) -> li
     training_sample = sample.take(rows)
     setup = set_up_m_step(training_sample)
     # without the gate's loss, the M-step is the L1-regularised logistic regression of the labels
-    selection = replace(setup.problem, gate=_NoGate())
+    selection_problem = replace(setup.problem, gate=_NoGate())
     pair = setup.start
-    critical_penalty = smallest_zero_penalty(selection.gradient(pair).weights, selection.penalty)
+    critical_penalty = smallest_zero_penalty(
+        selection_problem.gradient(pair).weights, selection_problem.penalty
+    )
     stages = []
     for penalty_share in penalty_shares:
-        penalised_selection = replace(selection, gamma=penalty_share * critical_penalty)
+        penalised_problem = replace(selection_problem, gamma=penalty_share * critical_penalty)
         # a coarse tolerance, because only the choice of features is used, not the weights
-        pair = solve(penalised_selection, pair, tol=1e-4, max_iter=200)
+        pair = solve(penalised_problem, pair, tol=1e-4, max_iter=200)
         features = np.flatnonzero(pair.weights.any(axis=1))
-        weights, bias = _fit_f1_and_gate(features, selection.z, training_sample)
+        weights, bias = _fit_f1_and_gate(features, selection_problem.z, training_sample)
         model = LinearModel(
             setup.mean, setup.scale, weights.astype(np.float32), bias.astype(np.float32)
         )
@@ -158,8 +160,8 @@ def _fit_logistic(
         # log odds of half a row against the most frequent class, below all intercepts, because a
         # class without rows should rarely be predicted
         unseen_classes = np.setdiff1d(np.arange(n_classes), seen_classes)
-        lag = log_class_weights[unseen_classes] - log_class_weights[seen_classes].max()
-        bias[unseen_classes] = intercepts.min() + lag
+        log_weight_gap = log_class_weights[unseen_classes] - log_class_weights[seen_classes].max()
+        bias[unseen_classes] = intercepts.min() + log_weight_gap
     if n_classes > 2:
         return weights, bias
     return np.diff(weights, axis=1), np.diff(bias)

@@ -186,8 +186,8 @@ class _PenaltyPath:
         probabilities = method._distance.with_probabilities(q)
         refits: dict[bytes, LinearPair] = {}
         models = []
-        for i in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
-            penalised_problem = replace(problem, gamma=self._gammas[i])
+        for penalty_index in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
+            penalised_problem = replace(problem, gamma=self._gammas[penalty_index])
             pair = solve(
                 penalised_problem.with_q(probabilities),
                 pair,
@@ -198,15 +198,15 @@ class _PenaltyPath:
                 penalised_problem, pair, method.max_alternations
             )
             has_same_features = np.array_equal(
-                fitted_pair.weights.any(axis=1), usual_fits[i].pair.weights.any(axis=1)
+                fitted_pair.weights.any(axis=1), usual_fits[penalty_index].pair.weights.any(axis=1)
             )
             has_same_objective = (
-                abs(objective - usual_fits[i].objective) < MAX_KKT_RATIO * method.tol
+                abs(objective - usual_fits[penalty_index].objective) < MAX_KKT_RATIO * method.tol
             )
             if has_same_features and has_same_objective:
-                models.append(usual_fits[i].model)
+                models.append(usual_fits[penalty_index].model)
             else:
-                models.append(self._refit(fitted_pair, self._gammas[i], refits))
+                models.append(self._refit(fitted_pair, self._gammas[penalty_index], refits))
         return models
 
     def _alternate(

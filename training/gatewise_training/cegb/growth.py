@@ -91,19 +91,21 @@ def boost_trees(
     monitor = None
     if validation is not None and growth.patience is not None:
         monitor = _LossMonitor(*validation, base_margins)
-    n_grown = 0
-    n_best = 0
-    while n_grown < (rounds or growth.n_rounds):
+    n_grown_rounds = 0
+    n_best_rounds = 0
+    while n_grown_rounds < (rounds or growth.n_rounds):
         if booster.update():
             break
-        n_grown += 1
-        if monitor is None or monitor.update(booster, n_grown - 1):
-            n_best = n_grown
-        elif growth.patience is not None and n_grown - n_best >= growth.patience:
+        n_grown_rounds += 1
+        if monitor is None or monitor.update(booster, n_grown_rounds - 1):
+            n_best_rounds = n_grown_rounds
+        elif growth.patience is not None and n_grown_rounds - n_best_rounds >= growth.patience:
             break
-    if not n_best:  # LightGBM keeps a first tree even if it could not split
+    if not n_best_rounds:  # LightGBM keeps a first tree even if it could not split
         return GrownTrees(constant_model(target, x.shape[1]), 0)
-    return GrownTrees(target.to_prediction_unit(booster.trees(n_best), base_margins), n_best)
+    return GrownTrees(
+        target.to_prediction_unit(booster.trees(n_best_rounds), base_margins), n_best_rounds
+    )
 
 
 def _make_booster(

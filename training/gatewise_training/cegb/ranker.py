@@ -135,8 +135,8 @@ def _number_queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
         raise InputError("a ranking needs queries: give qid, the query of each document")
     if np.shape(qid) != (n_rows,):
         raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
-    names = check_row_values("qid", qid, n_rows)
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    query_names = check_row_values("qid", qid, n_rows)
+    return np.unique(query_names, return_inverse=True)[1].astype(np.int64)
 
 
 def _check_grades(values: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -126,12 +126,12 @@ class SweepTask:
     ) -> list[ScoredFit]:
         """Score the models of the first rounds, and the whole model last."""
         fits = []
-        last_size = -1
+        last_n_trees = -1
         for round_share in self.round_shares:
             stage = self._make_stage(first_rounds(final_model.trees, round_share))
-            if stage.n_trees == last_size:
+            if stage.n_trees == last_n_trees:
                 continue
-            last_size = stage.n_trees
+            last_n_trees = stage.n_trees
             fold_stages = [stage]
             if len(fold_models) > 1:
                 fold_stages = [

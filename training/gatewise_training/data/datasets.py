@@ -59,7 +59,7 @@ class Dataset:
 
     def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
         """Get the columns `names` in this order; errors contain `source`."""
-        index_of_name = {name: k for k, name in enumerate(self.feature_names)}
+        index_of_name = {name: index for index, name in enumerate(self.feature_names)}
         for name in names:
             if name not in index_of_name:
                 raise InputError(f"{source} has no column {name!r}, which the bundle needs")

@@ -173,15 +173,17 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
     maximum = np.fmax.reduce(rows, axis=0).astype(np.float64)
     float32_step = np.finfo(np.float32).eps * np.maximum(-minimum, maximum)
     relative_losses: dict[str, float] = {}
-    for k in np.flatnonzero((maximum - minimum) * MAX_RELATIVE_ROUNDING <= float32_step).tolist():
+    for column_index in np.flatnonzero(
+        (maximum - minimum) * MAX_RELATIVE_ROUNDING <= float32_step
+    ).tolist():
         if hasattr(table, "iloc"):
-            column = table.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
+            column = table.iloc[:, column_index].to_numpy(np.float64, na_value=np.nan)
         else:
-            column = np.asarray(table)[:, k].astype(np.float64)
+            column = np.asarray(table)[:, column_index].astype(np.float64)
         value_range = np.fmax.reduce(column) - np.fmin.reduce(column)
-        largest_error = np.fmax.reduce(np.abs(column - rows[:, k]))
+        largest_error = np.fmax.reduce(np.abs(column - rows[:, column_index]))
         if value_range > 0 and largest_error > MAX_RELATIVE_ROUNDING * value_range:
-            relative_losses[names[k]] = min(1.0, float(largest_error / value_range))
+            relative_losses[names[column_index]] = min(1.0, float(largest_error / value_range))
     if relative_losses:
         warnings.warn(
             f"columns {list(relative_losses)[:5]} lose up to {max(relative_losses.values()):.1%} "
@@ -382,7 +384,7 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
         return signal.feature_names
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
-        return tuple(f"x{k}" for k in range(estimator.n_features_in_))
+        return tuple(f"x{index}" for index in range(estimator.n_features_in_))
     return tuple(str(name) for name in names)
 
 

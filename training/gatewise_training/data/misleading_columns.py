@@ -161,17 +161,17 @@ def table_remarks(
     }
     constant_columns = [name for name in codes if _is_constant(facts[name])]
     codes = _drop_columns(codes, constant_columns)
-    identifiers = [
+    identifier_columns = [
         name for name, column in codes.items() if _is_identifier(name, facts[name], column)
     ]
-    codes = _drop_columns(codes, identifiers)
-    entities = _list_entities(codes, facts, labels)
-    codes = _drop_columns(codes, entities)
+    codes = _drop_columns(codes, identifier_columns)
+    entity_columns = _list_entities(codes, facts, labels)
+    codes = _drop_columns(codes, entity_columns)
     columns_by_trouble: dict[Trouble, list[str]] = {
-        "identifier": identifiers,
+        "identifier": identifier_columns,
         "constant": constant_columns,
         "copy": [name for name, column in codes.items() if _determines_label(column, labels)],
-        "entities": entities,
+        "entities": entity_columns,
     }
     for name, column in codes.items():
         if (order_trouble := _find_order_trouble(name, column, facts[name])) is not None:
@@ -212,8 +212,8 @@ class _ColumnCodes:
     @property
     def is_whole(self) -> bool:
         """Whether the cells are texts, or numbers without fractions."""
-        present = self.values[~np.isnan(self.values)]
-        return not self.is_number or bool(np.all(present == np.round(present)))
+        present_values = self.values[~np.isnan(self.values)]
+        return not self.is_number or bool(np.all(present_values == np.round(present_values)))
 
 
 def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
@@ -229,18 +229,18 @@ def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
         value_index = np.unique(texts, return_inverse=True)[1].astype(np.int64)
         n_distinct = int(value_index.max()) + 1
         return _ColumnCodes(value_index.astype(np.float64), value_index, n_distinct, False)
-    distinct, value_index = np.unique(values, return_inverse=True)
-    return _ColumnCodes(values, value_index.astype(np.int64), len(distinct), True)
+    distinct_values, value_index = np.unique(values, return_inverse=True)
+    return _ColumnCodes(values, value_index.astype(np.int64), len(distinct_values), True)
 
 
-def _read_cells(cells: Series, read_cell: Callable[[Any], Any], unreadable: Any) -> list[Any]:
-    """Read the cells of a column; a cell that cannot be read gets the value `unreadable`."""
+def _read_cells(cells: Series, read_cell: Callable[[Any], Any], fallback: Any) -> list[Any]:
+    """Read the cells of a column; a cell that cannot be read gets the value `fallback`."""
     values = []
     for cell in cells.tolist():
         try:
             values.append(read_cell(cell))
         except (InputError, OverflowError, OSError):
-            values.append(unreadable)
+            values.append(fallback)
     return values
 
 
@@ -279,14 +279,14 @@ def _determines_label(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
         return False
     if codes.rows_per_value >= 10:  # with fewer rows, the labels of a value agree by chance
         # the most frequent label of each value
-        counts = np.zeros((codes.n_distinct, n_classes), np.int64)
-        np.add.at(counts, (codes.value_index, labels), 1)
-        return bool(counts.max(axis=1).sum() >= MIN_COPY_ACCURACY * n)
+        label_counts = np.zeros((codes.n_distinct, n_classes), np.int64)
+        np.add.at(label_counts, (codes.value_index, labels), 1)
+        return bool(label_counts.max(axis=1).sum() >= MIN_COPY_ACCURACY * n)
     if not codes.is_number:
         return False
     # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds 2 changes
-    order = np.argsort(codes.value_index, kind="stable")
-    n_changes = int(np.sum(np.diff(labels[order]) != 0))
+    row_order = np.argsort(codes.value_index, kind="stable")
+    n_changes = int(np.sum(np.diff(labels[row_order]) != 0))
     return n_changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
 
 
@@ -294,15 +294,15 @@ def _list_entities(
     codes: Mapping[str, _ColumnCodes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
 ) -> list[str]:
     """List the columns that identify entities with several rows; the most certain is first."""
-    certainty = {}
+    evidence_by_name = {}
     for name, column in codes.items():
         if facts[name].kind in ("time", "boolean") or not column.is_whole:
             continue
-        counts = np.bincount(column.value_index, minlength=column.n_distinct)
-        is_repeated = counts >= 2
+        row_counts = np.bincount(column.value_index, minlength=column.n_distinct)
+        is_repeated = row_counts >= 2
         n_repeated = int(is_repeated.sum())
         # most rows must belong to entities with several rows
-        if n_repeated < MIN_ENTITIES or counts[is_repeated].sum() < 0.6 * len(labels):
+        if n_repeated < MIN_ENTITIES or row_counts[is_repeated].sum() < 0.6 * len(labels):
             continue
         # a usual name weighs as much as two traits
         evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
@@ -312,8 +312,8 @@ def _list_entities(
         if column.is_number and has_many_entities:
             evidence += _compute_excess_agreement(column, labels) > MAX_CHANCE_ERRORS
         if evidence:
-            certainty[name] = evidence
-    return sorted(certainty, key=lambda name: -certainty[name])
+            evidence_by_name[name] = evidence
+    return sorted(evidence_by_name, key=lambda name: -evidence_by_name[name])
 
 
 def _count_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]) -> int:
@@ -413,14 +413,14 @@ def label_remark(labels: Iterable[Any]) -> str | None:
     "the labels 'ok' and 'OK ' differ only in case or spelling"
     >>> label_remark([1, 2, 12])
     """
-    spellings: dict[str, list[str]] = {}
+    labels_by_spelling: dict[str, list[str]] = {}
     for label in dict.fromkeys(map(str, labels)):
         letters = unicodedata.normalize("NFKC", label).casefold()
-        spellings.setdefault("".join(letters.split()), []).append(label)
-    similar_labels = [names for names in spellings.values() if len(names) > 1]
+        labels_by_spelling.setdefault("".join(letters.split()), []).append(label)
+    similar_labels = [variants for variants in labels_by_spelling.values() if len(variants) > 1]
     if not similar_labels:
         return None
-    pairs = "; ".join(listed(list(map(repr, names))) for names in similar_labels)
+    pairs = "; ".join(listed(list(map(repr, variants))) for variants in similar_labels)
     return (
         f"the labels {pairs} differ only in case or spelling: write one of them if they are one "
         "class"

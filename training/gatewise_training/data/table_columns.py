@@ -204,11 +204,13 @@ def _find_comma_role(
     is_mostly_other = len(other_cells) > _MAX_ODD_CELLS or n_other_rows > counts.total() / 2
     if not decimal_cells | thousands_cells or is_mostly_other:
         return None
-    unambiguous = decimal_cells ^ thousands_cells  # cells that match one pattern only
-    example = next(cell for cell in odd_cells if cell in (unambiguous or decimal_cells))
-    if not unambiguous or (unambiguous & decimal_cells and unambiguous & thousands_cells):
+    unambiguous_cells = decimal_cells ^ thousands_cells  # cells that match one pattern only
+    example = next(cell for cell in odd_cells if cell in (unambiguous_cells or decimal_cells))
+    if not unambiguous_cells or (
+        unambiguous_cells & decimal_cells and unambiguous_cells & thousands_cells
+    ):
         return "either", example
-    return "decimal" if unambiguous & decimal_cells else "thousands", example
+    return "decimal" if unambiguous_cells & decimal_cells else "thousands", example
 
 
 def _list_date_formats() -> Iterator[str]:
@@ -232,9 +234,11 @@ def _describe_numbers(values: NDArray[np.float64], *, is_boolean: bool) -> Colum
     if not len(numbers):
         return ColumnFacts("empty", len(values), n_missing, 0)
     kind = "boolean" if is_boolean else "number"
-    low = float(numbers.min())
-    facts = ColumnFacts(kind, len(values), n_missing, len(np.unique(numbers)), f"{low:g}")
-    return replace(facts, min_number=low, max_number=float(numbers.max()))
+    smallest_number = float(numbers.min())
+    facts = ColumnFacts(
+        kind, len(values), n_missing, len(np.unique(numbers)), f"{smallest_number:g}"
+    )
+    return replace(facts, min_number=smallest_number, max_number=float(numbers.max()))
 
 
 def column_problems(
@@ -394,12 +398,12 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
         texts.append(f"{problem.column!r} {problem.reason}" + (f" ({choices})" if choices else ""))
     if len(problems) > _MAX_SHOWN_NAMES:
         texts.append(f"and {len(problems) - _MAX_SHOWN_NAMES} more")
-    best_remedies = [problem.remedies[0] for problem in problems if problem.remedies]
-    all_have_remedies = len(best_remedies) == len(problems)
+    first_remedies = [problem.remedies[0] for problem in problems if problem.remedies]
+    all_have_remedies = len(first_remedies) == len(problems)
     subject = "a column needs" if len(problems) == 1 else f"{len(problems)} columns need"
     text = f"{subject} {'an option' if all_have_remedies else 'a change'}: {'; '.join(texts)}"
-    if len(best_remedies) > 1:
-        all_options = tuple(dict.fromkeys(chain.from_iterable(best_remedies)))
+    if len(first_remedies) > 1:
+        all_options = tuple(dict.fromkeys(chain.from_iterable(first_remedies)))
         mended_columns = "all" if all_have_remedies else "those with options"
         text += f". To mend {mended_columns}: {_write_remedy(all_options, style)}"
         if style == "flags":

@@ -150,9 +150,9 @@ class BudgetForest(ForestModel):
         for rule in self._list_rules():
             growing_forests = [
                 GrowingForest(
-                    problem, rows, codes.take(code_position[rows]), (problem.seed, i), rule
+                    problem, rows, codes.take(code_position[rows]), (problem.seed, set_number), rule
                 )
-                for i, rows in enumerate(row_sets)
+                for set_number, rows in enumerate(row_sets)
             ]
             growths.append(_RuleGrowth(problem, growing_forests))
         self._grow(problem, growths)
@@ -230,15 +230,17 @@ class _RuleGrowth:
 
     def jobs(self, n_trees: int) -> list[Any]:
         """Make jobs for joblib that together grow `n_trees` further trees."""
-        calls = []
+        tree_jobs = []
         for growing_forest in self.growing_forests:
             indices = growing_forest.reserve(n_trees)
             # with a price of acquisitions, a tree depends on the trees before it
             index_groups = (
                 [indices] if growing_forest.rule.mu > 0 else [[index] for index in indices]
             )
-            calls += [joblib.delayed(growing_forest.grow_trees)(group) for group in index_groups]
-        return calls
+            tree_jobs += [
+                joblib.delayed(growing_forest.grow_trees)(group) for group in index_groups
+            ]
+        return tree_jobs
 
     def compare_with_budget(self, budget: float) -> None:
         """Find the smallest number of trees that costs more than the budget on validation rows."""

@@ -332,9 +332,9 @@ def _make_candidates(
     fold_x = [np.ascontiguousarray(split.x[rows]) for _, rows in split.folds]
     for budget in (*budgets.tolist(), None):
         stages = [pruned_forest.stage(budget) for pruned_forest in pruned_forests[: len(fold_x)]]
-        pairs = list(zip(stages, fold_x, strict=True))
-        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
-        acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
+        stages_and_x = list(zip(stages, fold_x, strict=True))
+        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in stages_and_x])
+        acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in stages_and_x])
         stage = stages[0] if len(pruned_forests) == 1 else final_forest.stage(budget)
         source = ForestAndPath(final_forest.forest, final_forest.path)
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))

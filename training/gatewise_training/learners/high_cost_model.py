@@ -133,8 +133,8 @@ class HighCostModel:
 
     def _predict_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
         # CatBoost returns a column, so ravel
-        predicted = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
-        own_index = class_positions(np.asarray(self.estimator.classes_), predicted)
+        predicted_labels = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
+        own_index = class_positions(np.asarray(self.estimator.classes_), predicted_labels)
         return own_index if self.class_indices is None else self.class_indices[own_index]
 
     def _predict_own_proba(

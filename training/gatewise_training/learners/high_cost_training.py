@@ -129,9 +129,9 @@ def train_high_cost_model(
         ]
     )
     # other scalers for an SVM that is nearly as good as the best model
-    other_svms = _list_svms(split)[1:] if recipes(shape)[-1].kind.startswith("svm") else []
-    if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
-        cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
+    other_svm_recipes = _list_svms(split)[1:] if recipes(shape)[-1].kind.startswith("svm") else []
+    if other_svm_recipes and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
+        cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svm_recipes])
     return models[index_of_best(models, split)]._replace(shape=shape)
 
 
@@ -146,10 +146,16 @@ def index_of_best(models: Sequence[TrainedModel], split: ValidationSplit) -> int
     normalised_weight = split.weight[rows] / split.weight[rows].sum()
     criteria = []
     for model in models:
-        calibrated = _calibrate_probabilities(model.probabilities, y, normalised_weight)
+        calibrated_probabilities = _calibrate_probabilities(
+            model.probabilities, y, normalised_weight
+        )
         # sum_c (p_c - [c = y])^2
-        brier = (calibrated**2).sum(axis=1) - 2 * calibrated[np.arange(len(y)), y] + 1.0
-        criteria.append(float(((model.labels != y) + brier) @ normalised_weight))
+        brier_scores = (
+            (calibrated_probabilities**2).sum(axis=1)
+            - 2 * calibrated_probabilities[np.arange(len(y)), y]
+            + 1.0
+        )
+        criteria.append(float(((model.labels != y) + brier_scores) @ normalised_weight))
     return int(np.argmin(criteria))
 
 
@@ -163,16 +169,16 @@ def _calibrate_probabilities(
     """
     log_probabilities = np.log(np.maximum(probabilities, MIN_UNCALIBRATED_PROBABILITY))
 
-    def raised_to(log2_power: float) -> NDArray[np.float64]:
+    def raise_to(log2_power: float) -> NDArray[np.float64]:
         return np.asarray(special.softmax(2.0**log2_power * log_probabilities, axis=1), np.float64)
 
     def log_loss(log2_power: float) -> float:
-        label_probability = raised_to(log2_power)[np.arange(len(y)), y]
+        label_probability = raise_to(log2_power)[np.arange(len(y)), y]
         return float(-np.log(np.maximum(label_probability, MIN_PROBABILITY)) @ normalised_weight)
 
     # powers from 1/8, for a model that is far too certain, to 8
     best_log2_power = optimize.minimize_scalar(log_loss, bounds=(-3.0, 3.0), method="bounded").x
-    return raised_to(float(best_log2_power))
+    return raise_to(float(best_log2_power))
 
 
 def tree_shape(split: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
@@ -195,10 +201,10 @@ class _ModelRecipe:
 
 
 def _train_by_fit(fit: Fit, split: ValidationSplit) -> TrainedModel:
-    def answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
+    def predict_answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
         return np.column_stack(model.answers(split.x[rows]))
 
-    model, unseen_predictions = cross_fit(split, fit, answers)
+    model, unseen_predictions = cross_fit(split, fit, predict_answers)
     return TrainedModel(model, unseen_predictions[:, 0].astype(np.int64), unseen_predictions[:, 1:])
 
 
@@ -364,8 +370,8 @@ def _list_svms(split: ValidationSplit) -> list[_ModelRecipe]:
     if not (is_small and has_equal_weights and has_halves(split)):
         return []
     n_classes = int(split.y.max()) + 1
-    svms = []
+    recipes = []
     for name, scaler in scalers():
         fit = partial(_train_clones, n_classes, "svm", calibrated_svm(scaler), None)
-        svms.append(_ModelRecipe(f"svm on {name}", fit))
-    return svms
+        recipes.append(_ModelRecipe(f"svm on {name}", fit))
+    return recipes

@@ -52,11 +52,11 @@ def fit_kernel(
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
-    shuffled = np.random.default_rng(seed).permutation(len(x))
-    settings = _choose_settings(x, target, weight, shuffled[:N_TUNING_ROWS], fold_of_row)
+    shuffled_rows = np.random.default_rng(seed).permutation(len(x))
+    settings = _choose_settings(x, target, weight, shuffled_rows[:N_TUNING_ROWS], fold_of_row)
     mean, scale = settings.scaling
     scaled_x = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(scaled_x[shuffled[:n_landmarks]], settings.gamma)
+    basis = _Basis(scaled_x[shuffled_rows[:n_landmarks]], settings.gamma)
     regression = _RidgeRegression(
         basis.features(scaled_x),
         2.0 * target - 1.0,
@@ -135,20 +135,20 @@ def _choose_settings(
         )
         return _KernelSettings(regression.error, scaling, gamma, regression.ridge / len(rows))
 
-    middle = len(GAMMA_FACTORS_TO_TRY) // 2
-    best = min(
-        (choose_ridge(scaling, middle) for scaling in _list_scalings(x)),
+    middle_index = len(GAMMA_FACTORS_TO_TRY) // 2
+    best_settings = min(
+        (choose_ridge(scaling, middle_index) for scaling in _list_scalings(x)),
         key=lambda settings: settings.error,
     )
     for step in (-1, 1):
-        gamma_index = middle + step
+        gamma_index = middle_index + step
         while 0 <= gamma_index < len(GAMMA_FACTORS_TO_TRY):
-            settings = choose_ridge(best.scaling, gamma_index)
-            if settings.error >= best.error:
+            settings = choose_ridge(best_settings.scaling, gamma_index)
+            if settings.error >= best_settings.error:
                 break
-            best = settings
+            best_settings = settings
             gamma_index += step
-    return best
+    return best_settings
 
 
 def _sum_variances(scaled_x: NDArray[np.float64]) -> float:

@@ -43,8 +43,10 @@ def log_loss(margins: Array, target: Array) -> Array:
     """Compute ``-log p(y | margins)`` of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return softplus(margins[:, 0]) - target[:, 0] * margins[:, 0]
-    shifted = margins - margins.max(axis=1, keepdims=True)
-    loss: Array = np.log(np.exp(shifted).sum(axis=1)) - (target * shifted).sum(axis=1)
+    shifted_margins = margins - margins.max(axis=1, keepdims=True)
+    loss: Array = np.log(np.exp(shifted_margins).sum(axis=1)) - (target * shifted_margins).sum(
+        axis=1
+    )
     return loss
 
 

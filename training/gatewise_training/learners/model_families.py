@@ -215,8 +215,8 @@ def _fit_svm_with_left_out(task: _FamilyTask) -> tuple[_FamilyFit, NDArray[np.fl
     if task.bounds.max_bytes is not None:
         # a landmark has a float32 for each column and for its weight in each output; mean, scale
         # and bias take the bytes of up to four landmarks
-        n_allowed = task.bounds.max_bytes // (4 * (task.x.shape[1] + n_outputs)) - 4
-        n_landmarks = min(n_landmarks, n_allowed)
+        n_fitting = task.bounds.max_bytes // (4 * (task.x.shape[1] + n_outputs)) - 4
+        n_landmarks = min(n_landmarks, n_fitting)
     model, left_out_margins = fit_kernel(
         task.x_fit,
         task.y_fit,

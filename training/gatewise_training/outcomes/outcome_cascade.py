@@ -126,8 +126,8 @@ class OutcomeCascade:
             self._validation_record = record
             self._calibration_record = record
         else:
-            rows = record.splitter.order(check_random_state(self.random_state))
-            validation_rows, calibration_rows = record.splitter.cut(rows, 1, 2)
+            ordered_rows = record.splitter.order(check_random_state(self.random_state))
+            validation_rows, calibration_rows = record.splitter.cut(ordered_rows, 1, 2)
             self._validation_record = outcomes.take(validation_rows).record
             self._calibration_record = outcomes.take(calibration_rows).record
         # find the frontier on the validation rows, and measure its settings on the calibration rows

@@ -102,23 +102,23 @@ def breakpoints_by_solver(solve: PriceSolver, problem: PruneProblem) -> NDArray[
     # masks of the nodes that are kept at a low and at a high price
     open_ranges = [(is_inner & (closure_number != DROPPED), is_free)]
     while open_ranges:
-        kept_at_low, kept_at_high = open_ranges.pop()
-        is_undecided = kept_at_low & ~kept_at_high
+        is_kept_at_low, is_kept_at_high = open_ranges.pop()
+        is_undecided = is_kept_at_low & ~is_kept_at_high
         if not is_undecided.any():
             continue
         saved_errors = float(problem.profit[is_undecided].sum())
-        cost = problem.cost(kept_at_low) - problem.cost(kept_at_high)
+        cost = problem.cost(is_kept_at_low) - problem.cost(is_kept_at_high)
         if cost <= 0.0:
             prices[is_undecided] = np.inf
             continue
         lam = saved_errors / cost
-        is_kept = (solve(problem, lam).is_kept | kept_at_high) & kept_at_low
-        gain = problem.objective(kept_at_low, lam) - problem.objective(is_kept, lam)
-        is_undivided = (is_kept == kept_at_low).all() or (is_kept == kept_at_high).all()
+        is_kept = (solve(problem, lam).is_kept | is_kept_at_high) & is_kept_at_low
+        gain = problem.objective(is_kept_at_low, lam) - problem.objective(is_kept, lam)
+        is_undivided = (is_kept == is_kept_at_low).all() or (is_kept == is_kept_at_high).all()
         if gain <= ROUNDING * saved_errors or is_undivided:
             prices[is_undecided] = lam
             continue
-        open_ranges += [(is_kept, kept_at_high), (kept_at_low, is_kept)]
+        open_ranges += [(is_kept, is_kept_at_high), (is_kept_at_low, is_kept)]
     return prices
 
 

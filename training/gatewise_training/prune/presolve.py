@@ -165,10 +165,10 @@ def _merge_columns(
     )
     n_merged = len(first_index)
     price = _sum_by_number(merged_number, problem.column_price[shared_columns], n_merged)
-    representative = np.full(problem.n_columns, -1)
-    representative[shared_columns[first_index]] = np.arange(n_merged)
-    is_edge = is_in_closure & (representative[use_column] >= 0)
-    edges = use_number[is_edge], representative[use_column[is_edge]]
+    merged_number_of_column = np.full(problem.n_columns, -1)
+    merged_number_of_column[shared_columns[first_index]] = np.arange(n_merged)
+    is_edge = is_in_closure & (merged_number_of_column[use_column] >= 0)
+    edges = use_number[is_edge], merged_number_of_column[use_column[is_edge]]
     matrix = sp.csr_array((np.ones(is_edge.sum(), np.int8), edges), shape=(n_decided, n_merged))
     start = matrix.indptr.astype(np.int64)
     return MergedColumns(own_price, start, matrix.indices.astype(np.int32), price)
@@ -210,22 +210,22 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     # number the nodes, and count the uses of each acquisition
     n_chosen = 0
     n_edges = 0
-    number = np.full(len(parent), -1, np.int32)
+    new_number = np.full(len(parent), -1, np.int32)
     n_uses = np.zeros(len(column_price), np.int32)
     for node in range(len(parent)):
         if is_chosen[node]:
-            number[node] = n_chosen
+            new_number[node] = n_chosen
             n_chosen += 1
             for edge in range(start[node], start[node + 1]):
                 if is_unpaid[columns[edge]]:
                     n_uses[columns[edge]] += 1
                     n_edges += 1
     # number the acquisitions that several nodes make
-    column_number = np.full(len(column_price), -1, np.int32)
+    new_column_number = np.full(len(column_price), -1, np.int32)
     n_columns = 0
     for column in range(len(column_price)):
         if n_uses[column] > 1:
-            column_number[column] = n_columns
+            new_column_number[column] = n_columns
             n_columns += 1
         elif n_uses[column] == 1:
             n_edges -= 1
@@ -238,24 +238,24 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     new_to_columns = np.empty(n_edges)
     new_to_parent = np.zeros(n_chosen)
     for column in range(len(column_price)):
-        if column_number[column] >= 0:
-            new_column_price[column_number[column]] = column_price[column]
+        if new_column_number[column] >= 0:
+            new_column_price[new_column_number[column]] = column_price[column]
     # copy the nodes with their edges
     new_edge = 0
     for node in range(len(parent)):
         if not is_chosen[node]:
             continue
-        new_node = number[node]
+        new_node = new_number[node]
         if parent[node] >= 0:
-            new_parent[new_node] = number[parent[node]]
+            new_parent[new_node] = new_number[parent[node]]
             if new_parent[new_node] >= 0:
                 new_to_parent[new_node] = to_parent[node]
         new_profit[new_node] = profit[node]
         new_price[new_node] = price[node]
         for edge in range(start[node], start[node + 1]):
             column = columns[edge]
-            if column_number[column] >= 0:
-                new_columns[new_edge] = column_number[column]
+            if new_column_number[column] >= 0:
+                new_columns[new_edge] = new_column_number[column]
                 new_to_columns[new_edge] = to_columns[edge]
                 new_edge += 1
             elif is_unpaid[column]:

@@ -219,15 +219,15 @@ class _InstancePath:
         system = self._system
         features = np.flatnonzero(inputs & ~self._is_acquired).tolist()
         names = tuple(system.feature_names_[k] for k in features)
-        labels = feature_labels(system, names)
-        answer = system.classes_[class_index]
+        block_labels = feature_labels(system, names)
+        label = system.classes_[class_index]
         self.steps.append(
             ExplainedStage(
                 acquired=names,
                 price=exit_cost - self.cost_so_far,
-                label=answer.item() if hasattr(answer, "item") else answer,  # Python's own type
+                label=label.item() if hasattr(label, "item") else label,  # Python's own type
                 probability=float(class_probabilities[class_index]),
-                blocks=() if labels is names else tuple(labels),
+                blocks=() if block_labels is names else tuple(block_labels),
                 **fields,
             )
         )

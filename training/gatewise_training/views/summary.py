@@ -137,12 +137,12 @@ def _write_recalls(point: Any, frontier: Any) -> str:
     """Write the recalls of the classes and of the reference, or the lowest ones of many classes."""
     recalls = point.recall
     references = frontier.reference_recall or (None,) * len(recalls)
-    by_recall = sorted(range(len(recalls)), key=lambda index: recalls[index] or 0.0)
+    classes_by_recall = sorted(range(len(recalls)), key=lambda index: recalls[index] or 0.0)
     recall_texts = [_format_share(share) for share in recalls]
     reference_texts = [_format_share(share) for share in references]
     texts = [
         f"{frontier.classes[index]} {recall_texts[index]} ({reference_texts[index]})"
-        for index in sorted(by_recall[:MAX_CLASSES]) + by_recall[MAX_CLASSES:]
+        for index in sorted(classes_by_recall[:MAX_CLASSES]) + classes_by_recall[MAX_CLASSES:]
     ]
     return join_first(texts, MAX_CLASSES)
 
@@ -166,7 +166,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     point = system.operating_point_
     high_cost_model = system.high_cost_model_
     names = system.feature_names_
-    shares = point.exit_shares
+    exit_shares = point.exit_shares
     costs = system._exit_limits(system.stages_)
     has_upper_bounds = False  # whether costs are upper bounds, because stages acquire by node
     rows: list[Sequence[str]] = []
@@ -181,7 +181,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 f"{len(feature_list)}: {features_text}",
                 "up to " * has_upper_bounds + f"{costs[stage_number]:.4g}",
                 _format_threshold(system, stage_number),
-                percent(shares[stage_number]) if shares else "",
+                percent(exit_shares[stage_number]) if exit_shares else "",
             )
         )
     if high_cost_model is not None:
@@ -192,7 +192,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 f"{len(high_cost_model.features)}",
                 "up to " * has_upper_bounds + f"{costs[-1]:.4g}",
                 "",
-                percent(shares[-1]) if shares else percent(point.offload_rate),
+                percent(exit_shares[-1]) if exit_shares else percent(point.offload_rate),
             )
         )
     return rows

@@ -136,16 +136,16 @@ def _code_column(column: NDArray[np.float32], max_codes: int) -> _CodedColumn:
     if len(values) > max_codes:
         # a value's bin follows from the number of rows below the middle of its rows; bins that a
         # frequent value skips are removed
-        counts = np.bincount(value_index)
-        n_below = np.cumsum(counts) - counts / 2
-        even_bins = (n_below * (max_codes / counts.sum())).astype(np.int64)
-        _, bins = np.unique(np.minimum(even_bins, max_codes - 1), return_inverse=True)
+        row_counts = np.bincount(value_index)
+        n_below = np.cumsum(row_counts) - row_counts / 2
+        even_bins = (n_below * (max_codes / row_counts.sum())).astype(np.int64)
+        _, bin_of_value = np.unique(np.minimum(even_bins, max_codes - 1), return_inverse=True)
     else:
-        bins = np.arange(len(values))
-    lowest_index = np.flatnonzero(np.diff(bins, prepend=-1))
+        bin_of_value = np.arange(len(values))
+    lowest_index = np.flatnonzero(np.diff(bin_of_value, prepend=-1))
     highest_index = np.append(lowest_index[1:], len(values))[: len(lowest_index)] - 1
     codes = np.full(len(column), len(lowest_index), np.int64)
-    codes[is_number] = bins[value_index]
+    codes[is_number] = bin_of_value[value_index]
     return _CodedColumn(codes, values[lowest_index], values[highest_index])
 
 

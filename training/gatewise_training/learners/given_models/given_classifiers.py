@@ -229,8 +229,8 @@ def check_first_stages(models: Any, *, allow_missing: bool) -> None:
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
         raise InputError("first_stages cannot handle NaN: leave out allow_missing")
-    for i, model_or_pair in enumerate(models):
-        name = f"first_stages[{i}]"
+    for stage_number, model_or_pair in enumerate(models):
+        name = f"first_stages[{stage_number}]"
         classifier = as_classifier(
             model_or_pair[0] if _is_pair(model_or_pair) else model_or_pair, name
         )
@@ -252,8 +252,8 @@ def given_stages(
     fitted on the other rows. Models that cannot be cloned compute all outputs themselves.
     """
     stages = []
-    for i, model_or_pair in enumerate(models):
-        name = f"first_stages[{i}]"
+    for stage_number, model_or_pair in enumerate(models):
+        name = f"first_stages[{stage_number}]"
         model, columns = model_and_columns(model_or_pair, column_names, name)
         x = split.x[:, columns]
         classifier = GivenClassifier.read_and_compare(model, x, x.shape[1:], name)
@@ -293,7 +293,9 @@ def model_and_columns(
     columns = []
     for column in np.asarray(given_columns).tolist():
         matching_indices = (
-            k for k, name in enumerate(column_names) if is_same_column(column, name)
+            data_index
+            for data_index, name in enumerate(column_names)
+            if is_same_column(column, name)
         )
         index = next(matching_indices, column if isinstance(column, int) else -1)
         if not 0 <= index < len(column_names):

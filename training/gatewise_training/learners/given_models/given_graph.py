@@ -243,7 +243,8 @@ class GivenGraph:
             session = open_session(self.content)
             batch_outputs = session.run(None, {"x": x})
             single_runs = [
-                session.run(None, {"x": x[i : i + 1]}) for i in range(min(N_SINGLE_ROWS, len(x)))
+                session.run(None, {"x": x[row : row + 1]})
+                for row in range(min(N_SINGLE_ROWS, len(x)))
             ]
         except Exception as error:  # onnxruntime's errors have no common base class
             raise InputError(
@@ -284,21 +285,27 @@ class GivenGraph:
         """Find the indices of labels and scores among the outputs of `n_rows` rows."""
         # outputs with a row per instance are labels or, if they are floats, scores
         candidates = [
-            k
-            for k, output in enumerate(outputs)
+            output_index
+            for output_index, output in enumerate(outputs)
             if np.shape(output)[:1] == (n_rows,) and hasattr(output, "dtype")
         ]
         label_outputs = [
-            k for k in candidates if outputs[k].dtype.kind != "f" and outputs[k].size == n_rows
+            output_index
+            for output_index in candidates
+            if outputs[output_index].dtype.kind != "f" and outputs[output_index].size == n_rows
         ]
-        score_outputs = [k for k in candidates if outputs[k].dtype.kind == "f"]
+        score_outputs = [
+            output_index for output_index in candidates if outputs[output_index].dtype.kind == "f"
+        ]
         # among several outputs of scores, the names decide
         if len(score_outputs) > 1:
-            outputs_text = ", ".join(names[k].removeprefix("g_") for k in score_outputs)
+            outputs_text = ", ".join(
+                names[output_index].removeprefix("g_") for output_index in score_outputs
+            )
             score_outputs = [
-                k
-                for k in score_outputs
-                if "prob" in names[k].lower() or "logit" in names[k].lower()
+                output_index
+                for output_index in score_outputs
+                if "prob" in names[output_index].lower() or "logit" in names[output_index].lower()
             ]
             if not score_outputs:
                 raise InputError(

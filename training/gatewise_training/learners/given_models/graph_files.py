@@ -72,8 +72,10 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
             if model.functions:  # torch's exporter writes functions
                 own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
-                unused = own_domains - _list_domains(model.graph)
-                for opset in [opset for opset in model.opset_import if opset.domain in unused]:
+                unused_domains = own_domains - _list_domains(model.graph)
+                for opset in [
+                    opset for opset in model.opset_import if opset.domain in unused_domains
+                ]:
                     model.opset_import.remove(opset)
             onnx.checker.check_model(model)
     except InputError:
@@ -276,7 +278,7 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
     constants = {"gw_first": np.array(0, np.int64), "gw_repeats": np.array([n_fixed, 1], np.int64)}
     constants["gw_axis"] = np.array([0], np.int64)
     # the body of the loop: one row, its copies, the graph, and the first row of each output
-    body = [
+    body_nodes = [
         helper.make_node("Unsqueeze", ["gw_row", "gw_axis"], ["gw_one"]),
         helper.make_node("Tile", ["gw_one", "gw_repeats"], ["gw_copies"]),
     ]
@@ -285,16 +287,21 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
             "gw_copies" if name == "x" else inner_names.get(name, name) for name in node.input
         ]
         node.output[:] = [inner_names.get(name, name) for name in node.output]
-        body.append(node)
+        body_nodes.append(node)
     row_outputs = []
-    for k, output in enumerate(graph.output):
-        body.append(
+    for output_index, output in enumerate(graph.output):
+        body_nodes.append(
             helper.make_node(
-                "Gather", [inner_names[output.name], "gw_first"], [f"gw_of_row_{k}"], axis=0
+                "Gather",
+                [inner_names[output.name], "gw_first"],
+                [f"gw_of_row_{output_index}"],
+                axis=0,
             )
         )
         output_type = output.type.tensor_type.elem_type
-        row_outputs.append(helper.make_tensor_value_info(f"gw_of_row_{k}", output_type, None))
+        row_outputs.append(
+            helper.make_tensor_value_info(f"gw_of_row_{output_index}", output_type, None)
+        )
     n_values = graph.input[0].type.tensor_type.shape.dim[1].dim_value
     row_input = helper.make_tensor_value_info("gw_row", TensorProto.FLOAT, [n_values])
     # Scan runs the body for each row, and stacks the outputs
@@ -302,7 +309,7 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
         "Scan",
         ["x"],
         list(inner_names),
-        body=helper.make_graph(body, "row", [row_input], row_outputs),
+        body=helper.make_graph(body_nodes, "row", [row_input], row_outputs),
         num_scan_inputs=1,
     )
     graph.initializer.extend(

@@ -185,10 +185,10 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
             attribute_columns = attribute
         else:
             continue
-        for k in range(n_columns if len(attribute_columns) == n_columns else 0):
-            column = np.ravel(attribute_columns[k])
+        for column_index in range(n_columns if len(attribute_columns) == n_columns else 0):
+            column = np.ravel(attribute_columns[column_index])
             if column.dtype.kind in "fiu":
-                numbers[k].append(column)
+                numbers[column_index].append(column)
     return numbers
 
 

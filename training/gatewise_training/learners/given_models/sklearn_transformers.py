@@ -112,17 +112,17 @@ def _write_bin_numbers(model: Estimator, x: Value) -> Value:
 
 
 def _write_max_abs_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _round_to_row_type(x, x / model.scale_)
-    return scaled.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled
+    scaled_rows = _round_to_row_type(x, x / model.scale_)
+    return scaled_rows.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled_rows
 
 
 def _write_min_max_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _round_to_row_type(x, x * model.scale_)
-    scaled = _round_to_row_type(x, scaled + model.min_)
+    scaled_rows = _round_to_row_type(x, x * model.scale_)
+    scaled_rows = _round_to_row_type(x, scaled_rows + model.min_)
     if not model.clip:
-        return scaled
+        return scaled_rows
     lower_bound, upper_bound = (float(bound) for bound in model.feature_range)
-    return scaled.maximum(lower_bound).minimum(upper_bound)
+    return scaled_rows.maximum(lower_bound).minimum(upper_bound)
 
 
 def _write_robust_scaler(model: Estimator, x: Value) -> Value:
@@ -219,32 +219,34 @@ def _write_power_transform(model: Estimator, x: Value) -> Value:
 
 def _write_box_cox(x: Value, power: float) -> Value:
     # (x^power - 1) / power, or log x for power 0
-    log = x.double().apply("Log")
-    return log if power == 0 else _write_expm1(log * power) / power
+    log_value = x.double().apply("Log")
+    return log_value if power == 0 else _write_expm1(log_value * power) / power
 
 
 def _write_yeo_johnson(x: Value, power: float) -> Value:
     # Box-Cox of 1 + x for x >= 0, and minus Box-Cox of 1 - x with the power 2 - power below
     magnitude = x.apply("Abs")
-    log = _write_log1p(magnitude.double()).astype(x.dtype).double()
+    log_value = _write_log1p(magnitude.double()).astype(x.dtype).double()
     complement = 2.0 - power
     eps = float(np.finfo(np.float64).eps)
     # one comparison is strict and the other is not, as in scikit-learn
-    positive_branch = log if abs(power) < eps else _write_expm1(log * power) / power
-    negative_branch = log if abs(complement) <= eps else _write_expm1(log * complement) / complement
+    positive_branch = log_value if abs(power) < eps else _write_expm1(log_value * power) / power
+    negative_branch = (
+        log_value if abs(complement) <= eps else _write_expm1(log_value * complement) / complement
+    )
     return (x >= 0.0).where(positive_branch, -negative_branch)
 
 
 def _write_imputer(model: Estimator, x: Value) -> Value:
     statistics = np.asarray(model.statistics_, x.dtype)
     is_missing = x.isnan() if np.isnan(model.missing_values) else x.equals(model.missing_values)
-    filled = is_missing.where(statistics[None, :], x)
+    filled_rows = is_missing.where(statistics[None, :], x)
     if np.isnan(statistics).any():  # scikit-learn drops columns without any value
-        filled = filled.columns(np.flatnonzero(~np.isnan(statistics)))
+        filled_rows = filled_rows.columns(np.flatnonzero(~np.isnan(statistics)))
     if not model.add_indicator:
-        return filled
+        return filled_rows
     indicators = is_missing.columns(model.indicator_.features_).astype(x.dtype)
-    return hstack([filled, indicators])
+    return hstack([filled_rows, indicators])
 
 
 #: Functions that write the output of a transformer, by its class.

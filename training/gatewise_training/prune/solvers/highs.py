@@ -60,8 +60,8 @@ def minimise_shares(
         [[node_matrix[nodes], -acquisitions(problem)], [rows, None]], format="csr"
     )
     bounds = np.repeat([0.0, bound], [len(nodes), rows.shape[0]])
-    price = lam * problem.depth_price - problem.profit
-    cost = np.concatenate([node_matrix.T @ price, lam * problem.column_price])
+    node_cost = lam * problem.depth_price - problem.profit
+    cost = np.concatenate([node_matrix.T @ node_cost, lam * problem.column_price])
     solution = minimise(cost, A_ub=inequalities, b_ub=bounds, bounds=(0.0, 1.0), **settings)
     shares = node_matrix @ solution.x[: node_matrix.shape[1]]
     return LinearSolution(shares, solution.multipliers[: len(nodes)], solution.iterations)

@@ -58,7 +58,7 @@ def solve(
     objective = float(problem.objective(best_pruning, lam))
     average_share: Floats | None = None
     step_scale = 1.0
-    n_stalled = 0
+    n_stalled_steps = 0
     step = 0
     for step in range(1, max_iterations + 1):
         is_kept, gains = trees.prune(trees.charges(beta))
@@ -67,12 +67,12 @@ def solve(
         # shorter steps
         if dual_value > bound + 1e-3 * max(objective - bound, 0.0):
             step_scale = min(1.1 * step_scale, 2.0)
-            n_stalled = 0
+            n_stalled_steps = 0
         else:
-            n_stalled += 1
-            if n_stalled >= PATIENCE:
+            n_stalled_steps += 1
+            if n_stalled_steps >= PATIENCE:
                 step_scale *= 0.5
-                n_stalled = 0
+                n_stalled_steps = 0
                 beta = best_beta.copy()
         if dual_value > bound:
             bound = dual_value
@@ -84,8 +84,10 @@ def solve(
             else average_share + NEWEST_WEIGHT * (share - average_share)
         )
         is_repaired = step % REPAIR_INTERVAL == 1
-        average = average_share if is_repaired else None
-        for candidate, candidate_objective in _list_prunings(problem, lam, is_kept, average):
+        shares_to_repair = average_share if is_repaired else None
+        for candidate, candidate_objective in _list_prunings(
+            problem, lam, is_kept, shares_to_repair
+        ):
             if candidate_objective < objective:
                 best_pruning = candidate
                 objective = candidate_objective
