@@ -20,7 +20,7 @@ _UNKNOWN: Final = "n/a"
 
 DAY: Final = 86_400.0  # seconds
 #: Seconds of each unit of time, by the names that people write.
-_UNITS: Final = {
+_UNIT_SECONDS: Final = {
     "ms": 1e-3,
     "s": 1.0,
     "sec": 1.0,
@@ -213,11 +213,11 @@ def read_span(text: str, subject: str) -> float:
     90.0
     """
     match = _SPAN.fullmatch(text.strip())
-    if match is None or match[2] not in _UNITS:
+    if match is None or match[2] not in _UNIT_SECONDS:
         raise InputError(
             f"{subject}: {text!r} is not a span of time; write it as 500ms, 30s, 10min, 2h"
         )
-    return float(match[1]) * _UNITS[match[2]]
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def read_rate(text: str, subject: str) -> float:
@@ -227,9 +227,9 @@ def read_rate(text: str, subject: str) -> float:
     0.5
     """
     amount, slash, unit = text.strip().partition("/")
-    if not slash or unit not in _UNITS:
+    if not slash or unit not in _UNIT_SECONDS:
         raise InputError(f"{subject}: {text!r} is not a rate; write it as 1/min, 0.5/s, 200/day")
-    rate = read_number(amount, subject) / _UNITS[unit]
+    rate = read_number(amount, subject) / _UNIT_SECONDS[unit]
     if not rate > 0:
         raise InputError(f"{subject}: {text!r} must be above 0")
     return rate

@@ -111,7 +111,7 @@ def _find_exponential_factor(mean_probability: float) -> float:
 
     The mean over equally spaced ranks grows with the factor.
     """
-    ranks = [(i + 0.5) / 1000 for i in range(1000)]
+    ranks = [(index + 0.5) / 1000 for index in range(1000)]
     low_factor = 0.0
     high_factor = math.exp(1.0 / _RANK_SCALE)  # with it every probability is 1, even at rank 1
     while high_factor - low_factor > 1e-6 * high_factor:

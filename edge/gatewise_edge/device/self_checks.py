@@ -176,14 +176,14 @@ def _mark_tolerable_rows(
 
 
 def _mark_equal_answers(
-    stage: DeviceStage, margins: NDArray[np.float32], expected: NDArray[np.float32]
+    stage: DeviceStage, margins: NDArray[np.float32], expected_margins: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows with the same label, and with probabilities within the tolerance of a provider."""
     link = stage.spec.link
     row_outcome = stage.rule.row_outcome
     is_equal = np.zeros(len(margins), np.bool_)
     for row, (row_margins, expected_row) in enumerate(
-        zip(margins.tolist(), expected.tolist(), strict=True)
+        zip(margins.tolist(), expected_margins.tolist(), strict=True)
     ):
         label, probabilities = row_outcome(row_margins, link)
         expected_label, expected_probabilities = row_outcome(expected_row, link)
@@ -193,10 +193,10 @@ def _mark_equal_answers(
 
 
 def _mark_different_bits(
-    margins: NDArray[np.float32], expected: NDArray[np.float32]
+    margins: NDArray[np.float32], expected_margins: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows that differ in any bit; all NaN are equal."""
-    is_same = margins.view(np.uint32) == expected.view(np.uint32)
-    is_same |= np.isnan(margins) & np.isnan(expected)
+    is_same = margins.view(np.uint32) == expected_margins.view(np.uint32)
+    is_same |= np.isnan(margins) & np.isnan(expected_margins)
     is_different: NDArray[np.bool_] = ~is_same.all(axis=1)
     return is_different

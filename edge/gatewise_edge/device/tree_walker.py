@@ -90,9 +90,9 @@ class TreeWalker:
                     node = left[node]
                 column = feature[node]
             leaves.append(node)
-        return self._sum(leaves)
+        return self._sum_leaves(leaves)
 
-    def _sum(self, leaves: list[int]) -> Matrix:
+    def _sum_leaves(self, leaves: list[int]) -> Matrix:
         """Sum the leaves in float32 in the order of the trees, which ``accumulate`` preserves."""
         trees = self.trees
         if not leaves:

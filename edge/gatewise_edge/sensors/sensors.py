@@ -105,9 +105,11 @@ class Sensors:
     ) -> None:
         self._features = dict(features or {})
         self._groups = dict(groups or {})
-        for name, read in (self._features | self._groups).items():
-            if not callable(read):
-                raise InputError(f"sensor {name!r} is {read!r}; give a function that reads it")
+        for name, read_sensor in (self._features | self._groups).items():
+            if not callable(read_sensor):
+                raise InputError(
+                    f"sensor {name!r} is {read_sensor!r}; give a function that reads it"
+                )
         names = self._features.keys() | self._groups.keys()
         self._retries = _setting_by_sensor("retries", retries, names)
         self._timeouts = _setting_by_sensor(
@@ -187,13 +189,15 @@ class Sensors:
             own_columns = [
                 column for column in group_columns if columns.names[column] not in self._features
             ]
-            read_cells = partial(_group_cells, name, group_sensor, group_columns, columns.names)
+            read_cells = partial(
+                _read_group_cells, name, group_sensor, group_columns, columns.names
+            )
             add_sensor(name, own_columns, read_cells)
         for name, sensor_function in self._features.items():
             if name not in columns.names:
                 raise InputError(f"sensor {name!r}: the bundle has no such {column_noun}")
             column = columns.names.index(name)
-            add_sensor(name, [column], partial(_feature_cell, column, sensor_function))
+            add_sensor(name, [column], partial(_read_feature_cell, column, sensor_function))
         column_names = [columns.names[column] for column in columns.column_of]
         for feature in np.asarray(needed_features, np.intp).tolist():
             if feature not in sensors:
@@ -208,7 +212,9 @@ class Sensors:
         group_name = costs.group_names[group] if group >= 0 else None
         if group_name is None or group_name in self._groups:
             return group_name == name
-        return name in [costs.group_names[required] for required in costs.requires[group]]
+        return name in [
+            costs.group_names[required_group] for required_group in costs.requires[group]
+        ]
 
     def close(self) -> None:
         """End the reading thread, unless a sensor blocks it."""
@@ -233,11 +239,11 @@ def _setting_by_sensor(
     return {"": default} | values_by_sensor
 
 
-def _feature_cell(column: int, read_cell: FeatureSensor) -> dict[int, Any]:
+def _read_feature_cell(column: int, read_cell: FeatureSensor) -> dict[int, Any]:
     return {column: read_cell()}
 
 
-def _group_cells(
+def _read_group_cells(
     group_name: str, read_cells: GroupSensor, columns: list[int], column_names: Sequence[str]
 ) -> dict[int, Any]:
     """Read the cells of a group's members, from a mapping by name or a sequence in order."""

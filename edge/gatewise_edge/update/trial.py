@@ -65,7 +65,9 @@ class Trial:
                 n_bad_before, n_answers = previous_counts
                 self._previous_bad_flags.clear()
                 # the order was not saved, so count the bad answers as the oldest
-                self._previous_bad_flags.extend(i < n_bad_before for i in range(n_answers))
+                self._previous_bad_flags.extend(
+                    position < n_bad_before for position in range(n_answers)
+                )
             self.is_running = True
             self._began_at = self._clock()
             self._seconds_of_earlier_starts = trial_seconds

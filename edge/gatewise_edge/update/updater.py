@@ -130,7 +130,9 @@ class Updater:
                 previous_counts = state.n_bad_before, state.n_answers_before
                 self._trial.begin(**state.trial_counts, previous_counts=previous_counts)
             elif self._running_digest in state.refused:
-                other_digests = (name for name in state.refused if name != self._running_digest)
+                other_digests = (
+                    digest for digest in state.refused if digest != self._running_digest
+                )
                 self.store.save(refused=tuple(other_digests))
         elif self.store.is_complete(state.active) and state.is_on_trial:
             _LOG.error("release %s does not run on this device", state.active)
@@ -140,8 +142,9 @@ class Updater:
             _LOG.error("release %s did not start; the next start tries it again", state.active)
             self._skipped_digests.add(state.active)
         self._release_status.begin(device)
-        name = "gatewise-update"
-        self._thread = threading.Thread(target=self._run_updates, name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_updates, name="gatewise-update", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

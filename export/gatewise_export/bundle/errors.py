@@ -53,11 +53,11 @@ class VerifyReport:
     rows : int
         Rows compared.
     differing_decisions, differing_labels, differing_costs : int
-        Rows whose exit, label or cost differs.
+        Rows with different decisions, labels or costs.
     max_margin_difference : float
         Largest difference of a stage's outputs.
     cloud_label_differences : int
-        Rows whose high-cost model label differs, including rows that are not offloaded.
+        Rows with different labels of the high-cost model, including rows that are not offloaded.
     cloud_probability_max_difference : float
         Largest difference of the high-cost model's probabilities.
     """

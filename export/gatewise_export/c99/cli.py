@@ -155,7 +155,7 @@ def calibrate(
     if as_json:
         emit({"out": str(out), "machine": prices.machine, "microseconds": prices.microseconds})
         return
-    rows = [(label, f"{us:.1f}") for label, us in prices.microseconds.items()]
+    rows = [(label, f"{microseconds:.1f}") for label, microseconds in prices.microseconds.items()]
     print_table(f"prices in {out}", ("step", "us"), rows)
     print(f"measured with {prices.windows} windows on {prices.machine}")
 

@@ -41,8 +41,8 @@ def probe_rows(cascade: Cascade) -> NDArray[np.float32]:
         # take most values from the models, and repeat one only after all have been used
         column = rng.choice(extreme_values, n_rows)
         if len(model_values):
-            from_models = rng.permutation(np.resize(rng.permutation(model_values), n_rows))
-            column = np.where(rng.random(n_rows) < EXTREME_SHARE, column, from_models)
+            model_column = rng.permutation(np.resize(rng.permutation(model_values), n_rows))
+            column = np.where(rng.random(n_rows) < EXTREME_SHARE, column, model_column)
         rows[:, feature] = column
     return rows
 
@@ -83,18 +83,22 @@ def probe_windows(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generi
     rng = np.random.default_rng(0)
     value_type = np.dtype(dtype)
     is_float = value_type.kind == "f"
-    low, high = (-1.0, 1.0) if is_float else (np.iinfo(value_type).min, np.iinfo(value_type).max)
-    middle = (low + high) / 2
+    lowest, highest = (
+        (-1.0, 1.0) if is_float else (np.iinfo(value_type).min, np.iinfo(value_type).max)
+    )
+    middle = (lowest + highest) / 2
     # one amplitude per window, from 1/100 of half the range to twice it, so that some are clipped
-    amplitude = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (N_WINDOWS, *[1] * len(shape)))
+    amplitudes = (
+        (highest - lowest) / 2 * 10.0 ** rng.uniform(-2, 0.3, (N_WINDOWS, *[1] * len(shape)))
+    )
     windows = (
         middle
-        + rng.normal(size=(N_WINDOWS, *shape)) * amplitude / 2
-        + rng.normal(size=amplitude.shape) * amplitude / 4
+        + rng.normal(size=(N_WINDOWS, *shape)) * amplitudes / 2
+        + rng.normal(size=amplitudes.shape) * amplitudes / 4
     )
     # test divisions by 0: a constant window has no variance, and a window of zeros has no energy
     windows[1::8] = (
-        windows[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(amplitude[1::8].shape)
+        windows[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(amplitudes[1::8].shape)
     )
     windows[2::8] = 0
-    return np.clip(windows if is_float else np.round(windows), low, high).astype(value_type)
+    return np.clip(windows if is_float else np.round(windows), lowest, highest).astype(value_type)

@@ -81,10 +81,10 @@ def _add_forest(
         "base": (trees.base, "float"),
     }
     fields = []
-    for array_name, (values, c_type) in arrays.items():
-        if values is not None:
-            tables.add(f"{table_prefix}_{array_name}", values, c_type)
-        fields.append("0" if values is None else f"{table_prefix}_{array_name}")
+    for array_name, (array, c_type) in arrays.items():
+        if array is not None:
+            tables.add(f"{table_prefix}_{array_name}", array, c_type)
+        fields.append("0" if array is None else f"{table_prefix}_{array_name}")
     n_trees = len(trees.start) - 1
     number_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
     tables.add_struct(f"trees_type {table_prefix}", f"{', '.join(fields)}, {number_fields}")

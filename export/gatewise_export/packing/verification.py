@@ -376,36 +376,38 @@ def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers | 
     return answers
 
 
-def _report_differences(decisions: Decisions, expected: Decisions) -> VerifyReport:
+def _report_differences(decisions: Decisions, expected_decisions: Decisions) -> VerifyReport:
     """Count the rows with different decisions, and measure the differences of outputs."""
     cloud_label_differences = 0
     cloud_probability_difference = 0.0
-    if decisions.cloud_answers is not None and expected.cloud_answers is not None:
+    if decisions.cloud_answers is not None and expected_decisions.cloud_answers is not None:
         cloud_label_differences = _count_differing(
-            decisions.cloud_answers.labels, expected.cloud_answers.labels
+            decisions.cloud_answers.labels, expected_decisions.cloud_answers.labels
         )
         cloud_probability_difference = _largest_difference(
-            decisions.cloud_answers.probabilities, expected.cloud_answers.probabilities
+            decisions.cloud_answers.probabilities, expected_decisions.cloud_answers.probabilities
         )
     return VerifyReport(
-        rows=len(expected.exits),
-        differing_decisions=_count_differing(decisions.exits, expected.exits),
-        differing_labels=_count_differing(decisions.labels, expected.labels),
-        differing_costs=_count_differing(decisions.costs, expected.costs),
-        max_margin_difference=max(map(_largest_difference, decisions.margins, expected.margins)),
+        rows=len(expected_decisions.exits),
+        differing_decisions=_count_differing(decisions.exits, expected_decisions.exits),
+        differing_labels=_count_differing(decisions.labels, expected_decisions.labels),
+        differing_costs=_count_differing(decisions.costs, expected_decisions.costs),
+        max_margin_difference=max(
+            map(_largest_difference, decisions.margins, expected_decisions.margins)
+        ),
         cloud_label_differences=cloud_label_differences,
         cloud_probability_max_difference=cloud_probability_difference,
     )
 
 
-def _count_differing(values: NDArray[Any], expected: NDArray[Any]) -> int:
-    return int(np.count_nonzero(values != expected))
+def _count_differing(values: NDArray[Any], expected_values: NDArray[Any]) -> int:
+    return int(np.count_nonzero(values != expected_values))
 
 
-def _largest_difference(values: NDArray[Any], expected: NDArray[Any]) -> float:
+def _largest_difference(values: NDArray[Any], expected_values: NDArray[Any]) -> float:
     """Largest difference of two arrays; NaN equals NaN and is infinitely far from numbers."""
     if not values.size:
         return 0.0
-    differences = np.abs(values.astype(np.float64) - expected.astype(np.float64))
-    is_same = (values == expected) | (np.isnan(values) & np.isnan(expected))
+    differences = np.abs(values.astype(np.float64) - expected_values.astype(np.float64))
+    is_same = (values == expected_values) | (np.isnan(values) & np.isnan(expected_values))
     return float(np.where(is_same, 0.0, np.nan_to_num(differences, nan=np.inf)).max())

@@ -66,10 +66,10 @@ def read_old_rows(source: str, target: str | None, manifest: Manifest) -> FitRow
         table = datasets.read_table(path, target=target)
         X = np.asarray(encode_table(manifest.encoder, table.frame), np.float32)
         return FitRows(X, table.y, np.ones(len(X)))
-    data = datasets.load(source, target=target)
-    X = data.columns(manifest.feature_names, source)
-    rows = data.parts.get("train", np.arange(len(X)))
-    return FitRows(X[rows], data.y[rows], np.ones(len(rows)))
+    dataset = datasets.load(source, target=target)
+    X = dataset.columns(manifest.feature_names, source)
+    training_indices = dataset.parts.get("train", np.arange(len(X)))
+    return FitRows(X[training_indices], dataset.y[training_indices], np.ones(len(training_indices)))
 
 
 def split_kept_rows(

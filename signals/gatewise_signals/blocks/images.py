@@ -244,7 +244,9 @@ class Edges(GridBlock):
     @property
     def suffixes(self) -> tuple[str, ...]:
         cells = _name_cells("", self.rows, self.columns)
-        directions = (f"direction{k}{cell}" for cell in cells for k in range(self.directions))
+        directions = (
+            f"direction{direction}{cell}" for cell in cells for direction in range(self.directions)
+        )
         return ("dx", "dy", *directions)
 
     def run(self, *inputs: NDArray[Any]) -> Values:

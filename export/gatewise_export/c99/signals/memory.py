@@ -42,10 +42,14 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
             *(buffer for buffer in buffers if buffer.container == container.name),
         ]
         conflicts = [
-            (buffer.size, offsets[placed.name], offsets[placed.name] + placed.size)
+            (
+                buffer.size,
+                offsets[placed_buffer.name],
+                offsets[placed_buffer.name] + placed_buffer.size,
+            )
             for buffer in buffer_group
-            for placed in placed_buffers
-            if placed.steps & buffer.steps
+            for placed_buffer in placed_buffers
+            if placed_buffer.steps & buffer.steps
         ]
         # move up to the nearest end of an overlapping buffer, until no buffer overlaps
         offset = start

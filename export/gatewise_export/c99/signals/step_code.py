@@ -102,7 +102,7 @@ class StepCode:
     call_text: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        result_expressions = [f"signals->memory + RESULT_{i}" for i in self.input_steps]
+        result_expressions = [f"signals->memory + RESULT_{number}" for number in self.input_steps]
         self.input_expressions = result_expressions or ["signals->window"]
 
     @property

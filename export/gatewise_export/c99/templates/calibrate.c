@@ -17,9 +17,9 @@ static void run_step(uint32_t step)
 }
 
 ${tables}
-static void copy_window(uint32_t number, ${element} *window)
+static void copy_window(uint32_t window_number, ${element} *window)
 {
-    const ${element} *source = windows + number * ${size}u;
+    const ${element} *source = windows + window_number * ${size}u;
     uint32_t i;
     for (i = 0; i < ${size}u; i++)
         window[i] = source[i];
@@ -29,7 +29,7 @@ int main(void)
 {
     static ${element} window[${size}];
     static uint32_t min_ticks[${n_steps}];
-    uint32_t number, repeat, i, begin, elapsed;
+    uint32_t window_number, repeat, i, begin, elapsed;
     uint32_t overhead = UINT32_MAX; /* ticks of a measurement without a step, to subtract */
     for (repeat = 0; repeat < ${repeats}u; repeat++) {
         begin = ticks();
@@ -37,11 +37,11 @@ int main(void)
         if (elapsed < overhead)
             overhead = elapsed;
     }
-    for (number = 0; number < ${n_windows}u; number++) {
+    for (window_number = 0; window_number < ${n_windows}u; window_number++) {
         for (i = 0; i < ${n_steps}u; i++)
             min_ticks[i] = UINT32_MAX;
         for (repeat = 0; repeat < ${repeats}u; repeat++) {
-            copy_window(number, window);
+            copy_window(window_number, window);
             ${p}_signals_start(&signals, window);
             for (i = 0; i < ${n_steps}u; i++)
                 n_ticks[i] = 0;

@@ -45,7 +45,7 @@ static int row_agrees(uint32_t row)
     source_type source;
     const uint32_t *expected = outputs + row * ${n_all_outputs}u;
     const uint8_t *acquired_bits = acquired + row * ${acquired_bytes}u;
-    int i, s, n_known = 0;
+    int i, stage, n_known = 0;
     source.row = rows + row * ${n_slots}u;
     source.calls = 0;
     ${p}_decide(&instance, acquire, &source, &answer);
@@ -60,10 +60,10 @@ static int row_agrees(uint32_t row)
     if (source.calls != n_known)
         return 0;
     ${p}_begin(&instance);
-    for (s = 0; s < ${P}_STAGES; s++) {
-        if (${p}_stage(&instance, s, acquire, &source) < 0)
+    for (stage = 0; stage < ${P}_STAGES; stage++) {
+        if (${p}_stage(&instance, stage, acquire, &source) < 0)
             return 0;
-        for (i = 0; i < (int)READ(uint16_t, n_outputs + s); i++, expected++)
+        for (i = 0; i < (int)READ(uint16_t, n_outputs + stage); i++, expected++)
             if (!is_same(instance.output[i], READ(uint32_t, expected)))
                 return 0;
     }

@@ -39,14 +39,14 @@ static void set_bit(uint32_t *bits, uint32_t i)
 }
 
 /* Mark a step and the steps that must run before it; return the first step to run. */
-static uint32_t mark_needed(const ${p}_signals *signals, uint32_t target, uint32_t *needed)
+static uint32_t mark_needed(const ${p}_signals *signals, uint32_t target_step, uint32_t *needed)
 {
-    uint32_t first = target;
+    uint32_t first = target_step;
     uint32_t step, end, i;
     for (i = 0; i < ${n_words}; i++)
         needed[i] = 0;
-    set_bit(needed, target);
-    for (step = target + 1; step-- > 0;) {
+    set_bit(needed, target_step);
+    for (step = target_step + 1; step-- > 0;) {
         if (!has_bit(needed, step) || has_bit(signals->computed, step))
             continue;
         end = READ(input_start_type, input_start + step + 1);
@@ -59,24 +59,24 @@ static uint32_t mark_needed(const ${p}_signals *signals, uint32_t target, uint32
 }
 
 /* Compute a step after the steps that it needs, unless their results are in memory. */
-static void compute(${p}_signals *signals, uint32_t target)
+static void compute(${p}_signals *signals, uint32_t target_step)
 {
     uint32_t needed[${n_words}];
     uint32_t step, i;
-    if (has_bit(signals->computed, target))
+    if (has_bit(signals->computed, target_step))
         return;
-    if (mark_needed(signals, target, needed) < signals->n_reached) {
+    if (mark_needed(signals, target_step, needed) < signals->n_reached) {
         /* out of order: later steps may have overwritten results that are needed now */
         for (i = 0; i < ${n_words}; i++)
             signals->computed[i] &= READ(uint32_t, is_feature + i);
-        mark_needed(signals, target, needed);
+        mark_needed(signals, target_step, needed);
     }
-    for (step = 0; step <= target; step++)
+    for (step = 0; step <= target_step; step++)
         if (has_bit(needed, step) && !has_bit(signals->computed, step)) {
             run(signals, step);
             set_bit(signals->computed, step);
         }
-    signals->n_reached = target + 1;
+    signals->n_reached = target_step + 1;
 }
 
 void ${p}_signals_start(${p}_signals *signals, const ${element} *window)
