@@ -32,14 +32,14 @@ def list_stage_results(
     if manifest.cloud is not None:
         stages.append(("cloud", manifest.cloud_inputs(), table.is_offloaded))
     is_acquired = np.zeros(costs.n_features, np.bool_)
-    results = []
+    stage_results = []
     for name, inputs, is_answered in stages:
         is_needed = costs.mask(inputs)
         share = float(row_weights[is_answered].sum() / row_weights.sum())
         columns = _column_names(manifest, np.flatnonzero(is_needed))
         # an earlier stage may have acquired some features of a column
         earlier_columns = _column_names(manifest, np.flatnonzero(is_acquired))
-        results.append(
+        stage_results.append(
             StageResult(
                 name=name,
                 columns=len(columns),
@@ -50,7 +50,7 @@ def list_stage_results(
             )
         )
         is_acquired |= is_needed
-    return tuple(results)
+    return tuple(stage_results)
 
 
 def _column_names(manifest: Manifest, features: NDArray[np.intp]) -> list[str]:

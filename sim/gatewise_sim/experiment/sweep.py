@@ -67,11 +67,11 @@ def read_sweeps(sweep_texts: Iterable[str]) -> SweepValues:
     {'devices': ('10', '100'), 'outage': ('none', 'cloud:12:00-12:10')}
     """
     values_by_setting: SweepValues = {}
-    for text in sweep_texts:
-        name, equals, values_text = text.partition("=")
+    for sweep_text in sweep_texts:
+        name, equals, values_text = sweep_text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
+            raise InputError(f"sweep {sweep_text!r}: write it as devices=10,100,1000")
         if name not in SETTING_NAMES:
             close_names = get_close_matches(name, SETTING_NAMES, n=1)
             hint = (
