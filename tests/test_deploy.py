@@ -159,8 +159,8 @@ def test_compose_services_use_existing_files_and_options(tmp_path):
     assert not any(source.endswith(("ca.key", "/broker")) for source in sources)
     command = services["worker"]["command"]
     check_command(command)
-    for flag in ("--ca-file", "--cert-file", "--key-file", "--pool-file", "--watch"):
-        assert command[command.index(flag) + 1] in source_of_path
+    for option in ("--ca-file", "--cert-file", "--key-file", "--pool-file", "--watch"):
+        assert command[command.index(option) + 1] in source_of_path
     port = command[command.index("--metrics-port") + 1]
     (prometheus,) = read_documents("prometheus/prometheus.yml")
     (name_lookup,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
@@ -250,11 +250,11 @@ def exposed_metrics(tmp_path_factory):
         Device(path) as device,
     ):
         updater = SimpleNamespace(counters={"adopted": 0})
-        text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
+        exposition = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
     open_folder(archive_folder).add(make_archived_rows(20), FACTS, NOW)
-    text += true_figures.metrics_text(true_figures.monitor(archive_folder)).encode()
+    exposition += true_figures.metrics_text(true_figures.monitor(archive_folder)).encode()
     names = set()
-    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", exposition.decode(), re.M):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         names |= {name + suffix for suffix in suffixes}
     return names

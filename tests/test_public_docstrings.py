@@ -174,8 +174,8 @@ def find_problems(name: PublicName) -> Iterator[str]:
     """Yield the parameters that a docstring lacks, and those that do not exist in the code."""
     if not name.doc:
         yield f"{name.title}: no docstring"
-    if missing := set(name.parameters) - find_described_parameters(name):
-        yield f"{name.title}: no word on {sorted(missing)}"
+    if missing_names := set(name.parameters) - find_described_parameters(name):
+        yield f"{name.title}: no word on {sorted(missing_names)}"
     if documented := set(read_documented_names(name.doc, "Parameters")):
         unknown = documented - {*inspect.signature(name.member).parameters}
         if unknown:
@@ -196,10 +196,10 @@ def test_facade_docstrings_state_types_returns_and_errors():
         if inspect.isclass(top_object) and not hasattr(top_object, "get_params"):
             continue
         types_by_parameter = read_parameter_types(name) if name.parameters else {}
-        if missing := [
+        if missing_names := [
             parameter for parameter in name.parameters if not types_by_parameter.get(parameter)
         ]:
-            problems.append(f"{name.title}: no type of {missing}")
+            problems.append(f"{name.title}: no type of {missing_names}")
         if inspect.isclass(name.member) or not name.parameters:
             continue
         sections = parse_docstring(name.doc)

@@ -153,8 +153,8 @@ def test_figures_name_their_metric(problem):
     point = Point(val_accuracy=0.3, val_cost=2.0, accuracy=0.31, cost=2.0, cost_paper=2.0)
     points = [list(astuple(free_point)), list(astuple(point))]
     fold_figures = {"n_test": 40, "points": points, "own": None, "seconds": 1.0, "about": {}}
-    result = {"seed": 0, "code": "c", "folds": [fold_figures]}
-    figures = summary.summarise(problem, {"staged": [result]})
+    run_record = {"seed": 0, "code": "c", "folds": [fold_figures]}
+    figures = summary.summarise(problem, {"staged": [run_record]})
     assert figures["metric"] == "AP@5"
     page = accuracy_page.markdown({"made": figures})
     assert "31.00 (AP@5, validation: staged)" in page
@@ -174,11 +174,11 @@ def test_mq2008_is_split_by_query():
     assert np.array_equal(
         np.unique(np.concatenate([fold.queries[1] for fold in folds])), np.unique(arrays["qid"])
     )
-    for number, fold in enumerate(folds):
+    for fold_index, fold in enumerate(folds):
         train_queries = set(np.unique(arrays["qid"])) - set(fold.queries[0]) - set(fold.queries[1])
         assert not set(fold.queries[0]) & set(fold.queries[1])
         assert len(fold.train[1]) == np.isin(arrays["qid"], list(train_queries)).sum()
         # fold 1 tests on part 5, fold 2 on part 1, and so on
-        is_test_row = arrays["part"] == (number + 4) % 5 + 1
+        is_test_row = arrays["part"] == (fold_index + 4) % 5 + 1
         assert np.array_equal(fold.test[1], arrays["y"][is_test_row] > 0)
         assert np.array_equal(fold.queries[1], arrays["qid"][is_test_row])

@@ -155,12 +155,12 @@ class DeviceProcess(ChildProcess):
         An answer is excused if the control timer of the process was late by the same time.
         """
         delays_ms = self.find_events("done")[0]["delays_ms"]
-        excused, others = [], []
+        excused_answers, other_answers = [], []
         for answer in self.find_events("answer"):
             if answer["late_ms"] > TOLERANCE_MS:
                 is_excused = delays_ms[str(answer["number"])] >= answer["late_ms"]
-                (excused if is_excused else others).append(answer)
-        return excused, others
+                (excused_answers if is_excused else other_answers).append(answer)
+        return excused_answers, other_answers
 
 
 class ChaosFleet:

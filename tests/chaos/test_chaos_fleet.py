@@ -52,10 +52,10 @@ class FaultInjector(threading.Thread):
             now = time.monotonic() - begin
             while events and now >= events[0][0]:
                 events.pop(0)[1]()
-            number, other_number = n_turns % 2, 1 - n_turns % 2
-            if now >= 2.0 * (n_turns + 1) and not self.fleet.is_starting(other_number):
-                self.fleet.kill_worker(number)
-                self.fleet.start_worker(number, *self.bundles)
+            worker_number, other_worker = n_turns % 2, 1 - n_turns % 2
+            if now >= 2.0 * (n_turns + 1) and not self.fleet.is_starting(other_worker):
+                self.fleet.kill_worker(worker_number)
+                self.fleet.start_worker(worker_number, *self.bundles)
                 n_turns += 1
 
 

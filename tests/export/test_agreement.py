@@ -106,24 +106,36 @@ def load_problem(name: str, offset: float) -> Problem:
 
 def make_system(kind: str, costs: FeatureCosts) -> Any:
     """Make a system that is fitted fast."""
-    f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
+    high_cost_model = ExtraTreesClassifier(10, max_depth=8, random_state=0)
     staged_options: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
     boosted_options: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
     gate_options: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
     return {
         "staged": lambda: StagedCascade(
-            f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **staged_options
+            high_cost_model,
+            costs,
+            families=("extra-trees", "linear"),
+            max_loss=0.05,
+            **staged_options,
         ),
         "staged-missing": lambda: StagedCascade(
-            f0, costs, families=("boosting",), allow_missing=True, **staged_options
+            high_cost_model, costs, families=("boosting",), allow_missing=True, **staged_options
         ),
         "staged-kernels": lambda: StagedCascade(
-            f0, costs, families=("svm",), max_loss=0.05, **staged_options
+            high_cost_model, costs, families=("svm",), max_loss=0.05, **staged_options
         ),
-        "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate_options),
-        "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate_options),
-        "trees-alone": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="margin", **gate_options),
-        "lines-alone": lambda: AdaptLin(f0, costs, n_starts=1, stop="margin", **gate_options),
+        "gated-trees": lambda: AdaptGBRT(
+            high_cost_model, costs, n_rounds=6, stop="gate", **gate_options
+        ),
+        "gated-lines": lambda: AdaptLin(
+            high_cost_model, costs, n_starts=1, stop="gate", **gate_options
+        ),
+        "trees-alone": lambda: AdaptGBRT(
+            high_cost_model, costs, n_rounds=6, stop="margin", **gate_options
+        ),
+        "lines-alone": lambda: AdaptLin(
+            high_cost_model, costs, n_starts=1, stop="margin", **gate_options
+        ),
         "forest": lambda: BudgetForest(costs, n_estimators=4, random_state=0),
         "pruned": lambda: BudgetPrune(costs, n_estimators=4, n_points=6, random_state=0),
         "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **boosted_options),
@@ -182,36 +194,36 @@ def make_hard_rows(system: Any, rows: Matrix, *, takes_missing: bool) -> Matrix:
         )
         if len(inner_nodes):
             nodes = rng.choice(inner_nodes, min(len(inner_nodes), 60), replace=False)
-            threshold = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
-            below = np.nextafter(threshold, np.float32(-np.inf))
-            above = np.minimum(
-                np.nextafter(threshold, np.float32(np.inf)), np.finfo(np.float32).max
+            thresholds = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
+            values_below = np.nextafter(thresholds, np.float32(-np.inf))
+            values_above = np.minimum(
+                np.nextafter(thresholds, np.float32(np.inf)), np.finfo(np.float32).max
             )
             columns = stage.features[model.feature[nodes]]
-            for cells in (below, threshold, above):
+            for cells in (values_below, thresholds, values_above):
                 altered_rows = rows[rng.integers(0, len(rows), len(nodes))].copy()
                 altered_rows[np.arange(len(nodes)), columns] = cells
                 row_blocks.append(altered_rows)
     # The smallest float32 is 1e-45, and numbers below 1.2e-38 are denormal.
     tiny_values = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
-    with_tiny = rows[rng.integers(0, len(rows), 60)].copy()
-    with_tiny = np.where(
-        rng.random(with_tiny.shape) < 0.5, rng.choice(tiny_values, with_tiny.shape), with_tiny
+    tiny_rows = rows[rng.integers(0, len(rows), 60)].copy()
+    tiny_rows = np.where(
+        rng.random(tiny_rows.shape) < 0.5, rng.choice(tiny_values, tiny_rows.shape), tiny_rows
     )
-    row_blocks += [with_tiny, np.tile(tiny_values[:, None], (1, rows.shape[1]))]
+    row_blocks += [tiny_rows, np.tile(tiny_values[:, None], (1, rows.shape[1]))]
     if takes_missing:
-        with_missing = rows[rng.integers(0, len(rows), 60)].copy()
-        with_missing[rng.random(with_missing.shape) < 0.3] = np.nan
-        row_blocks += [with_missing, np.full((1, rows.shape[1]), np.nan, np.float32)]
+        rows_with_missing = rows[rng.integers(0, len(rows), 60)].copy()
+        rows_with_missing[rng.random(rows_with_missing.shape) < 0.3] = np.nan
+        row_blocks += [rows_with_missing, np.full((1, rows.shape[1]), np.nan, np.float32)]
     return np.ascontiguousarray(np.concatenate(row_blocks), np.float32)
 
 
-def assert_same_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
+def assert_same_bits(outputs: Matrix, expected_outputs: Matrix, source: str) -> None:
     """Check that all bits are equal; all NaN count as equal."""
-    assert outputs.dtype == expected.dtype == np.float32
-    assert outputs.shape == expected.shape
-    is_same = (outputs.view(np.uint32) == expected.view(np.uint32)) | (
-        np.isnan(outputs) & np.isnan(expected)
+    assert outputs.dtype == expected_outputs.dtype == np.float32
+    assert outputs.shape == expected_outputs.shape
+    is_same = (outputs.view(np.uint32) == expected_outputs.view(np.uint32)) | (
+        np.isnan(outputs) & np.isnan(expected_outputs)
     )
     assert is_same.all(), (
         f"{source}: {np.count_nonzero(~is_same.all(axis=1))} of {len(outputs)} rows differ"
@@ -220,28 +232,32 @@ def assert_same_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
 
 def assert_python_agrees(case: Case) -> None:
     system, bundle, rows = case.system, case.bundle, case.rows
-    expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
+    expected_margins = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
     exits = system.exit_stage(rows)
     meter = Meter(bundle.manifest.feature_costs())
     for runner in ("onnxruntime", "numpy"):
         stages = load_stages(bundle, runner=runner)
         device_self_test(bundle, stages)
         outputs = stage_runs.run_all(stages, rows)
-        for output, margins in zip(outputs, expected, strict=True):
+        for output, margins in zip(outputs, expected_margins, strict=True):
             assert_same_bits(output.outputs, margins, f"{case.kind}: {runner}")
         stage_exits = stage_runs.exit_indices(stages, outputs)
         if system.high_cost_model_ is None:
             stage_exits = np.minimum(stage_exits, len(stages) - 1)
         assert stage_exits.tolist() == exits.tolist()
         # A device runs single rows; each eleventh is tested, to save time.
-        for stage, device_stage, margins in zip(system.stages_, stages, expected, strict=True):
+        for stage, device_stage, margins in zip(
+            system.stages_, stages, expected_margins, strict=True
+        ):
             acquired = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
-            for i in range(0, len(rows), 11):
-                reading = Reading(rows[i], meter, lambda: np.inf)
+            for row_number in range(0, len(rows), 11):
+                reading = Reading(rows[row_number], meter, lambda: np.inf)
                 output = device_stage.run_instance(reading, allow_missing=True)
                 row_margins = np.float32([output.outputs])
-                assert_same_bits(row_margins, margins[i : i + 1], f"{runner}, row {i}")
-                assert reading.acquired[stage.features].tolist() == acquired[i].tolist()
+                assert_same_bits(
+                    row_margins, margins[row_number : row_number + 1], f"{runner}, row {row_number}"
+                )
+                assert reading.acquired[stage.features].tolist() == acquired[row_number].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)
     assert report.differing_decisions == report.differing_costs == 0
@@ -255,10 +271,10 @@ def count_ties(system: Any, rows: Matrix) -> int:
     scikit-learn sums a forest in float64 and the cloud's graph sums it in float32, so that their
     labels may differ at a tie. The decisions of the stages do not depend on it.
     """
-    f0 = system.high_cost_model_
-    if f0 is None:
+    high_cost_model = system.high_cost_model_
+    if high_cost_model is None:
         return 0
-    two_largest = np.sort(f0.predict_proba(rows), axis=1)[:, -2:]
+    two_largest = np.sort(high_cost_model.predict_proba(rows), axis=1)[:, -2:]
     # The float32 sum of ten trees has an error of less than 1e-6.
     return int(np.count_nonzero(two_largest[:, 1] - two_largest[:, 0] < 1e-6))
 
@@ -358,11 +374,11 @@ def test_device_stages_decide_random_rows_as_the_system(wine_cases, rows, is_mis
     for case in wine_cases:
         takes_missing = case.kind in KINDS_WITH_MISSING
         X = np.where(is_missing, np.float32(np.nan), rows) if takes_missing else rows
-        expected = [np.ascontiguousarray(stage.margins(X)) for stage in case.system.stages_]
+        expected_margins = [np.ascontiguousarray(stage.margins(X)) for stage in case.system.stages_]
         for runner in ("onnxruntime", "numpy"):
             stages = load_stages(Bundle.open(case.bundle.path), runner=runner)
             outputs = stage_runs.run_all(stages, X)
-            for output, margins in zip(outputs, expected, strict=True):
+            for output, margins in zip(outputs, expected_margins, strict=True):
                 assert_same_bits(output.outputs, margins, f"{case.kind}: {runner}")
             stage_exits = np.minimum(
                 stage_runs.exit_indices(stages, outputs),

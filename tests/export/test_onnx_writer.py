@@ -33,7 +33,7 @@ THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(float32)
 
 def assert_same_bits(model: FlatModel, rows: Floats) -> None:
     """Compare training's margins with a device's margins of the model read from its file."""
-    expected = model.margins(rows)
+    training_margins = model.margins(rows)
     content = write_model(canonical_model(model))
     sizes = {"n_inputs": model.n_features, "n_outputs": model.n_outputs}
     restored_model = read_model(content, model_kind(model, is_lazy=False), "stage.npz", **sizes)
@@ -47,9 +47,9 @@ def assert_same_bits(model: FlatModel, rows: Floats) -> None:
     row_by_row = np.array([runner.run_row(row) for row in first_rows], float32)
     row_by_row = row_by_row.reshape(len(first_rows), -1)
     for margins, expected_margins in (
-        (outputs["margins"], expected),
-        (runner.run(rows), expected),
-        (row_by_row, expected[: len(first_rows)]),
+        (outputs["margins"], training_margins),
+        (runner.run(rows), training_margins),
+        (row_by_row, training_margins[: len(first_rows)]),
     ):
         assert margins.dtype == np.float32
         assert margins.shape == expected_margins.shape == (len(margins), model.n_outputs)

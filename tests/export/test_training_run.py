@@ -275,8 +275,8 @@ def test_a_remark_names_a_high_cost_model_that_the_stages_surpass(
     path_text, option, budget = command.split()
     assert (path_text, option) == (str(settings.out), "--budget")
     # the budget of the advice allows the most accurate point, which is not the active one
-    best = max(run.system.frontier_.points, key=lambda point: point.accuracy)
-    assert run.system.at(budget=float(budget)).operating_point_ == best
-    assert best.accuracy > run.system.operating_point_.accuracy + 0.02
+    best_point = max(run.system.frontier_.points, key=lambda point: point.accuracy)
+    assert run.system.at(budget=float(budget)).operating_point_ == best_point
+    assert best_point.accuracy > run.system.operating_point_.accuracy + 0.02
     budget_run = train_bundle(replace(settings, parameters=weak_model, budget=float(budget)))
     assert not any("high-cost model" in text for text in budget_run.remarks)

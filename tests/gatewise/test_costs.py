@@ -1,4 +1,4 @@
-"""Feature costs: prices, groups, prerequisites and price files."""
+"""Feature costs: prices, groups, prerequisites and price files; k is a feature, and g a group."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A late sample may be delayed by jitter or follow lost samples. The windower waits for later samples
 before it decides. :meth:`.Windower.reset` makes it decide at once, so tests that count gaps call it
-first.
+first. Delays and jitter are in sample intervals.
 """
 
 from __future__ import annotations
@@ -136,7 +136,6 @@ def test_a_window_is_refused_if_its_mean_rate_differs_by_a_tenth(interval_ratio,
     ],
 )
 def test_jitter_of_single_samples_is_not_a_gap_but_lost_samples_are(jitter, n_lost, n_gaps):
-    """`jitter` is in sample intervals."""
     windower = Windower(32, rate_hz=100.0)
     times = np.arange(200) + np.random.default_rng(0).uniform(-jitter, jitter, 200)
     times[100:] += n_lost

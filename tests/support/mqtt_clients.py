@@ -71,7 +71,7 @@ class MqttClient:
         self.client.on_connect = self._on_connect
         self.subscription_codes: list[int] = []
         self.client.on_subscribe = self._on_subscribe
-        self.client.on_message = lambda _c, _u, message: self.record(message)
+        self.client.on_message = lambda _client, _userdata, message: self.record(message)
         self.client.connect(endpoint.host, endpoint.port)
         self.client.loop_start()
         assert self._ready.wait(TIMEOUT_S), "no connection"
@@ -82,7 +82,14 @@ class MqttClient:
         else:
             self._ready.set()
 
-    def _on_subscribe(self, _c: Any, _u: Any, _mid: int, reason_codes: Any, _p: Any) -> None:
+    def _on_subscribe(
+        self,
+        _client: Any,
+        _userdata: Any,
+        _message_id: int,
+        reason_codes: Any,
+        _properties: Any,
+    ) -> None:
         self.subscription_codes = [int(reason.value) for reason in reason_codes]
         self._ready.set()
 

@@ -160,7 +160,7 @@ def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
 
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
     endpoint = operator_endpoint(broker.broker_folder, broker.url)
-    # More clients than fit one command.
+    # more clients than one message has commands for (100)
     role_of_client = {f"bulk-{i}": "devices" for i in range(250)}
     apply_roles(endpoint, role_of_client, broker.broker_folder.roster.pool)
     assert read_clients_with_rights(endpoint, role_of_client) == role_of_client.keys()

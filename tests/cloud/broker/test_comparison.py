@@ -86,8 +86,8 @@ def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
     n_answers = answers_to_detect([(float(count), 1000.0) for count in counts])
     # A share p of n independent answers has the variance p (1 - p) / n. It must be
     # (EFFECT / 4.9)^2, see EFFECT_IN_STANDARD_ERRORS.
-    expected = 0.05 * 0.95 * (EFFECT_IN_STANDARD_ERRORS / EFFECT) ** 2
-    assert n_answers == pytest.approx(expected, rel=0.15)
+    expected_answers = 0.05 * 0.95 * (EFFECT_IN_STANDARD_ERRORS / EFFECT) ** 2
+    assert n_answers == pytest.approx(expected_answers, rel=0.15)
 
 
 class InMemoryRepository:

@@ -80,12 +80,16 @@ def test_an_interrupted_rollout_of_a_good_release_can_be_completed(repository, t
     is_interrupted = False
     with pytest.raises(KeyboardInterrupt):
         roll_out_shares(repository, (0.05, 0.25, 1.0), interrupt_once)
-    end, steps = roll_out_shares(repository, (0.05, 0.25, 1.0), interrupt_once)
-    assert (end.abort_reason, end.offer.rollout, steps) == (None, FULL_ROLLOUT, [0.25, 0.9, 1.0])
+    end, offered_shares = roll_out_shares(repository, (0.05, 0.25, 1.0), interrupt_once)
+    assert (end.abort_reason, end.offer.rollout, offered_shares) == (
+        None,
+        FULL_ROLLOUT,
+        [0.25, 0.9, 1.0],
+    )
 
 
 @pytest.mark.parametrize(
-    ("report", "limits", "reason", "steps"),
+    ("report", "limits", "reason", "expected_shares"),
     # 20 of 1,000 answers disagree with the other versions.
     [
         (
@@ -99,10 +103,12 @@ def test_an_interrupted_rollout_of_a_good_release_can_be_completed(repository, t
         (make_report(10, 2), {"failed": 0.0}, None, [0.05, 1.0]),
     ],
 )
-def test_limits_and_missing_evidence_stop_a_rollout(repository, report, limits, reason, steps):
+def test_limits_and_missing_evidence_stop_a_rollout(
+    repository, report, limits, reason, expected_shares
+):
     limits = AbortLimits(**limits)
     end, offered_shares = roll_out_shares(repository, (0.05, 1.0), lambda _: report, limits)
-    assert offered_shares == steps
+    assert offered_shares == expected_shares
     if reason is None:
         assert (end.abort_reason, end.outcome) == (None, "done")
     else:
@@ -145,16 +151,18 @@ def roll_out_to(repository, fleet, status_with, *, has_baseline=False):
 @pytest.mark.parametrize("has_baseline", [False, True])
 def test_a_release_that_kills_its_process_stops_at_the_first_step(repository, has_baseline):
     fleet = Fleet(100)
-    end, shares = roll_out_to(repository, fleet, lambda _: "offline", has_baseline=has_baseline)
-    assert (end.outcome, shares) == ("no-evidence", [0.05, 0.0])
+    end, offered_shares = roll_out_to(
+        repository, fleet, lambda _: "offline", has_baseline=has_baseline
+    )
+    assert (end.outcome, offered_shares) == ("no-evidence", [0.05, 0.0])
     assert "release runs on 0 devices" in end.abort_reason
     assert fleet.n_reports == 10  # after which there is no evidence
 
 
 @pytest.mark.parametrize("status", ["online small/7", "online"])
 def test_devices_that_postpone_a_release_give_no_evidence(repository, status):
-    end, shares = roll_out_to(repository, Fleet(100), lambda _: status)
-    assert (end.outcome, shares) == ("no-evidence", [0.05, 0.0])
+    end, offered_shares = roll_out_to(repository, Fleet(100), lambda _: status)
+    assert (end.outcome, offered_shares) == ("no-evidence", [0.05, 0.0])
 
 
 def test_devices_that_go_offline_with_a_release_count_as_failures(repository):
@@ -169,16 +177,22 @@ def test_devices_that_go_offline_with_a_release_count_as_failures(repository):
             fleet.statuses |= dict.fromkeys(silent_topics, "offline")
         return f"online {offer}"
 
-    end, shares = roll_out_to(repository, fleet, install_and_die)
-    assert (end.outcome, shares) == ("withdrawn", [0.05, 0.25, 0.0])
+    end, offered_shares = roll_out_to(repository, fleet, install_and_die)
+    assert (end.outcome, offered_shares) == ("withdrawn", [0.05, 0.25, 0.0])
     assert f"{len(silent_topics)} of which fell silent" in end.abort_reason
 
 
 @pytest.mark.parametrize(("n_devices", "n_offline"), [(70, 30), (8, 0), (1, 0)])
 def test_a_rollout_ignores_devices_that_were_offline_before(repository, n_devices, n_offline):
     fleet = Fleet(n_devices, n_offline)
-    end, shares = roll_out_to(repository, fleet, lambda offer: f"online {offer}", has_baseline=True)
-    assert (end.outcome, shares, end.offer.rollout) == ("done", [0.05, 0.25, 1.0], FULL_ROLLOUT)
+    end, offered_shares = roll_out_to(
+        repository, fleet, lambda offer: f"online {offer}", has_baseline=True
+    )
+    assert (end.outcome, offered_shares, end.offer.rollout) == (
+        "done",
+        [0.05, 0.25, 1.0],
+        FULL_ROLLOUT,
+    )
 
 
 @pytest.mark.parametrize("fleet", [Fleet(0), Fleet(0, 5)])
@@ -188,19 +202,21 @@ def test_a_fleet_without_reports_gives_no_evidence(repository, fleet):
 
 
 @pytest.mark.parametrize(
-    ("reports", "outcome", "shares"),
+    ("reports", "outcome", "expected_shares"),
     [
         ([None, None, make_report(10), None, make_report(200)], "done", [0.05, 1.0]),
         ([make_report(10), *[None] * 10], "no-evidence", [0.05, 1.0, 0.0]),
     ],
     ids=["for some reports", "for ten reports"],
 )
-def test_rollout_survives_a_broker_that_is_down_for_some_time(repository, reports, outcome, shares):
+def test_rollout_survives_a_broker_that_is_down_for_some_time(
+    repository, reports, outcome, expected_shares
+):
     pending_reports = iter(reports)
     end, offered_shares = roll_out_shares(
         repository, [0.05, 1.0], lambda share: next(pending_reports), AbortLimits(failed=0.05)
     )
-    assert (end.outcome, offered_shares) == (outcome, shares)
+    assert (end.outcome, offered_shares) == (outcome, expected_shares)
     assert next(pending_reports, "none left") == "none left"
 
 
@@ -212,9 +228,9 @@ def test_publishing_another_release_ends_the_rollout(repository, tmp_path):
         Repository(folder).publish("small/9")
         return f"online {offer}"
 
-    end, shares = roll_out_to(repository, Fleet(100), publish_another)
+    end, offered_shares = roll_out_to(repository, Fleet(100), publish_another)
     assert (end.outcome, end.abort_reason) == ("superseded", "small/9 is offered in its place")
-    assert shares == [0.05]
+    assert offered_shares == [0.05]
     assert {offer.version: offer.rollout for offer in Repository(folder).offers()} == {
         "9": FULL_ROLLOUT, "8": 0.05 * FULL_ROLLOUT, "7": FULL_ROLLOUT,
     }  # fmt: skip
@@ -281,8 +297,8 @@ def test_planned_shares_start_below_half_and_leave_a_tenth_until_the_end():
 def test_devices_that_report_no_counts_give_no_evidence(repository):
     """If no other device reports figures either, the rollout completes without a comparison."""
     report_without_counts = replace(make_report(10), release_counts={})
-    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report_without_counts)
-    assert (end.outcome, steps) == ("no-evidence", [0.05, 0.0])
+    end, offered_shares = roll_out_shares(repository, (0.05, 1.0), lambda _: report_without_counts)
+    assert (end.outcome, offered_shares) == ("no-evidence", [0.05, 0.0])
     assert "no evidence in 30 reports" in end.abort_reason
     end, _ = roll_out_shares(
         repository, (0.05, 1.0), lambda _: replace(report_without_counts, other_counts={})
@@ -304,13 +320,13 @@ def test_devices_that_report_no_counts_give_no_evidence(repository):
     ],
 )
 def test_an_undecided_comparison_keeps_the_release_below_half(repository, report, reason):
-    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report)
-    assert (end.outcome, steps) == ("undecided", [0.05, 0.45])
+    end, offered_shares = roll_out_shares(repository, (0.05, 1.0), lambda _: report)
+    assert (end.outcome, offered_shares) == ("undecided", [0.05, 0.45])
     assert end.offer.rollout == 0.45 * FULL_ROLLOUT
     assert reason in end.abort_reason
     limits = AbortLimits(worse_by=0.01, accept_undecided=True)
-    end, steps = roll_out_shares(repository, (0.05, 1.0), lambda _: report, limits)
-    assert (end.outcome, steps) == ("done", [0.9, 1.0])
+    end, offered_shares = roll_out_shares(repository, (0.05, 1.0), lambda _: report, limits)
+    assert (end.outcome, offered_shares) == ("done", [0.9, 1.0])
 
 
 def make_fractions(start, growth, n_reports):

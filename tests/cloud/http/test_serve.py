@@ -234,9 +234,9 @@ def test_predictions_state_the_acquired_features_and_the_cost(service):
 
 
 def test_a_row_without_a_required_value_gets_an_error(service):
-    for row, text in (({"b": 1}, "'a'"), ([1, 2], "")):
+    for row, message in (({"b": 1}, "'a'"), ([1, 2], "")):
         (prediction,) = service.predict(row)
-        assert text in prediction["error"]
+        assert message in prediction["error"]
     status, document = service.post(INFER_PATH, {"inputs": [make_tensor([[np.inf] * 6])]})
     assert (status, list(document)) == (400, ["error"])
 
@@ -250,8 +250,8 @@ def test_the_service_has_health_metrics_and_documentation_pages(service):
     assert service.get("/v2/models/other")[0] == 404
     assert service.get("/v2/models/small/versions/8")[0] == 404
     service.predict(EASY_ROW)
-    text = service.get("/metrics")[1]
-    assert float(re.search(r'gatewise_answers_total\{route="edge"\} (\S+)', text)[1]) >= 1
+    metrics_text = service.get("/metrics")[1]
+    assert float(re.search(r'gatewise_answers_total\{route="edge"\} (\S+)', metrics_text)[1]) >= 1
     document = service.get("/openapi.json")[1]
     assert "/docs" not in document["paths"]
     assert "POST /predict" in service.get("/docs")[1]

@@ -31,27 +31,27 @@ LEFT_OUT = object()
 
 def make_payload(**changes: object) -> bytes:
     """Encode a valid request with changed fields, or without those that are LEFT_OUT."""
-    entries: dict[str, object] = {
+    fields: dict[str, object] = {
         "id": REQUEST_ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [3, -4e-3]],
     }  # fmt: skip
-    entries.update(changes)
+    fields.update(changes)
     return json.dumps(
-        {key: value for key, value in entries.items() if value is not LEFT_OUT}
+        {key: field for key, field in fields.items() if field is not LEFT_OUT}
     ).encode()
 
 
 def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
     X = np.array([[1, 2.5], [3, -4e-3]], np.float32)
-    expected = wire.decode_request(
+    cbor_request = wire.decode_request(
         wire.encode_request(Request(id=REQUEST_ID, model="digits", version="1", ttl_ms=500, X=X))
     )
     for payload in (make_payload(), make_payload(v=1, n=2, k=2)):
         check_schema(json.loads(payload))
         request = decode_json_request(payload)
-        assert (request.id, request.model) == (expected.id, expected.model)
-        assert (request.version, request.ttl_ms) == (expected.version, expected.ttl_ms)
-        assert request.X.dtype == expected.X.dtype
-        assert request.X.tobytes() == expected.X.tobytes()
+        assert (request.id, request.model) == (cbor_request.id, cbor_request.model)
+        assert (request.version, request.ttl_ms) == (cbor_request.version, cbor_request.ttl_ms)
+        assert request.X.dtype == cbor_request.X.dtype
+        assert request.X.tobytes() == cbor_request.X.tobytes()
     assert decode_json_request(make_payload(x=[7, 8, 9])).X.tolist() == [[7, 8, 9]]
     X_with_null = decode_json_request(make_payload(x=[1, None])).X
     assert np.isnan(X_with_null).tolist() == [[False, True]]
@@ -118,11 +118,11 @@ def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
             check_schema(json.loads(make_payload(**changes)))
 
 
-@pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
-def test_error_names_an_unknown_or_repeated_key(key, value):
+@pytest.mark.parametrize(("key", "json_text"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
+def test_error_names_an_unknown_or_repeated_key(key, json_text):
     # The second key is written with an escape, so that only a parser sees the repetition.
     payload_with_repeated_key = (
-        make_payload()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
+        make_payload()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {json_text}}}'.encode()
     )
     with pytest.raises(WireError, match=f"the key '{key}' is repeated"):
         decode_json_request(payload_with_repeated_key)
@@ -195,7 +195,7 @@ def test_response_is_not_larger_than_answer_bytes_states(form):
     )  # fmt: skip
     max_bytes = wire.MAX_RESPONSE_FIELD_BYTES + n_rows * form.answer_bytes(n_classes)
     assert len(form.encode_response(response)) <= max_bytes
-    too_large = Response(
+    oversized_response = Response(
         id=REQUEST_ID,
         model="m",
         version="1",
@@ -203,4 +203,4 @@ def test_response_is_not_larger_than_answer_bytes_states(form):
         probabilities=np.ones((4096, 8)),
     )
     with pytest.raises(WireError, match="the largest allowed is 131072"):
-        form.encode_response(too_large)
+        form.encode_response(oversized_response)

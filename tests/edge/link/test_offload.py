@@ -167,7 +167,7 @@ def test_numbers_of_requests_in_flight_and_of_settled_requests_are_bounded():
         assert (offloads.counts.unknown, offloads.counts.late) == counts
 
 
-def simulate(
+def simulate_requests(
     offloads: OffloadTable, round_trip_s: float, *, n_lost: int, n_requests: int
 ) -> list[float]:
     """Send requests one after the other; return their latencies.
@@ -176,8 +176,8 @@ def simulate(
     `round_trip_s`.
     """
     latencies = []
-    for i in range(n_requests):
-        started_at = 10.0 * i  # long after the end of the request before
+    for request_number in range(n_requests):
+        started_at = 10.0 * request_number  # long after the end of the request before
         offload = open_request(offloads, now=started_at, deadline=started_at + 0.5)
         copy_times = [started_at]
         now = started_at
@@ -201,7 +201,7 @@ def simulate(
 @pytest.mark.parametrize("round_trip_s", [0.021, 0.05, 0.1, 0.24, 0.4])
 def test_link_that_became_slower_is_measured_after_few_retries(round_trip_s):
     offloads = make_table_with_round_trip(0.001)
-    latencies = simulate(offloads, round_trip_s, n_lost=0, n_requests=100)
+    latencies = simulate_requests(offloads, round_trip_s, n_lost=0, n_requests=100)
     assert latencies == pytest.approx([round_trip_s] * 100)
     # Each ambiguous answer doubles the next delay, so that soon an answer comes before its retry.
     assert offloads.counts.retries <= 4
@@ -210,7 +210,7 @@ def test_link_that_became_slower_is_measured_after_few_retries(round_trip_s):
 
 def test_retries_stay_fast_while_every_first_copy_is_lost():
     offloads = make_table_with_round_trip(0.005)
-    latencies = simulate(offloads, 0.005, n_lost=1, n_requests=100)
+    latencies = simulate_requests(offloads, 0.005, n_lost=1, n_requests=100)
     assert offloads.counts.answered == 100
     # The largest backoff times the shortest wait before a retry, and a round trip.
     assert max(latencies) < 4 * 0.02 + 0.006

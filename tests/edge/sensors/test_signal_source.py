@@ -50,8 +50,8 @@ def read_csv(tmp_path):
     return write_and_read
 
 
-def assert_recorded(windows, expected=COUNTS):
-    np.testing.assert_array_equal(np.concatenate(windows), expected)
+def assert_recorded(windows, expected_samples=COUNTS):
+    np.testing.assert_array_equal(np.concatenate(windows), expected_samples)
 
 
 #: Format tags of a .wav file, from Microsoft's `mmreg.h`.
@@ -360,12 +360,12 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
     """A count of the sensor is 0.25 m/s2, and a count of the bundle 0.5 m/s2."""
     path = tmp_path / "r.npy"
     np.save(path, COUNTS.astype(np.int32) * 2 + 100)
-    for options, expected in (
+    for options, expected_samples in (
         ({"scale": (0.25,), "offset": (-100.0,), "unit": "m/s2"}, COUNTS),
         ({"scale": 0.25, "offset": -100.0}, COUNTS),
         ({"scale": (0.25, 0.5), "offset": (-100.0,)}, COUNTS * [1, 2]),
     ):
-        assert_recorded(read_instances(path, **options)[0], expected)
+        assert_recorded(read_instances(path, **options)[0], expected_samples)
     for options, message in (
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
         ({"scale": (1.0, 2.0, 3.0)}, "scale: give one number, or one for each"),
@@ -405,9 +405,9 @@ def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
     )
     for window, fields in source:
         start_time = fields["time"]
-        expected = 3000 * np.sin(2 * np.pi * 5 * (start_time + np.arange(LENGTH) / RATE_HZ))
+        expected_samples = 3000 * np.sin(2 * np.pi * 5 * (start_time + np.arange(LENGTH) / RATE_HZ))
         # 12 is 0.4 % of the amplitude, the ripple of the filter.
-        np.testing.assert_allclose(window[:, 0], expected, atol=12)
+        np.testing.assert_allclose(window[:, 0], expected_samples, atol=12)
     (error,), _ = read_instances(path, rate_hz=rate_hz)
     assert "convert = true in --settings resamples them" in str(error)
 
@@ -415,10 +415,12 @@ def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
 def test_window_resampler_is_exact_within_a_window():
     resampler = WindowResampler(200.0, 100.0, LENGTH)
     samples = RNG.normal(size=(2000, 2))
-    expected = resample_poly(samples, 1, 2)
+    expected_samples = resample_poly(samples, 1, 2)
     window = resampler.resample(samples[100 : 100 + resampler.input_length])  # any start
     first_sample = (100 + resampler.margin) // 2  # at half the rate
-    np.testing.assert_allclose(window, expected[first_sample : first_sample + LENGTH], atol=1e-12)
+    np.testing.assert_allclose(
+        window, expected_samples[first_sample : first_sample + LENGTH], atol=1e-12
+    )
 
 
 def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):

@@ -77,8 +77,8 @@ def test_a_choice_for_a_refit_prefers_small_margins_whatever_the_weights():
     assert probability.sum() == pytest.approx(40)
     # c_i = n' (s_even w_i / sum w + s_margin (1 - m_i)^4 / sum (1 - m_j)^4)
     scores = (1 - margins) ** 4
-    expected = 0.25 * rows.weights / rows.weights.sum() + 0.75 * scores / scores.sum()
-    np.testing.assert_allclose(probability, 40 * expected, rtol=1e-6)
+    expected_shares = 0.25 * rows.weights / rows.weights.sum() + 0.75 * scores / scores.sum()
+    np.testing.assert_allclose(probability, 40 * expected_shares, rtol=1e-6)
     assert main_reason[1] == "margin"
     assert main_reason[398] == "even"
 
@@ -133,7 +133,7 @@ def test_a_choice_has_instances_of_one_model(tmp_path):
     with pytest.raises(InputError, match="no instances of other/1 that are newer"):
         choose(tmp_path, 30, make_rng(), version="other/1")
     write_choice(tmp_path, choose(tmp_path, 30, make_rng(), version="tiny/1"), "2")
-    assert [found.facts.model for found in read_choices(tmp_path, ("tiny", "1"))] == ["tiny"]
+    assert [choice.facts.model for choice in read_choices(tmp_path, ("tiny", "1"))] == ["tiny"]
     with pytest.raises(InputError, match="newer than the last choice"):
         choose(tmp_path, 30, make_rng())
 

@@ -52,16 +52,16 @@ def test_an_archive_on_a_full_disk_drops_old_shards_and_recovers(tmp_path, monke
     archive = open_folder(tmp_path, max_days=2.0)
     old_shard = archive.add(make_archived_rows(5), FACTS, NOW)
 
-    def fail(*arguments):
+    def raise_disk_full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("gatewise_export.archive.folder.write_shard", fail)
+        full_disk.setattr("gatewise_export.archive.folder.write_shard", raise_disk_full)
         with pytest.raises(OSError, match="No space left"):
             archive.add(make_archived_rows(5), FACTS, NOW + 3 * DAY_SECONDS)
     assert not old_shard.exists()
     # a shard that is stored counts as stored, even if no room is left to thin others
-    monkeypatch.setattr(archive, "_limit_size", fail)
+    monkeypatch.setattr(archive, "_limit_size", raise_disk_full)
     shard = archive.add(make_archived_rows(5), FACTS, NOW)
     assert shards_in(tmp_path) == [shard]
     assert "cannot thin the instances" in caplog.text
@@ -100,19 +100,21 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
     # Room for three of the 16 shards.
     archive = open_folder(tmp_path / "bounded", max_bytes=3 * unlimited_archive.size_bytes())
     n_offered = 0
-    for i in range(16):
-        rows = make_archived_rows(800, seed=i, audit_share=0.0)
-        is_stored = np.random.default_rng(i).random(800) < archive.read_admission_probability()
+    for shard_number in range(16):
+        rows = make_archived_rows(800, seed=shard_number, audit_share=0.0)
+        is_stored = (
+            np.random.default_rng(shard_number).random(800) < archive.read_admission_probability()
+        )
         rows.stored_probability[:] = archive.read_admission_probability()
         facts = _facts_with_probability(archive.read_admission_probability())
-        archive.add(rows.take(is_stored), facts, NOW + i)
+        archive.add(rows.take(is_stored), facts, NOW + shard_number)
         n_offered += 800
         assert archive.size_bytes() <= archive.max_bytes
     assert archive.read_admission_probability() <= 0.5
-    rows_left = read_rows(shards_in(archive.path))
+    remaining_rows = read_rows(shards_in(archive.path))
     # Three standard errors: the sum of weights w has a variance of sum(w (w - 1)).
-    max_error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
-    assert abs(rows_left.weights.sum() - n_offered) < max_error < 0.15 * n_offered
+    max_error = 3 * np.sqrt((remaining_rows.weights * (remaining_rows.weights - 1)).sum())
+    assert abs(remaining_rows.weights.sum() - n_offered) < max_error < 0.15 * n_offered
     for shard in shards_in(archive.path):
         assert (read_shard(shard).stored_probability == read_facts(shard).stored_probability).all()
 
@@ -120,9 +122,9 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
 def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
     archive = open_folder(tmp_path, max_bytes=1e9)
     (tmp_path / "chance.json").write_text('{"chance": 0.25}')
-    for expected in (0.5, 1.0, 1.0):
+    for expected_probability in (0.5, 1.0, 1.0):
         archive.add(make_archived_rows(5), FACTS, NOW)
-        assert archive.read_admission_probability() == expected
+        assert archive.read_admission_probability() == expected_probability
 
 
 def test_error_names_a_folder_that_cannot_be_created(tmp_path):

@@ -47,7 +47,7 @@ def test_true_figures_lie_in_their_intervals(labelled_archive):
     report = monitor(path)
     true_classes = np.array([0 if truth[instance_id] == "a" else 1 for instance_id in rows.ids])
     weights = rows.weights
-    expected = {
+    true_figures = {
         ("deployed", None): np.average(rows.answers == true_classes, weights=weights),
         ("high-cost", None): np.average(rows.cloud_label == true_classes, weights=weights),
         ("deployed", "a"): np.average(
@@ -58,7 +58,7 @@ def test_true_figures_lie_in_their_intervals(labelled_archive):
         ),
     }
     figures = {(figure.system, figure.of): figure for figure in report.figures}
-    for key, true_figure in expected.items():
+    for key, true_figure in true_figures.items():
         assert figures[key].low < true_figure < figures[key].high, key
         # The high-cost model's predictions do not widen the interval of the labels alone.
         low, high = figures[key].labels_alone

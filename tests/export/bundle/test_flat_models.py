@@ -75,8 +75,8 @@ def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
     forest = RandomForestClassifier(3, random_state=0).fit(X, y)
     trees = TreeEnsemble.from_forest(forest)
     assert np.isinf(trees.threshold).any()
-    largest = np.finfo(np.float32).max
-    X = np.append(X, np.float32([[-largest], [largest]]), axis=0)
+    largest_float = np.finfo(np.float32).max
+    X = np.append(X, np.float32([[-largest_float], [largest_float]]), axis=0)
     margins, acquired = read_same_shape(write_trees(trees), trees).run_and_visit(X)
     assert list_bits(margins) == list_bits(trees.margins(X))
     assert acquired.tolist() == trees.visited_features(X).tolist()

@@ -81,8 +81,8 @@ def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> 
     assert costs[0].tolist() == [1.0] * 4
     assert costs[1].tolist() == pytest.approx([1.0, 1.0, 6.2, 6.2])
     # The cloud reads no fbs.
-    expected = [upper_bounds[2] - 3.1] * 2 + [upper_bounds[2]] * 2
-    assert costs[2].tolist() == pytest.approx(expected)
+    expected_costs = [upper_bounds[2] - 3.1] * 2 + [upper_bounds[2]] * 2
+    assert costs[2].tolist() == pytest.approx(expected_costs)
 
 
 def test_stages_follow_the_chain_of_the_active_point(document: Document) -> None:
@@ -332,7 +332,7 @@ def test_only_r_squared_may_be_negative(document: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
         (b"", "not readable JSON"),
         (b"\xff\xfe", "not readable JSON"),
@@ -344,9 +344,9 @@ def test_only_r_squared_may_be_negative(document: Document) -> None:
         (b"1" * 5000, "not readable JSON|must be an object|range"),
     ],
 )
-def test_texts_other_than_a_manifest_are_refused(text: bytes, message: str) -> None:
+def test_texts_other_than_a_manifest_are_refused(content: bytes, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
-        read_manifest(text)
+        read_manifest(content)
 
 
 @pytest.mark.slow

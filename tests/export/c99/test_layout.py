@@ -95,8 +95,8 @@ def test_packed_trees_count_the_inner_nodes_to_the_left():
     assert (packed.leaves.small * packed.leaves.step).ravel().tolist() == [2, 4, 5, 6, 8, 9]
     assert packed.base.tolist() == [0]
     assert packed.code is None
-    without_missing = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
-    assert not without_missing.nan_left.any()
+    packed_without_missing = pack_trees(trees, np.array([5, 3, 4]), takes_missing=False)
+    assert not packed_without_missing.nan_left.any()
 
 
 def test_slots_are_the_features_of_all_stages_in_order():
@@ -192,7 +192,7 @@ def test_a_byte_numbers_256_slots_columns_and_outputs_and_counts_255_edges(n, c_
 def test_types_are_the_smallest_that_hold_all_numbers():
     n_stumps = 300
     stage = Stage(
-        make_ensemble(*(make_stump(0, i) for i in range(n_stumps)), n_features=1),
+        make_ensemble(*(make_stump(0, threshold) for threshold in range(n_stumps)), n_features=1),
         np.array([260]),
         "sigmoid",
     )

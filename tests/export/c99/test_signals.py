@@ -172,12 +172,14 @@ def test_features_equal_those_of_python(program_folder, name):
 
 
 def assert_features_agree(case: Case, features: NDArray[Any]) -> None:
-    expected = case.graph.transform(case.windows)
+    expected_features = case.graph.transform(case.windows)
     if case.is_exact:
-        assert features.tobytes() == expected.tobytes()
+        assert features.tobytes() == expected_features.tobytes()
         return
     # Differences relative to the largest value of each feature; the initial value avoids 0 / 0.
-    differences = np.abs(features - expected) / np.abs(expected).max(axis=0, initial=1e-30)
+    differences = np.abs(features - expected_features) / np.abs(expected_features).max(
+        axis=0, initial=1e-30
+    )
     difference_by_name = dict(zip(case.graph.feature_names, differences.max(axis=0), strict=True))
     too_large = {
         name: difference

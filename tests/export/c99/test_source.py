@@ -219,13 +219,13 @@ def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArra
     """Assert that C and Python have the same answers to rows, and the same margins of stages."""
     c_answers = compiled(rows)
     for i, row in enumerate(rows):
-        expected = decide_row(cascade, row)
+        expected_answer = decide_row(cascade, row)
         answer = Answer(
             int(c_answers.outcomes[i]), int(c_answers.exits[i]), int(c_answers.labels[i]),
             int(c_answers.stages[i]), int(c_answers.refused[i]),
             set(np.flatnonzero(c_answers.acquired[i]).tolist()),
         )  # fmt: skip
-        assert answer == expected
+        assert answer == expected_answer
     for stage, has_model, outputs in zip(
         cascade.stages, cascade.stage_has_model, c_answers.outputs, strict=True
     ):
@@ -305,9 +305,10 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     far_numbers = np.float32([0, -1, 3e38, *[np.nan] * takes_missing])
     rows = np.concatenate([highest_thresholds, *neighbours, far_numbers])[:, None]
     c_answers = compiled(rows)
-    expected = cascade.stages[0].margins(rows)
-    assert c_answers.outputs[0].tobytes() == expected.tobytes()
-    assert expected.max() == n_thresholds  # the margin counts the thresholds below the value
+    expected_margins = cascade.stages[0].margins(rows)
+    assert c_answers.outputs[0].tobytes() == expected_margins.tobytes()
+    # the margin counts the thresholds below the value
+    assert expected_margins.max() == n_thresholds
 
 
 @pytest.mark.parametrize(

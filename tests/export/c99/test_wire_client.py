@@ -186,8 +186,8 @@ def test_requests_keep_the_exact_floats(client):
         for form, decode in decoders.items():
             message = client.encode(form, row)
             request = decode(message)
-            expected = np.where(np.isnan(row), np.float32("nan"), row)
-            np.testing.assert_array_equal(request.X[0], expected)
+            expected_row = np.where(np.isnan(row), np.float32("nan"), row)
+            np.testing.assert_array_equal(request.X[0], expected_row)
             assert (request.id, request.model, request.version) == (ID, "small", "7")
             assert request.ttl_ms == TTL_MS
             largest_bytes[form] = max(largest_bytes[form], len(message))

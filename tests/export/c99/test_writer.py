@@ -105,10 +105,10 @@ def test_a_system_and_its_bundle_give_the_same_tables(compiled_systems, tmp_path
         system, rows, bundle, _ = compiled_systems[name]
         source_texts = []
         for i, source in enumerate((system, bundle)):
-            written = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
-            assert written.sample_rows == 9
+            c_source = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
+            assert c_source.sample_rows == 9
             # The first line names the source. A bundle stores 0 for -0, which changes no sum.
-            _, source_text = (written.folder / "same.c").read_text().split("\n", 1)
+            _, source_text = (c_source.folder / "same.c").read_text().split("\n", 1)
             source_texts.append(re.sub(r"-?0\.0f", "0.0f", source_text))
         assert source_texts[0] == source_texts[1]
 
@@ -150,18 +150,18 @@ def test_the_self_test_finds_one_wrong_bit(compiled_systems, tmp_path):
     assert library.count_selftest_failures() > 0
 
 
-# -- refused sources -----------------------------------------------------------------------
-
-
 def test_by_default_the_smallest_form_is_written(compiled_systems, tmp_path):
     for name, (_, _, bundle, _) in compiled_systems.items():
         default_bytes = to_c(bundle, tmp_path / name, name="m").table_bytes
         form_bytes = []
         for coded in ("float", 8):
             with suppress(ConversionError):  # too many thresholds for 8 bits
-                form = to_c(bundle, tmp_path / name, coded=coded, name="m")
-                form_bytes.append(form.table_bytes)
+                coded_source = to_c(bundle, tmp_path / name, coded=coded, name="m")
+                form_bytes.append(coded_source.table_bytes)
         assert default_bytes == min(form_bytes)
+
+
+# -- refused sources -----------------------------------------------------------------------
 
 
 def test_unusable_sources_and_names_are_refused_and_files_are_kept(compiled_systems, tmp_path):

@@ -102,9 +102,9 @@ def test_the_self_test_passes_if_the_models_of_stages_are_left_out(tmp_path):
     """A lean source has no models that offload all rows; the expected label is then -1."""
     cascade = replace(make_linear_cascade(), offloads=True, is_lean=True)
     source = write_cascade(cascade, tmp_path, name="m")
-    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
-    assert compiled.count_selftest_failures() == 0
-    assert compiled(ROW).labels.tolist() == [-1]
+    (compiled_model,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
+    assert compiled_model.count_selftest_failures() == 0
+    assert compiled_model(ROW).labels.tolist() == [-1]
 
 
 @pytest.mark.parametrize("coded", [None, 8])
@@ -116,8 +116,8 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
     constant_cascade = replace(make_linear_cascade(), stages=(stage,))
     source = write_cascade(constant_cascade, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
-    (compiled,) = compile_models([(source, constant_cascade.stage_n_outputs)], flags=("-O0",))
-    assert compiled.count_selftest_failures() == 0
+    (compiled_model,) = compile_models([(source, constant_cascade.stage_n_outputs)], flags=("-O0",))
+    assert compiled_model.count_selftest_failures() == 0
 
 
 # -- compilers -------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
     n_outputs = [1, 1]  # of each stage
-    (compiled,) = compile_models([(source, n_outputs)], flags=("-O0",))
+    (compiled_model,) = compile_models([(source, n_outputs)], flags=("-O0",))
     nan, inf = np.nan, np.inf
     rows = np.array(
         [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
@@ -173,7 +173,7 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
         answers = device.answer_many(rows)
     routes = ["error" if isinstance(answer, SensorError) else answer.route for answer in answers]
     assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
-    c_answers = compiled(rows)
+    c_answers = compiled_model(rows)
     # Outcomes in C: 0 stopped, 1 offload, 2 fallback, 3 error. The C code offloads the last row;
     # its caller then finds that the feature c is missing when it makes the request.
     assert c_answers.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]

@@ -70,12 +70,12 @@ def test_rows_with_labels_measure_accuracy(model_files, run_command):
     command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle", "--json")
     status, output, message = run_command(*command, "--target", "y", "--classes", "c,a,b")
     assert status == 0, message
-    result = json.loads(output)
+    summary = json.loads(output)
     assert Bundle.open("bundle").manifest.classes == ("c", "a", "b")
-    assert result["measured"] == "accuracy"
-    assert result["reference_accuracy"] == 1.0
-    assert result["operating_point"]["accuracy"] >= 0.98
-    assert result["verify"]["differing_decisions"] == 0
+    assert summary["measured"] == "accuracy"
+    assert summary["reference_accuracy"] == 1.0
+    assert summary["operating_point"]["accuracy"] >= 0.98
+    assert summary["verify"]["differing_decisions"] == 0
     status, output, message = run_command("verify", "bundle", "--data", "rows.npz", "--json")
     assert json.loads(output)["data"]["accuracy"] >= 0.97
 

@@ -25,17 +25,17 @@ AssertRefused = Callable[..., str]
 
 
 def test_training_prints_its_result_as_json(wine_folder: Path) -> None:
-    result = json.loads((wine_folder / "result.json").read_text())
-    assert result["bundle"] == str(wine_folder / "bundle")
-    assert result["test"]["rows"] == 36  # a fifth of 178
-    assert result["verify"]["differing_decisions"] == 0
+    summary = json.loads((wine_folder / "result.json").read_text())
+    assert summary["bundle"] == str(wine_folder / "bundle")
+    assert summary["test"]["rows"] == 36  # a fifth of 178
+    assert summary["verify"]["differing_decisions"] == 0
     # The cloud reads all features: their prices, and that of the group.
-    assert result["test"]["cloud_only"]["cost"] == pytest.approx(1 + 0.5 + 0.25 + 2 + 0.1 + 1.5)
+    assert summary["test"]["cloud_only"]["cost"] == pytest.approx(1 + 0.5 + 0.25 + 2 + 0.1 + 1.5)
     manifest = Bundle.open(wine_folder / "bundle").manifest
     assert (manifest.name, manifest.version) == ("wine", "1")
     assert set(manifest.classes) == {"north", "middle", "south"}
     assert [group.name for group in manifest.groups] == ["lab"]
-    assert result["operating_point"]["expected_cost"] == manifest.active_point.cost
+    assert summary["operating_point"]["expected_cost"] == manifest.active_point.cost
 
 
 def label_by_measures(frame: pd.DataFrame) -> pd.DataFrame:
@@ -184,8 +184,8 @@ def test_invalid_options_are_refused(
 def test_a_truncated_file_is_refused(
     wine_folder: Path, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
-    output = (wine_folder / "wine.csv").read_text()
-    (tmp_path / "cut.csv").write_text(output[: output.rindex(",") - 9])
+    table_text = (wine_folder / "wine.csv").read_text()
+    (tmp_path / "cut.csv").write_text(table_text[: table_text.rindex(",") - 9])
     message = assert_refused(
         "train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b"
     )
@@ -198,7 +198,7 @@ def test_semicolons_and_decimal_commas_give_the_same_bundle(
     frame = load_wine_table().assign(soil="clay; loam")  # quoted, between semicolons
     frame.loc[:9, "soil"] = "1,5 m sand"
     european = {"index": False, "sep": ";", "decimal": ","}
-    results = []
+    outcomes = []
     for name, csv_options in (("points", {"index": False}), ("commas", european)):
         folder = tmp_path / name
         folder.mkdir()
@@ -218,9 +218,9 @@ def test_semicolons_and_decimal_commas_give_the_same_bundle(
         manifest = Bundle.open(bundle).manifest
         simulated_rows = Rows.load(str(rows), manifest)
         hashes = {file_name: spec.sha256 for file_name, spec in manifest.files.items()}
-        results.append((hashes, answers, simulated_rows.X.tolist(), simulated_rows.truth.tolist()))
+        outcomes.append((hashes, answers, simulated_rows.X.tolist(), simulated_rows.truth.tolist()))
         assert len(answers) == 40
-    assert results[0] == results[1]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_an_occupied_path_is_refused_before_the_fit(
@@ -240,16 +240,16 @@ def test_max_bytes_limits_the_stages(
     wine_folder: Path, run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
     bundle_path = tmp_path / "small"
-    data = [wine_folder / "wine.csv", "--target", "cultivar"]
+    data_arguments = [wine_folder / "wine.csv", "--target", "cultivar"]
     status, output, _ = run_command(
-        "train", *data, "--max-bytes", "2KB", "--out", bundle_path, "--json"
+        "train", *data_arguments, "--max-bytes", "2KB", "--out", bundle_path, "--json"
     )
     assert status == 0
     manifest = Bundle.open(bundle_path).manifest
     assert json.loads(output)["operating_point"]["bytes"] == manifest.active_point.bytes
     assert all(point.bytes <= 2048 for point in manifest.operating_points)
-    single = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
-    assert "--max-bytes" in assert_refused("train", *data, *single)
+    miser_options = ["--method", "greedy-miser", "--max-bytes", "2KB", "--out", tmp_path / "none"]
+    assert "--max-bytes" in assert_refused("train", *data_arguments, *miser_options)
 
 
 def test_losses_by_class_hold_with_and_without_another_goal(
@@ -304,8 +304,8 @@ def test_a_lazy_bundle_works_with_all_commands(
     assert report["rows"] == 45
     nonzero_counts = {name for name, count in report.items() if count}
     assert nonzero_counts <= {"rows", "cloud_probability_max_difference"}
-    data = ["--data", wine_folder / "wine.csv", "--target", "cultivar"]
-    status, output, _ = run_command("verify", bundle_path, *data, "--json")
+    data_options = ["--data", wine_folder / "wine.csv", "--target", "cultivar"]
+    status, output, _ = run_command("verify", bundle_path, *data_options, "--json")
     document = json.loads(output)
     assert (status, document["agrees"], document["data"]["max_margin_difference"]) == (0, True, 0)
     status, output, _ = run_command("inspect", bundle_path)
@@ -320,11 +320,15 @@ def test_a_lazy_bundle_works_with_all_commands(
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
     opened_bundle = Bundle.open(bundle_path)
     rows = load_wine_table()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
-    expected = graph_decisions(opened_bundle, rows)
-    is_answered = expected.exits < len(opened_bundle.manifest.stages)
+    graph_answers = graph_decisions(opened_bundle, rows)
+    is_answered = graph_answers.exits < len(opened_bundle.manifest.stages)
     assert is_answered.any()
     for answer, cost, exit_index, is_answered_by_stage in zip(
-        answers, expected.costs.tolist(), expected.exits.tolist(), is_answered, strict=True
+        answers,
+        graph_answers.costs.tolist(),
+        graph_answers.exits.tolist(),
+        is_answered,
+        strict=True,
     ):
         if is_answered_by_stage:
             assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_index)
@@ -352,8 +356,8 @@ def test_a_bundle_without_a_cloud_works_with_all_commands(
     assert re.search(r"^always middle +0\.4000", output, re.M)
     assert "0 of 45 decisions" in output
     status, output, _ = run_command(*train, "--json")
-    test = json.loads(output)["test"]
-    assert (test["cloud_only"], test["system"]["offload_rate"]) == (None, 0.0)
+    test_figures = json.loads(output)["test"]
+    assert (test_figures["cloud_only"], test_figures["system"]["offload_rate"]) == (None, 0.0)
     manifest = Bundle.open(bundle_path).manifest
     assert (manifest.name, manifest.version, manifest.cloud) == ("cellar", "3", None)
     for command in ("inspect", "verify", "frontier"):
@@ -368,19 +372,21 @@ def test_a_bundle_without_a_cloud_works_with_all_commands(
 def test_figures_of_few_rows_have_intervals(
     run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
-    data = tmp_path / "few.csv"
+    table_path = tmp_path / "few.csv"
     frame = load_wine_table()[::5]
     frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"
-    frame.to_csv(data, index=False)
+    frame.to_csv(table_path, index=False)
     train_command = [
-        "train", data, "--target", "cultivar", "--method", "adapt-gbrt", "--drop", "hue"
+        "train", table_path, "--target", "cultivar", "--method", "adapt-gbrt", "--drop", "hue"
     ]  # fmt: skip
     status, output, _ = run_command(*train_command, "--slack", "0", "--out", tmp_path / "b")
     assert status == 0  # both rows of a class of two are training rows
     assert re.search(r"^system +0\.\d\d to \d\.\d\d \(", output, re.M)
     assert re.search(r"^reached on 9 rows held out: .*\(on these rows ", output, re.M)
     assert "hue" not in Bundle.open(tmp_path / "b").manifest.feature_names
-    frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(data, index=False)
+    frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(
+        table_path, index=False
+    )
     assert "class 'moon' has only one row" in assert_refused(
         *train_command, "--out", tmp_path / "c"
     )
@@ -413,9 +419,9 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     status, output, _ = run_command(
         *train_command, "--groups", "machine", "--column", "when=drop", "--out", tmp_path / "a"
     )
-    result = json.loads(output)
-    assert (status, result["test"]["groups"]) == (0, 4)
-    assert result["operating_point"]["validation_groups"] == 12
+    summary = json.loads(output)
+    assert (status, summary["test"]["groups"]) == (0, 4)
+    assert summary["operating_point"]["validation_groups"] == 12
     held_out_rows = pd.read_csv(tmp_path / "a-test.csv")
     assert [*held_out_rows] == ["temp", "vibration", "label"]  # without the machine
     groups = frame.machine[frame.temp.isin(held_out_rows.temp)].value_counts()

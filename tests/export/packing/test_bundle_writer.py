@@ -50,11 +50,11 @@ def test_all_operating_points_decide_every_row_as_the_system(
 ) -> None:
     points = fitted_system.system.operating_points_
     active_index = packed_bundle.manifest.active
-    for i in sorted({0, len(points) // 2, len(points) - 1, active_index}):
+    for point_index in sorted({0, len(points) // 2, len(points) - 1, active_index}):
         system = copy.copy(fitted_system.system)
-        if i != active_index:
-            system.operating_point_ = points[i]
-        bundle = packed_bundle.with_active(i)
+        if point_index != active_index:
+            system.operating_point_ = points[point_index]
+        bundle = packed_bundle.with_active(point_index)
         assert len(bundle.manifest.stages) == len(system.stages_)
         report = verify(system, bundle, fitted_system.rows)
         assert report.agrees
@@ -87,10 +87,10 @@ def test_the_manifest_describes_the_system(fitted_system: Any, packed_bundle: Bu
     assert [len(chain) for chain in manifest.chains] == [len(chain) for chain in system.chains_]
     distinct_stages = {id(stage) for chain in system.chains_ for stage in chain}
     assert len(manifest.every_stage) == len(distinct_stages)
-    for i, stage in enumerate(system.stages_):
-        assert manifest.stage_inputs(i).tolist() == stage.features.tolist()
-        assert manifest.stages[i].link == stage.link
-        assert manifest.stages[i].score == stage.score
+    for stage_index, stage in enumerate(system.stages_):
+        assert manifest.stage_inputs(stage_index).tolist() == stage.features.tolist()
+        assert manifest.stages[stage_index].link == stage.link
+        assert manifest.stages[stage_index].score == stage.score
     if system.high_cost_model_ is None:
         assert manifest.cloud is None
     else:
@@ -199,8 +199,8 @@ def test_only_a_bundle_is_overwritten(
         path.write_text(files)
     else:
         path.mkdir(exist_ok=True)
-        for file_name, text in files.items():
-            (path / file_name).write_text(text)
+        for file_name, content in files.items():
+            (path / file_name).write_text(content)
     content_before = read_contents(path) if path.is_dir() else path.read_bytes()
     with pytest.raises(BundleError, match=message):
         pack(small_system.system, path, sample=small_system.rows[:5])
@@ -289,10 +289,12 @@ def test_lazy_stages_acquire_features_on_the_path(fit_system: Any, tmp_path: Pat
     system, rows = lazy_system.system, lazy_system.rows
     bundle = pack(system, tmp_path / "bundle", sample=rows[:20])
     sample = bundle.sample()
-    for i, (stage, spec) in enumerate(zip(system.stages_, bundle.manifest.stages, strict=True)):
+    for stage_index, (stage, spec) in enumerate(
+        zip(system.stages_, bundle.manifest.stages, strict=True)
+    ):
         assert (spec.kind, spec.graph) == ("lazy", None)
         acquired = stage.acquired(sample["X"])
-        assert sample[f"bought_{i}"].tolist() == acquired[:, stage.features].tolist()
+        assert sample[f"bought_{stage_index}"].tolist() == acquired[:, stage.features].tolist()
         assert not acquired.all(axis=0)[stage.features].all()
     costs = system.cost(rows)
     upper_bounds = bundle.manifest.exit_costs()[system.exit_stage(rows)]

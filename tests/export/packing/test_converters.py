@@ -91,10 +91,10 @@ def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:
     graph = convert_to_graph(f0)
     graph_labels, probabilities = run_graph(graph, ROWS)
     assert graph_labels.tolist() == f0.labels(ROWS).tolist()
-    expected = f0.predict_proba(ROWS)
-    assert probabilities.shape == expected.shape == (len(ROWS), f0.n_classes)
+    expected_probabilities = f0.predict_proba(ROWS)
+    assert probabilities.shape == expected_probabilities.shape == (len(ROWS), f0.n_classes)
     # float32 compared with float64, through a sigmoid or a kernel
-    assert np.abs(probabilities - expected).max() < 1e-5
+    assert np.abs(probabilities - expected_probabilities).max() < 1e-5
     label_of_row, _ = run_graph(graph, ROWS[:1])
     assert label_of_row.tolist() == graph_labels[:1].tolist()
     model = onnx.load_model_from_string(graph.content)

@@ -283,17 +283,19 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_
 def draw_labelled_rows(rows, is_correct, rng, n_labels):
     """Label rows as :func:`.choose` draws them; there are two classes."""
     probability, _ = choice_probabilities(rows, n_labels, rng)
-    chosen = np.flatnonzero(rng.random(len(rows)) < probability)
-    truth = np.where(is_correct[chosen], rows.cloud_label[chosen], 1 - rows.cloud_label[chosen])
+    chosen_rows = np.flatnonzero(rng.random(len(rows)) < probability)
+    truth = np.where(
+        is_correct[chosen_rows], rows.cloud_label[chosen_rows], 1 - rows.cloud_label[chosen_rows]
+    )
     labelled_rows = LabelledInstances(
-        rows=rows.take(chosen),
+        rows=rows.take(chosen_rows),
         truth=truth,
         labels=truth.astype(np.str_),
-        label_probability=probability[chosen],
-        choice_index=np.zeros(len(chosen), np.int64),
-        n_chosen=len(chosen),
+        label_probability=probability[chosen_rows],
+        choice_index=np.zeros(len(chosen_rows), np.int64),
+        n_chosen=len(chosen_rows),
     )
-    return labelled_rows, chosen
+    return labelled_rows, chosen_rows
 
 
 @pytest.mark.slow
@@ -308,8 +310,8 @@ def test_the_bound_on_the_loss_holds_as_often_as_its_confidence():
         answers = np.where(rng.random(len(rows)) < 0.1, 1 - rows.cloud_label, rows.cloud_label)
         is_release_correct = (answers == rows.cloud_label) == is_correct
         true_loss = np.average(is_correct * 1.0 - is_release_correct, weights=rows.weights)
-        labelled_rows, chosen = draw_labelled_rows(rows, is_correct, rng, 100)
-        with_labelled = np.concatenate([np.arange(len(rows)), chosen])
+        labelled_rows, chosen_rows = draw_labelled_rows(rows, is_correct, rng, 100)
+        with_labelled = np.concatenate([np.arange(len(rows)), chosen_rows])
         loss = estimate_loss(
             rows, labelled_rows, answers[with_labelled], rows.cloud_label[with_labelled]
         )

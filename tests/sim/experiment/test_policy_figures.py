@@ -103,8 +103,8 @@ def test_fallbacks_beyond_the_limit_of_offloads_have_their_reason(table):
     scenario = make_scenario(
         devices=2, time="300s", workload="poisson:30/min", max_offloads="6/h", link="wifi"
     )
-    result = make_policy_result(table, scenario, run_policy(table, scenario))
-    assert result.reasons["offload-limit"] == result.answers.fallback > 20
+    policy_result = make_policy_result(table, scenario, run_policy(table, scenario))
+    assert policy_result.reasons["offload-limit"] == policy_result.answers.fallback > 20
 
 
 def test_lost_instances_are_not_answers_of_the_timeline(table, scenario, fleet_run):

@@ -59,7 +59,7 @@ def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
     row = {"devices": "5", "cost": "0", "p95_ms": "0.01"}
     sweep._draw_plot([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
     sweep._draw_plot([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
-    assert all(left == 0.0 for (left, _), _ in axis_limits)
+    assert all(lower_limit == 0.0 for (lower_limit, _), _ in axis_limits)
     (_, (_, accuracy_top)), (_, (latency_bottom, _)) = axis_limits
     assert accuracy_top == 1.0
     assert latency_bottom >= 0.0

@@ -137,8 +137,8 @@ def run_real_device(digits, scenario: Scenario, arrivals, outages, max_disagreem
     clock = Clock()
     rng = random.Random(f"{scenario.seed}/system")
     virtual_link = VirtualLink(scenario.link_profile, rng)
-    context = WorkerContext(TIMINGS, scenario, b"", max_disagreement)
-    worker = VirtualWorker(clock, context)
+    worker_context = WorkerContext(TIMINGS, scenario, b"", max_disagreement)
+    worker = VirtualWorker(clock, worker_context)
     for begin, end in outages:
         clock.call_at(begin, worker.fail)
         clock.call_at(end, setattr, worker, "is_up", True)
@@ -191,7 +191,7 @@ def run_real_device(digits, scenario: Scenario, arrivals, outages, max_disagreem
         [answers[position] for position in range(len(arrivals.time))],
         counts,
         link.audits,
-        context,
+        worker_context,
     )
 
 
@@ -242,7 +242,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     policy = FleetPolicy(
         key="system", name="Gatewise", is_offloaded=table.is_offloaded, has_audits_and_limit=True
     )
-    real_answers, real_counters, real_audits, context = run_real_device(
+    real_answers, real_counters, real_audits, worker_context = run_real_device(
         digits, scenario, arrivals, outages, table.max_disagreement
     )
     # a real device starts without an estimate of the round trip
@@ -278,7 +278,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
         )
         == real_audits
     )
-    assert list(fleet_run.instances_at_alarms) == context.instances_at_alarms
+    assert list(fleet_run.instances_at_alarms) == worker_context.instances_at_alarms
     if audit is not None:
         # about 0.3 of the instances that stay on the device, most of which are wrong later on
         assert len(real_audits) > 50

@@ -7,7 +7,7 @@ from gatewise_sim.live import lines
 
 
 @pytest.mark.parametrize(
-    ("route", "reason", "expected"),
+    ("route", "reason", "report_reason"),
     [
         ("edge", "last-stage", "stopped"),
         ("cloud", "cloud-only", "offloaded"),
@@ -17,6 +17,6 @@ from gatewise_sim.live import lines
         ("fallback", "sensor:pixel_1", "value"),
     ],
 )
-def test_reason_of_a_line_is_one_of_the_report(route, reason, expected):
+def test_reason_of_a_line_is_one_of_the_report(route, reason, report_reason):
     line = {"route": route, "reason": reason}
-    assert REASONS[lines._reason_index(line)] == expected
+    assert REASONS[lines._reason_index(line)] == report_reason

@@ -105,12 +105,12 @@ def test_outage_is_described_by_the_time_of_day():
 @pytest.mark.usefixtures("without_plots")
 def test_operating_points_are_in_the_plot_or_counted():
     report = make_report()
-    (left, right), (low, high) = frontier_limits(report)
+    (min_cost, max_cost), (min_accuracy, max_accuracy) = frontier_limits(report)
     assert all(
-        left < point.cost < right and low < point.accuracy < high
+        min_cost < point.cost < max_cost and min_accuracy < point.accuracy < max_accuracy
         for point in report.frontier.points
     )
-    assert left == 0
+    assert min_cost == 0
     assert "below the plot" not in read_visible_text(render_page(report))
     inaccurate_point = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
     wider_frontier = replace(report.frontier, points=(inaccurate_point, *report.frontier.points))

@@ -121,10 +121,10 @@ def test_the_objective_equals_the_formula_of_the_paper():
     feature_norms = np.linalg.norm(pair.weights, axis=1)
     penalty = feature_norms @ PRICES.own
     penalty += 1.5 * np.hypot(*feature_norms[[0, 1]]) + 0.7 * np.hypot(*feature_norms[[3, 4]])
-    expected = (
+    expected_objective = (
         np.mean((1 - q) * f1_loss + q * training_sample.f0_loss + divergence) + 0.05 * penalty
     )
-    assert objective == pytest.approx(expected, rel=1e-12)
+    assert objective == pytest.approx(expected_objective, rel=1e-12)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

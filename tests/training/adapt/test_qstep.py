@@ -2,7 +2,8 @@
 
 The equations are above `q_step` and `q_step_log_odds` in `gatewise_training/adapt/qstep.py`. q are
 the free offload probabilities, t their log odds, g the margins of the gate, and beta is the
-multiplier of the bound `p_full` on the mean of q.
+multiplier of the bound `p_full` on the mean of q. f0 is the high-cost model, and f1 the model on
+the device.
 """
 
 from __future__ import annotations

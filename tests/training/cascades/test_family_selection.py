@@ -82,11 +82,11 @@ def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(mon
     assert {selected_stage.family for selected_stage in selected_stages.values()} == {"linear"}
     assert reports == sorted(reports)  # the number of fits never decreases
     assert len(reports) == 4 + 1 + 2 + 5  # two probes, the third, two between, and five final fits
-    for features, expected in selection_on_all_rows.select(FEATURE_SETS).items():
-        np.testing.assert_array_equal(selected_stages[features].outputs, expected.outputs)
+    for features, expected_stage in selection_on_all_rows.select(FEATURE_SETS).items():
+        np.testing.assert_array_equal(selected_stages[features].outputs, expected_stage.outputs)
         np.testing.assert_array_equal(
             selected_stages[features].stage.margins(selection_on_a_sample.problem.split.x[rows]),
-            expected.outputs,
+            expected_stage.outputs,
         )
 
 

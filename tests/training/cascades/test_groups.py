@@ -228,14 +228,18 @@ def test_invalid_groups_are_refused_in_one_line():
     y_of_one_group = np.where(groups == 3, 2, y)
     early_rows, early_groups = (X[:30], y[:30]), groups[:30]
     late_rows, late_groups = (X[30:], y[30:]), groups[30:]
-    late = (*late_rows, late_groups)
+    late_fold = (*late_rows, late_groups)
     for rows, labels, options, message in [
         (X, y, {"groups": groups[1:]}, "one value for each of the 60 rows"),
         (X, y_of_one_group, {"groups": groups}, "all rows of class 2 are in one group"),
         (X, y_of_one_group, {"time": groups >= 3}, "times leaves a fold without a class"),
-        (*early_rows, {"validation": late}, "only: add groups="),
+        (*early_rows, {"validation": late_fold}, "only: add groups="),
         (*early_rows, {"validation": late_rows, "groups": early_groups}, "only: add validation="),
-        (*early_rows, {"validation": late, "groups": late_groups}, "group 3 has training and val"),
+        (
+            *early_rows,
+            {"validation": late_fold, "groups": late_groups},
+            "group 3 has training and val",
+        ),
         (
             *early_rows,
             {"validation": (*late_rows, 0 * late_groups), "groups": early_groups},
@@ -246,5 +250,5 @@ def test_invalid_groups_are_refused_in_one_line():
         with pytest.raises(InputError, match=message) as raised:
             system.fit(rows, labels, **options)
         assert "\n" not in str(raised.value)
-    fitted_system = system.fit(*early_rows, validation=late, groups=early_groups)
+    fitted_system = system.fit(*early_rows, validation=late_fold, groups=early_groups)
     assert fitted_system.operating_point_.validation_groups == 3

@@ -54,9 +54,9 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
     np.testing.assert_array_equal(
         trees.margins(unseen_rows), free_trees.margins(grid.round_rows(unseen_rows))
     )
-    for k in range(3):
-        thresholds = np.unique(trees.threshold[trees.feature == k])
-        grid_thresholds = grid.thresholds[k]
+    for column in range(3):
+        thresholds = np.unique(trees.threshold[trees.feature == column])
+        grid_thresholds = grid.thresholds[column]
         is_inner = (thresholds >= grid_thresholds[0]) & (thresholds < grid_thresholds[-1])
         assert np.sum(is_inner) <= max_thresholds
         # two more, on both sides of all numbers, separate NaN from them

@@ -21,12 +21,14 @@ from gatewise_training.learners.boosting import tree_params
 MIN_ROWS = 5  # smallest number of rows of a leaf, as in the product
 LEARNING_RATE = 0.5
 N_ROWS = 240
+N_FEATURES = 4
+NO_DEPTH_LIMIT = 99  # no tree of these tests is as deep
 
 
 def draw_table(seed):
     """Draw rows with few distinct values, whose label depends on all features."""
     rng = np.random.default_rng(seed)
-    x = rng.integers(0, 6, size=(N_ROWS, 4)).astype(np.float32)
+    x = rng.integers(0, 6, size=(N_ROWS, N_FEATURES)).astype(np.float32)
     y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N_ROWS)
     return x, y - y.mean()
 
@@ -48,16 +50,16 @@ class PlainGrower:
         self.n_leaves = n_leaves
         self.max_depth = max_depth
         self.group = costs.group
-        self.alpha = price_unit * np.broadcast_to(split_prices, 4)
+        self.alpha = price_unit * np.broadcast_to(split_prices, N_FEATURES)
         self.beta = lazy_factor * price_unit * costs.own
         self.beta_group = lazy_factor * price_unit * costs.shared
         self.gamma = (1.0 - lazy_factor) * price_unit * costs.own + price_unit * np.asarray(
             coupled_prices
         )
         self.gamma_group = (1.0 - lazy_factor) * price_unit * costs.shared
-        self.has_feature = np.zeros((len(x), 4), bool)
+        self.has_feature = np.zeros((len(x), N_FEATURES), bool)
         self.has_group = np.zeros((len(x), n_groups), bool)
-        self.is_used = np.zeros(4, bool)
+        self.is_used = np.zeros(N_FEATURES, bool)
         self.is_group_used = np.zeros(n_groups, bool)
 
     def compute_price(self, rows, k):
@@ -75,9 +77,9 @@ class PlainGrower:
         """Find the largest gain of equation 12, with hessians of 1; return it, feature and rows."""
         # a split must gain more than rounding errors, as must a later split to replace an equal one
         best_gain, best_feature_and_rows = 1e-9, None
-        for k in range(4):
-            for value in np.unique(self.x[rows, k])[:-1]:
-                goes_left = self.x[rows, k] <= value
+        for k in range(N_FEATURES):
+            for threshold in np.unique(self.x[rows, k])[:-1]:
+                goes_left = self.x[rows, k] <= threshold
                 children_rows = rows[goes_left], rows[~goes_left]
                 if min(map(len, children_rows)) < MIN_ROWS:
                     continue
@@ -101,7 +103,7 @@ class PlainGrower:
                 self.find_best_split(rows, gradient) if depth < self.max_depth else (0.0, None)
                 for rows, depth in zip(leaves, depths, strict=True)
             ]
-            leaf = max(range(len(leaves)), key=lambda number: candidates[number][0])
+            leaf = max(range(len(leaves)), key=lambda leaf_number: candidates[leaf_number][0])
             if candidates[leaf][1] is None:
                 break
             k, children_rows = candidates[leaf][1]
@@ -130,7 +132,7 @@ PLAIN_COSTS = FeatureCosts([0.5, 1.0, 0.3, 2.0])
 
 def compare_with_plain_trees(
     seed, costs, accounting, split_prices, coupled_prices, penalty, growth, n_rounds=3, n_leaves=8,
-    max_depth=99,
+    max_depth=NO_DEPTH_LIMIT,
 ):  # fmt: skip
     """Compare the trees of each round with those of the plain grower, until none is worth it."""
     x, y = draw_table(seed)
@@ -171,6 +173,7 @@ NO_COUPLED_PRICES = (0, 0, 0, 0)
 def test_trees_with_split_prices_by_feature_follow_equation_13(
     accounting, coupled_prices, costs, seed
 ):
+    # low, high and no prices, and a penalty at which some splits are worth them
     split_prices = np.array([0.05, 0.4, 0.1, 0.0])
     growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=LEARNING_RATE)
     compare_with_plain_trees(seed, costs, accounting, split_prices, coupled_prices, 0.15, growth)
@@ -178,7 +181,9 @@ def test_trees_with_split_prices_by_feature_follow_equation_13(
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("split_price", [0.0, 0.4])
-@pytest.mark.parametrize(("order", "max_depth"), [("best-first", 99), ("breadth-first", 3)])
+@pytest.mark.parametrize(
+    ("order", "max_depth"), [("best-first", NO_DEPTH_LIMIT), ("breadth-first", 3)]
+)
 def test_trees_of_lightgbm_with_lazy_prices_follow_equation_13(order, max_depth, split_price, seed):
     """Breadth-first trees have 8 leaves, the largest power of 2 below 12."""
     n_leaves = 12 if order == "best-first" else 8

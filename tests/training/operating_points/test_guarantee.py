@@ -31,18 +31,18 @@ N_DRAWS = 200
 make_promise = Promise.from_bounds
 
 
-def draw_record(seed, n, has_cloud=True):
+def draw_record(seed, n_rows, has_cloud=True):
     """Draw a record of three stages that err more often at low scores."""
     rng = np.random.default_rng(seed)
-    difficulty = rng.exponential(size=n)
+    difficulty = rng.exponential(size=n_rows)
     skills = np.array([[0.4], [0.7], [1.0]])
-    scores = (skills * rng.gamma(2.0, size=(3, n)) / (0.2 + difficulty)).astype(np.float32)
-    is_right = rng.random((3, n)) < 1 - 0.5 * np.exp(-scores)
-    is_last_right = rng.random(n) < 0.99 if has_cloud else is_right[-1]
+    scores = (skills * rng.gamma(2.0, size=(3, n_rows)) / (0.2 + difficulty)).astype(np.float32)
+    is_right = rng.random((3, n_rows)) < 1 - 0.5 * np.exp(-scores)
+    is_last_right = rng.random(n_rows) < 0.99 if has_cloud else is_right[-1]
     costs = np.array([1.0, 3.0, 6.0, 12.0 if has_cloud else 6.0])
     return CascadeRecord(
-        scores, np.vstack([is_right, is_last_right]).astype(float), costs, np.ones(n),
-        RowSplitter(n), has_cloud,
+        scores, np.vstack([is_right, is_last_right]).astype(float), costs, np.ones(n_rows),
+        RowSplitter(n_rows), has_cloud,
     )  # fmt: skip
 
 
@@ -60,18 +60,18 @@ def measure_risk(record, point, kind):
     return point.cost if kind == "budget" else point.offload_rate
 
 
-def draw_certified_risks(tuning_record, pool, n, **bound):
+def draw_certified_risks(tuning_record, pool, n_drawn, **bound):
     """Certify points on rows drawn from the pool and yield their risks on the whole pool."""
     (kind,) = bound
     candidates = list_candidates(
-        tuning_record, list_points(tuning_record), make_promise(**bound), n_rows=n
+        tuning_record, list_points(tuning_record), make_promise(**bound), n_rows=n_drawn
     )
     # a coarser path saves time
     candidates = candidates[:: {"max_loss": 6, "budget": 4}.get(kind, 2)]
     rng = np.random.default_rng(0)
     risk_by_thresholds = {}
     for _ in range(N_DRAWS):
-        drawn_record = pool.take(rng.integers(0, len(pool.weights), n))
+        drawn_record = pool.take(rng.integers(0, len(pool.weights), n_drawn))
         certified_point = certify(drawn_record, candidates, make_promise(**bound))
         if certified_point.thresholds not in risk_by_thresholds:
             point = pool.measure(certified_point.thresholds)
@@ -251,12 +251,12 @@ def test_a_promise_that_no_row_can_break_is_certain():
 # -- tests at their limits -----------------------------------------------------------------
 
 
-def make_one_stage_record(n_offloaded, n, **changes):
+def make_one_stage_record(n_offloaded, n_rows, **changes):
     """Make a record of one stage that offloads the first rows; all answers are right."""
-    scores = np.ones((1, n), np.float32)
+    scores = np.ones((1, n_rows), np.float32)
     scores[0, :n_offloaded] = -1
     record = CascadeRecord(
-        scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n), RowSplitter(n)
+        scores, np.ones((2, n_rows)), np.array([1.0, 5.0]), np.ones(n_rows), RowSplitter(n_rows)
     )
     return replace(record, **changes)
 
@@ -267,24 +267,26 @@ def test_offload_rates_are_certified_by_the_binomial_tail():
     With one offload, 93 rows are needed.
     """
     cases = ((0, 58, False), (0, 59, True), (1, 92, False), (1, 93, True))
-    for n_offloaded, n, is_certified in cases:
-        record = make_one_stage_record(n_offloaded, n)
+    for n_offloaded, n_rows, is_certified in cases:
+        record = make_one_stage_record(n_offloaded, n_rows)
         point = record.measure((0.5,))
         certified_point = certify(record, [point], make_promise(offload_rate=0.05))
         assert (certified_point is not None) == is_certified
 
 
 def test_losses_are_certified_by_rows_that_get_worse_less_rows_that_get_better():
-    n = 400
+    n_rows = 400
     # the bound of 0.02 is a net loss of 8 of 400 rows
     for n_worse, n_better, is_certified in ((0, 0, True), (8, 0, False), (8, 12, True)):
-        correctness = np.ones((2, n))
+        correctness = np.ones((2, n_rows))
         correctness[0, :n_worse] = 0
         correctness[1, n_worse : n_worse + n_better] = 0
-        record = make_one_stage_record(0, n, correctness=correctness)
+        record = make_one_stage_record(0, n_rows, correctness=correctness)
         certified_point = certify(record, [record.measure((0.5,))], make_promise(max_loss=0.02))
         assert (certified_point is not None) == is_certified
-    wrong_record = make_one_stage_record(0, n, correctness=np.vstack([np.zeros(n), np.ones(n)]))
+    wrong_record = make_one_stage_record(
+        0, n_rows, correctness=np.vstack([np.zeros(n_rows), np.ones(n_rows)])
+    )
     certified_point = certify(
         wrong_record, [wrong_record.measure((0.5,))], make_promise(max_loss=1.0)
     )
@@ -302,14 +304,14 @@ def test_budgets_between_the_lowest_and_highest_cost_are_certified_by_bets():
 
 
 def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
-    n = 600
-    truth = np.arange(n) % 2
-    correctness = np.ones((2, n))
-    correctness[0, truth == 1] = np.arange(n // 2) >= 15  # 15 of the second class are lost
+    n_rows = 600
+    truth = np.arange(n_rows) % 2
+    correctness = np.ones((2, n_rows))
+    correctness[0, truth == 1] = np.arange(n_rows // 2) >= 15  # 15 of the second class are lost
     for weight, is_certified in ((1.0, True), (30.0, False)):
         record = make_one_stage_record(
             0,
-            n,
+            n_rows,
             correctness=correctness,
             class_weights=np.where(truth == 1, weight, 1.0),
             exit_answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
@@ -355,8 +357,8 @@ def test_rows_with_groups_are_tested_by_bets_on_groups():
 
 
 def test_certificates_also_test_and_state_bounds_by_class():
-    n = 400
-    truth = np.arange(n) % 2
+    n_rows = 400
+    truth = np.arange(n_rows) % 2
     labels_by_exit = np.stack([truth, truth])
     for n_missed, is_certified in ((2, True), (30, False)):
         stage_answers = truth.copy()
@@ -364,14 +366,14 @@ def test_certificates_also_test_and_state_bounds_by_class():
         labels_by_exit = np.stack([stage_answers, truth])
         record = make_one_stage_record(
             0,
-            n,
+            n_rows,
             correctness=(labels_by_exit == truth).astype(float),
             exit_answers=ExitAnswers(truth, labels_by_exit, 2),
         )
-        terms = make_promise(
+        promise = make_promise(
             max_loss=0.2, by_class=make_bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})
         )
-        certified_point = certify(record, [record.measure((0.5,))], terms)
+        certified_point = certify(record, [record.measure((0.5,))], promise)
         assert (certified_point is not None) == is_certified
         if certified_point is not None:
             assert certified_point.guarantee["method"] == (

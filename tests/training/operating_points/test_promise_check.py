@@ -117,8 +117,8 @@ def test_all_classes_without_recall_are_named():
 def test_bounds_that_validation_rows_miss_are_not_missed_by_chance():
     few_rows = MeasuredFigure(0.5, 0.15, 0.85)
     bounds = tuple(
-        CheckedBound(f"recall of {label}", 0.7, False, few_rows, expected)
-        for label, expected in (("fault", 0.68), ("wear", 0.6))
+        CheckedBound(f"recall of {label}", 0.7, False, few_rows, expected_recall)
+        for label, expected_recall in (("fault", 0.68), ("wear", 0.6))
     )
     assert [bound.verdict for bound in bounds] == ["broken", "broken"]
     assert bounds[0]._replace(expected=0.72).verdict == "missed by chance"
