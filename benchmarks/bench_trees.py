@@ -34,64 +34,70 @@ QUICK_ROWS = 600
 SEEDS = (0, 1, 2)
 
 
-def _timing(quick: bool) -> dict[str, Any]:
+def _measure_timing(is_quick: bool) -> dict[str, Any]:
     problem = problems.get("forest-bin")
-    fold = _fold("forest-bin", quick)
-    n_trees = 4 if quick else 40
-    timings = timing.measure_timings(fold, problem.costs, n_trees=n_trees, quick=quick)
+    fold = _make_fold("forest-bin", is_quick)
+    n_trees = 4 if is_quick else 40
+    timings = timing.measure_timings(fold, problem.costs, n_trees=n_trees, quick=is_quick)
     return {"data": problem.source, "note": problem.note, **timings}
 
 
-def _budgetrf(quick: bool) -> dict[str, Any]:
-    names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny", "cifar10")
-    tree_counts = (1, 4) if quick else growth.TREE_COUNTS
-    times = growth.measure_seconds(_fold(names[0], quick), max(tree_counts), 1 if quick else 3)
+def _measure_budgetrf(is_quick: bool) -> dict[str, Any]:
+    names = ("mbne_tiny",) if is_quick else ("forest-bin", "forest-7", "mbne_tiny", "cifar10")
+    tree_counts = (1, 4) if is_quick else growth.TREE_COUNTS
+    times = growth.measure_seconds(
+        _make_fold(names[0], is_quick), max(tree_counts), 1 if is_quick else 3
+    )
     tables = {
         name: growth.measure_table(
             name,
-            SEEDS[:1] if quick or name in ("forest-7", "cifar10") else SEEDS,
+            SEEDS[:1] if is_quick or name in ("forest-7", "cifar10") else SEEDS,
             tree_counts=tree_counts,
-            fold=_fold(name, quick),
+            fold=_make_fold(name, is_quick),
         )
         for name in names
     }
     return {"seconds": {"problem": names[0], **times}, "tables": tables}
 
 
-def _pruning(quick: bool) -> dict[str, Any]:
+def _measure_pruning(is_quick: bool) -> dict[str, Any]:
     tables = {}
-    for name in ("mbne_tiny",) if quick else pruning.PAPER_LEVELS:
-        folds = [_fold(name, quick)] if quick else None
-        seeds = SEEDS[:1] if quick or name == "cifar10" else SEEDS
+    for name in ("mbne_tiny",) if is_quick else pruning.PAPER_LEVELS:
+        folds = [_make_fold(name, is_quick)] if is_quick else None
+        seeds = SEEDS[:1] if is_quick or name == "cifar10" else SEEDS
         tables[name] = pruning.measure_table(name, seeds, folds=folds)
-    size = {"n_trees": 4, "n_points": 5} if quick else {"n_trees": 40, "n_points": 30}
+    size = {"n_trees": 4, "n_points": 5} if is_quick else {"n_trees": 40, "n_points": 30}
     return {
-        "figures": _figures(pruning.measure_figure, ("forest-bin",), quick, **size),
+        "figures": _measure_figures(pruning.measure_figure, ("forest-bin",), is_quick, **size),
         "tables": tables,
     }
 
 
-def _cegb(quick: bool) -> dict[str, Any]:
-    size = {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
-    return {"figures": _figures(cegb.measure_figures, ("forest-bin",), quick, **size)}
+def _measure_cegb(is_quick: bool) -> dict[str, Any]:
+    size = {"n_rounds": 5, "n_penalties": 3} if is_quick else {"n_rounds": 100, "n_penalties": 12}
+    return {"figures": _measure_figures(cegb.measure_figures, ("forest-bin",), is_quick, **size)}
 
 
-def _adapt(quick: bool) -> dict[str, Any]:
-    size = {"n_trees": 4, "n_rounds": 5} if quick else {"n_trees": 40, "n_rounds": 100}
-    return {"figures": _figures(adapt.measure_figure, ("forest-bin", "letter-bin"), quick, **size)}
+def _measure_adapt(is_quick: bool) -> dict[str, Any]:
+    size = {"n_trees": 4, "n_rounds": 5} if is_quick else {"n_trees": 40, "n_rounds": 100}
+    return {
+        "figures": _measure_figures(
+            adapt.measure_figure, ("forest-bin", "letter-bin"), is_quick, **size
+        )
+    }
 
 
-def _figures(
-    measure: Callable[..., dict[str, Any]], names: tuple[str, ...], quick: bool, **size: int
+def _measure_figures(
+    measure: Callable[..., dict[str, Any]], names: tuple[str, ...], is_quick: bool, **size: int
 ) -> dict[str, Any]:
     """Measure a figure on `mbne_tiny`, and on further problems unless the run is quick."""
-    names = ("mbne_tiny", *(() if quick else names))
-    return {name: measure(name, fold=_fold(name, quick), **size) for name in names}
+    names = ("mbne_tiny", *(() if is_quick else names))
+    return {name: measure(name, fold=_make_fold(name, is_quick), **size) for name in names}
 
 
-def _fold(name: str, quick: bool) -> Fold:
+def _make_fold(name: str, is_quick: bool) -> Fold:
     fold = problems.get(name).make_folds(0)[0]
-    return fold.sample(QUICK_ROWS) if quick else fold
+    return fold.sample(QUICK_ROWS) if is_quick else fold
 
 
 def _measure_part(
@@ -121,11 +127,11 @@ BENCHMARK = harness.Benchmark(
     page=pages.page,
     merge=merge,
     parts={
-        "timing": partial(_measure_part, _timing, timing.__name__),
-        "budgetrf": partial(_measure_part, _budgetrf, growth.__name__),
-        "pruning": partial(_measure_part, _pruning, pruning.__name__),
-        "cegb": partial(_measure_part, _cegb, cegb.__name__),
-        "adapt": partial(_measure_part, _adapt, adapt.__name__),
+        "timing": partial(_measure_part, _measure_timing, timing.__name__),
+        "budgetrf": partial(_measure_part, _measure_budgetrf, growth.__name__),
+        "pruning": partial(_measure_part, _measure_pruning, pruning.__name__),
+        "cegb": partial(_measure_part, _measure_cegb, cegb.__name__),
+        "adapt": partial(_measure_part, _measure_adapt, adapt.__name__),
     },
 )
 

@@ -20,8 +20,8 @@ from sklearn.svm import SVC
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.curves import CurvePoint, curve_point
-from benchmarks.trees.pruning import sklearn_forest
+from benchmarks.trees.curves import CurvePoint, make_curve_point
+from benchmarks.trees.pruning import fit_sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, AdaptLin, BudgetPrune, GreedyMiser, L1Cascade
@@ -57,7 +57,7 @@ def measure_figure(problem_name: str, *, n_trees: int, n_rounds: int, fold: Fold
     budgets = BUDGETS[problem_name]
     train_rows, train_classes = fold.train
     # high-cost models: the forest and, for figure 5, a support vector machine
-    forest = sklearn_forest(fold, n_trees)
+    forest = fit_sklearn_forest(fold, n_trees)
     svm = None
     if "adapt-gbrt-svm" in FIGURES[problem_name]:
         # columns are standardised, so the kernel's exponent has mean 2 for any number of them
@@ -126,7 +126,9 @@ def _measure_at_budget(system: Any, budget: float, fold: Fold) -> CurvePoint | N
     point = system_at_budget.operating_point_
     rows, classes = fold.test
     error = np.mean(system_at_budget.predict(rows) != classes)
-    return curve_point(point.cost, 1 - point.accuracy, system_at_budget.cost(rows).mean(), error)
+    return make_curve_point(
+        point.cost, 1 - point.accuracy, system_at_budget.cost(rows).mean(), error
+    )
 
 
 def find_lowest_cost(curve: Sequence[CurvePoint | None], max_error: float) -> float | None:

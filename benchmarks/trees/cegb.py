@@ -15,7 +15,7 @@ from benchmarks.comparison.summary import pick_budget
 from benchmarks.comparison.systems import system_points
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.curves import BUDGETS, CurvePoint, curve_point
+from benchmarks.trees.curves import BUDGETS, CurvePoint, make_curve_point
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.adapt.greedy_miser import GreedyMiser
@@ -55,7 +55,7 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
             system.fit(*fold.train, validation=fold.validation)
             points += system_points(system, fold)
         cpu_seconds[method] = round(time.process_time() - start_time, 2)
-        curves[method] = [_result_at_budget(points, budget) for budget in BUDGETS[name]]
+        curves[method] = [_choose_at_budget(points, budget) for budget in BUDGETS[name]]
         note(f"cegb: {name}, {method}: {cpu_seconds[method]} CPU s")
     return {
         "data": problem.source,
@@ -95,7 +95,7 @@ def _make_systems(costs: FeatureCosts, n_rounds: int, n_penalties: int) -> dict[
     }
 
 
-def _result_at_budget(points: list[Point], budget: float) -> CurvePoint | None:
+def _choose_at_budget(points: list[Point], budget: float) -> CurvePoint | None:
     """Find costs and errors of the most accurate point on validation rows within a budget.
 
     Return None if every point costs more.
@@ -103,4 +103,4 @@ def _result_at_budget(points: list[Point], budget: float) -> CurvePoint | None:
     if min(point.val_cost for point in points) > budget:
         return None
     point = pick_budget(points, budget)
-    return curve_point(point.val_cost, 1 - point.val_accuracy, point.cost, 1 - point.accuracy)
+    return make_curve_point(point.val_cost, 1 - point.val_accuracy, point.cost, 1 - point.accuracy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,13 +27,24 @@ BUDGETS = {
 CurvePoint = dict[str, float]
 
 
-def cost_and_error(forest: Forest, costs: FeatureCosts, rows: LabelledRows) -> tuple[float, float]:
-    """Compute mean cost, and error of averaged leaf distributions, on some rows."""
-    answers = forest.proba(rows[0]).argmax(axis=1)
-    return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
+class CostAndError(NamedTuple):
+    """Mean cost of a forest, and error of its averaged leaf distributions, on some rows."""
+
+    cost: float
+    error: float
 
 
-def curve_point(*figures: float) -> CurvePoint:
+def measure_cost_and_error(
+    forest: Forest, costs: FeatureCosts, labelled_rows: LabelledRows
+) -> CostAndError:
+    """Measure a forest on some rows."""
+    rows, classes = labelled_rows
+    answers = forest.proba(rows).argmax(axis=1)
+    cost = float(forest.cost(rows, costs).mean())
+    return CostAndError(cost, float(np.mean(answers != classes)))
+
+
+def make_curve_point(*figures: float) -> CurvePoint:
     """Name and round cost and error on validation rows, then on test rows."""
     names = ("val_cost", "val_error", "cost", "error")
     return {name: round(float(figure), 5) for name, figure in zip(names, figures, strict=True)}
@@ -43,20 +54,20 @@ def curve_point(*figures: float) -> CurvePoint:
 class PrunedForest:
     """Forest of a curve, with figures that are computed on first use."""
 
-    make: Callable[[], Forest]
+    make_forest: Callable[[], Forest]
     fold: Fold
     costs: FeatureCosts
 
     @cached_property
-    def validation(self) -> tuple[float, float]:
-        """Cost and error on validation rows."""
+    def validation(self) -> CostAndError:
+        """Figures on validation rows."""
         assert self.fold.validation is not None
-        return cost_and_error(self.make(), self.costs, self.fold.validation)
+        return measure_cost_and_error(self.make_forest(), self.costs, self.fold.validation)
 
     @cached_property
-    def test(self) -> tuple[float, float]:
-        """Cost and error on test rows."""
-        return cost_and_error(self.make(), self.costs, self.fold.test)
+    def test(self) -> CostAndError:
+        """Figures on test rows."""
+        return measure_cost_and_error(self.make_forest(), self.costs, self.fold.test)
 
 
 Curve = list[PrunedForest]
@@ -70,24 +81,28 @@ def make_curve(
     return [PrunedForest(partial(forest.pruned, mask), fold, costs) for mask in masks]
 
 
-def at_budgets(curve: Curve, budgets: Sequence[float]) -> list[CurvePoint | None]:
+def choose_at_budgets(curve: Curve, budgets: Sequence[float]) -> list[CurvePoint | None]:
     """Choose the forest with the smallest validation error within each budget, or None.
 
     Of forests with equal errors, the cheapest is chosen.
     """
     points: list[CurvePoint | None] = []
     for budget in budgets:
-        affordable_forests = [forest for forest in curve if forest.validation[0] <= budget + 1e-9]
+        affordable_forests = [forest for forest in curve if forest.validation.cost <= budget + 1e-9]
         best_forest = min(
-            affordable_forests, key=lambda forest: forest.validation[::-1], default=None
+            affordable_forests,
+            key=lambda forest: (forest.validation.error, forest.validation.cost),
+            default=None,
         )
         points.append(
-            None if best_forest is None else curve_point(*best_forest.validation, *best_forest.test)
+            None
+            if best_forest is None
+            else make_curve_point(*best_forest.validation, *best_forest.test)
         )
     return points
 
 
-def cheapest_within(
+def average_cheapest(
     curves: Sequence[Curve], loss: float, row_set: Literal["validation", "test"] = "validation"
 ) -> CurvePoint:
     """Average the figures of the cheapest forests that lose at most `loss`, one per fold.
@@ -97,9 +112,11 @@ def cheapest_within(
     """
     forests = []
     for curve in curves:
-        max_error = getattr(curve[0], row_set)[1] + loss + 1e-12
-        accurate_forests = [forest for forest in curve if getattr(forest, row_set)[1] <= max_error]
+        max_error = getattr(curve[0], row_set).error + loss + 1e-12
+        accurate_forests = [
+            forest for forest in curve if getattr(forest, row_set).error <= max_error
+        ]
         forests.append(min(accurate_forests, key=lambda forest: getattr(forest, row_set)))
     weights = [len(forest.fold.test_truth) for forest in forests]
     figures = [[*forest.validation, *forest.test] for forest in forests]
-    return curve_point(*np.average(figures, axis=0, weights=weights))
+    return make_curve_point(*np.average(figures, axis=0, weights=weights))

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.pruning import sklearn_forest
+from benchmarks.trees.pruning import fit_sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
@@ -40,7 +40,9 @@ def measure_table(
     figures_by_kind: dict[str, list[dict[str, float]]] = {}
     for kind in FOREST_KINDS:
         runs = [
-            _measure_first_trees(_grow(kind, fold, max(tree_counts), seed), fold, tree_counts)
+            _measure_first_trees(
+                _grow_forest(kind, fold, max(tree_counts), seed), fold, tree_counts
+            )
             for seed in seeds
         ]
         names = ("cost_share", "vote_error", "mean_error")
@@ -63,11 +65,11 @@ def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
     The times of BudgetForest include the evaluation of every operating point on validation rows.
     """
     growers = {
-        "exact": lambda: _grow("exact", fold, n_trees, 0),
-        "rf-all": lambda: sklearn_forest(fold, n_trees),
-        "rf-all-gini": lambda: sklearn_forest(fold, n_trees, criterion="gini"),
+        "exact": lambda: _grow_forest("exact", fold, n_trees, 0),
+        "rf-all": lambda: fit_sklearn_forest(fold, n_trees),
+        "rf-all-gini": lambda: fit_sklearn_forest(fold, n_trees, criterion="gini"),
     }
-    _grow("exact", fold.sample(200), 2, 0)  # compile with numba before the measurement
+    _grow_forest("exact", fold.sample(200), 2, 0)  # compile with numba before the measurement
     durations: dict[str, list[float]] = {grower: [] for grower in growers}
     for _ in range(n_turns):
         for grower, fit in growers.items():
@@ -81,12 +83,14 @@ def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
     return {"trees": n_trees, "rows": len(fold.train[1]), "cpu": cpu}
 
 
-def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
+def _grow_forest(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
     if kind.startswith("rf"):
         criterion = "gini" if kind == "rf-gini" else "entropy"
         max_features = None if kind == "rf-all" else "sqrt"
         return Forest.from_sklearn(
-            sklearn_forest(fold, n_trees, seed=seed, criterion=criterion, max_features=max_features)
+            fit_sklearn_forest(
+                fold, n_trees, seed=seed, criterion=criterion, max_features=max_features
+            )
         )
     system = BudgetForest(
         alpha=0.0,

@@ -7,7 +7,7 @@ validation rows also choose the operating points. Figures are reported on test r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier
@@ -18,8 +18,8 @@ from benchmarks.trees.curves import (
     BUDGETS,
     Curve,
     PrunedForest,
-    at_budgets,
-    cheapest_within,
+    average_cheapest,
+    choose_at_budgets,
     make_curve,
 )
 from gatewise.console import note
@@ -49,17 +49,25 @@ METHODS = {
 #: Prunings of a curve from which table 1 chooses.
 N_TABLE_POINTS = 40
 
-#: Number of trees, and loss of accuracy at the low and high pruning levels of the paper.
-PAPER_LEVELS: dict[str, tuple[int, float, float]] = {
-    "forest-bin": (40, 0.0013, 0.0098),
-    "mbne_tiny": (40, 0.0, 0.0041),
-    "cifar10": (40, 0.0013, 0.0075),
-    "statlog_heart": (90, 0.0, 0.0256),
-    "sonar": (90, 0.0299, 0.0582),
+
+class PaperLevels(NamedTuple):
+    """Number of trees, and loss of accuracy at the low and the high pruning level of the paper."""
+
+    n_trees: int
+    low_loss: float
+    high_loss: float
+
+
+PAPER_LEVELS = {
+    "forest-bin": PaperLevels(40, 0.0013, 0.0098),
+    "mbne_tiny": PaperLevels(40, 0.0, 0.0041),
+    "cifar10": PaperLevels(40, 0.0013, 0.0075),
+    "statlog_heart": PaperLevels(90, 0.0, 0.0256),
+    "sonar": PaperLevels(90, 0.0299, 0.0582),
 }
 
 
-def cost_complexity(problem: PruneProblem) -> PruneSequence:
+def prune_by_complexity(problem: PruneProblem) -> PruneSequence:
     """Prune by errors and leaves with one complexity parameter for all trees, without costs.
 
     Breiman, Friedman, Olshen & Stone, "Classification and regression trees", 1984, chapter 3.
@@ -69,7 +77,7 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
     return PruneSequence(problem, np.where(is_inner, complexity, -np.inf))
 
 
-def sklearn_forest(
+def fit_sklearn_forest(
     fold: Fold,
     n_trees: int,
     *,
@@ -115,14 +123,14 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
     costs = problem.costs
     assert fold.validation is not None
     # prune one forest by four methods
-    forest = Forest.from_sklearn(sklearn_forest(fold, n_trees))
+    forest = Forest.from_sklearn(fit_sklearn_forest(fold, n_trees))
     unpruned = PrunedForest(lambda: forest, fold, costs)
     prune_problem = build_problem(forest, fold.validation[0], costs)
     sequences = {
         "ensemble": PruneSequence(prune_problem, breakpoints(prune_problem)),
         "per-tree": prune_each_tree(prune_problem),
         "greedy": greedy_prune(prune_problem, forest, costs),
-        "ccp": cost_complexity(prune_problem),
+        "ccp": prune_by_complexity(prune_problem),
     }
     curves = {
         key: make_curve(forest, sequence, fold, costs, n_points)
@@ -143,9 +151,9 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
         "rows": [len(fold.train[1]), len(fold.validation[1]), len(fold.test[1])],
         "trees": n_trees,
         "mus": [*MUS, 0.0],
-        "unpruned": {"cost": round(unpruned.test[0], 4), "error": round(unpruned.test[1], 5)},
+        "unpruned": {"cost": round(unpruned.test.cost, 4), "error": round(unpruned.test.error, 5)},
         "budgets": list(budgets),
-        "curves": {key: at_budgets(curve, budgets) for key, curve in curves.items()},
+        "curves": {key: choose_at_budgets(curve, budgets) for key, curve in curves.items()},
         "objective": _compare_objectives(sequences["ensemble"], sequences["per-tree"]),
     }
 
@@ -174,13 +182,14 @@ def measure_table(
     """
     problem = problems.get(name)
     costs = FeatureCosts.uniform(problem.costs.n_features)
-    n_trees, *losses = PAPER_LEVELS[name]
+    levels = PAPER_LEVELS[name]
+    losses = {"low": levels.low_loss, "high": levels.high_loss}
     seed_rows: list[dict[str, Any]] = []
     for seed in seeds:
         curves: dict[str, list[Curve]] = {"ensemble": [], "per-tree": []}
         for fold in map(_with_validation, folds or problem.make_folds(seed)):
             assert fold.validation is not None
-            forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")
+            forest = grow_forest(fold, costs, levels.n_trees, seed, criterion="threshold_pairs")
             unpruned = PrunedForest(lambda forest=forest: forest, fold, costs)
             prune_problem = build_problem(forest, fold.validation[0], costs)
             for key, sequence in (
@@ -190,26 +199,25 @@ def measure_table(
                 prunings = make_curve(forest, sequence, fold, costs, N_TABLE_POINTS)
                 curves[key].append([unpruned, *prunings])
         row: dict[str, Any] = {
-            "unpruned": cheapest_within([curve[:1] for curve in curves["ensemble"]], 0.0)
+            "unpruned": average_cheapest([curve[:1] for curve in curves["ensemble"]], 0.0)
         }
-        for level, loss in zip(("low", "high"), losses, strict=True):
+        for level, loss in losses.items():
             for key, fold_curves in curves.items():
-                row[f"{key}-{level}"] = cheapest_within(fold_curves, loss)
+                row[f"{key}-{level}"] = average_cheapest(fold_curves, loss)
                 if problem.split_depends_on_seed:  # cross-validation has few test rows per fold
-                    row[f"{key}-{level} on test"] = cheapest_within(fold_curves, loss, "test")
+                    row[f"{key}-{level} on test"] = average_cheapest(fold_curves, loss, "test")
         seed_rows.append(row)
         note(f"pruning: {name}, BudgetRF seed {seed}")
     return {
-        "trees": n_trees,
+        "trees": levels.n_trees,
         "seeds": list(seeds),
-        "losses": dict(zip(("low", "high"), losses, strict=True)),
-        "points": {
-            key: _mean_and_deviation([row[key] for row in seed_rows]) for key in seed_rows[0]
-        },
+        "losses": losses,
+        "points": {key: _summarise_seeds([row[key] for row in seed_rows]) for key in seed_rows[0]},
     }
 
 
-def _mean_and_deviation(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+def _summarise_seeds(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Compute mean and standard deviation of cost and error over seeds."""
     figures: dict[str, float] = {}
     for key in ("cost", "error"):
         values = [row[key] for row in rows]

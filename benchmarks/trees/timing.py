@@ -18,7 +18,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks.data.folds import Fold
 from benchmarks.harness import memory
-from benchmarks.trees.pruning import sklearn_forest
+from benchmarks.trees.pruning import fit_sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune import PruneProblem, PruningPath, build_problem
@@ -56,7 +56,7 @@ def measure_timings(
     assert fold.validation is not None
     n_repetitions, instances = 1 if quick else N_REPETITIONS, fold.validation[0]
     _compile_kernels(costs)
-    forest = Forest.from_sklearn(sklearn_forest(fold, n_trees))
+    forest = Forest.from_sklearn(fit_sklearn_forest(fold, n_trees))
     bytes_before = memory(peak=False)
     problem, build_seconds = _call_timed(lambda: build_problem(forest, instances, costs))
     node_prices, frontier_seconds = _call_timed(lambda: breakpoints(problem), n_repetitions)
@@ -107,7 +107,7 @@ def measure_solvers(
     slow_methods: set[str] = set()
     rows: list[dict[str, Any]] = []
     for n_trees, n_instances in sizes:
-        forest = Forest.from_sklearn(sklearn_forest(fold, n_trees))
+        forest = Forest.from_sklearn(fit_sklearn_forest(fold, n_trees))
         problem = build_problem(forest, fold.validation[0][:n_instances], costs)
         path = PruningPath(forest, problem, breakpoints(problem))
         # just above a breakpoint, where the optimum is unique

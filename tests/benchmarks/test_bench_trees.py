@@ -13,7 +13,13 @@ from benchmarks import bench_trees
 from benchmarks.data import problems
 from benchmarks.data.fetching import find_file
 from benchmarks.trees import pages, pruning, timing
-from benchmarks.trees.curves import PrunedForest, at_budgets, cheapest_within, cost_and_error
+from benchmarks.trees.curves import (
+    CostAndError,
+    PrunedForest,
+    average_cheapest,
+    choose_at_budgets,
+    measure_cost_and_error,
+)
 from gatewise_training.prune.forest import Forest
 
 pytestmark = pytest.mark.slow  # compiles growth and pruning
@@ -41,7 +47,9 @@ def forest(problem_and_fold):
 def make_point(validation, test, fold):
     """Make a point with given (cost, error) on validation and test rows."""
     point = PrunedForest(lambda: None, fold, None)
-    vars(point).update(validation=validation, test=test)  # replaces the computed figures
+    vars(point).update(
+        validation=CostAndError(*validation), test=CostAndError(*test)
+    )  # replaces the computed figures
     return point
 
 
@@ -52,17 +60,17 @@ def test_points_are_chosen_on_validation_rows(problem_and_fold):
         make_point((3.0, 0.10), (3.2, 0.40), fold),
         make_point((2.0, 0.20), (2.1, 0.01), fold),
     ]
-    points = at_budgets(curve, [1.0, 2.5, 9.0])
+    points = choose_at_budgets(curve, [1.0, 2.5, 9.0])
     # None is affordable, then the cheaper one of two with equal errors
     assert [point and point["error"] for point in points] == [None, 0.01, 0.40]
-    assert cheapest_within([curve], 0.05)["cost"] == 3.2
-    assert cheapest_within([curve], 0.05, "test")["cost"] == 2.1
+    assert average_cheapest([curve], 0.05)["cost"] == 3.2
+    assert average_cheapest([curve], 0.05, "test")["cost"] == 2.1
 
 
 def test_cost_and_error_of_a_forest_equal_a_walk_through_its_trees(problem_and_fold, forest):
     costs, fold = problem_and_fold
     X, y = fold.test
-    cost, error = cost_and_error(forest, costs, fold.test)
+    cost, error = measure_cost_and_error(forest, costs, fold.test)
     answers = forest.proba(X).argmax(axis=1)
     is_acquired = np.zeros((len(X), costs.n_features), bool)
     trees = forest.trees
@@ -106,8 +114,8 @@ def test_cost_aware_growth_lowers_the_cost(problem_and_fold):
         pruning.grow_forest(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
     )
     assert (
-        cost_and_error(aware_forest, costs, fold.test)[0]
-        < cost_and_error(plain_forest, costs, fold.test)[0]
+        measure_cost_and_error(aware_forest, costs, fold.test).cost
+        < measure_cost_and_error(plain_forest, costs, fold.test).cost
     )
 
 

@@ -51,15 +51,15 @@ def _compare_with_paper(problem_name: str, points: Figures) -> list[Figures]:
     paper = PRUNED[problem_name]
     rows: list[Figures] = []
     for title, point in points.items():
-        paper_cost, paper_error = paper[title.removesuffix(" on test")]
+        paper_point = paper[title.removesuffix(" on test")]
         rows.append(
             {
                 **point,
                 "title": title,
                 "cost_share": point["cost"] / points["unpruned"]["cost"],
-                "paper_cost": paper_cost,
-                "paper_cost_share": paper_cost / paper["unpruned"][0],
-                "paper_error": paper_error,
+                "paper_cost": paper_point.cost,
+                "paper_cost_share": paper_point.cost / paper["unpruned"].cost,
+                "paper_error": paper_point.error,
             }
         )
     return rows

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
-from benchmarks.trees.pruning import cost_complexity
+from benchmarks.trees.pruning import prune_by_complexity
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.feature_dropping import greedy_prune
@@ -49,7 +49,7 @@ class PruneCase:
     def list_sequences(self):
         """Yield the sequence of each baseline."""
         yield prune_each_tree(self.problem)
-        yield cost_complexity(self.problem)
+        yield prune_by_complexity(self.problem)
         yield greedy_prune(self.problem, self.forest, self.costs)
 
 
@@ -156,7 +156,7 @@ def test_weakest_links_give_the_optimum_at_every_price(seed, n_splits, has_ties)
 def test_cost_complexity_pruning_follows_breimans_recursion(prune_case):
     """``cost(h) = min(error_h + alpha, cost(left) + cost(right))``, with ``alpha`` per leaf."""
     problem = prune_case.problem
-    sequence = cost_complexity(problem)
+    sequence = prune_by_complexity(problem)
     for alpha in [0.0, *choose_levels(sequence.levels), 1.0]:
 
         def compute_cost(h, alpha=alpha):
