@@ -62,7 +62,9 @@ class Batches:
             batch_weights = np.bincount(batch_of_instance, weights, minlength=N_BATCHES)
             is_used = batch_weights > 0
             used_weights = batch_weights[is_used].astype(np.float64)
-            half_widths.append(_half_width(sums[is_used] / used_weights, mean, used_weights))
+            half_widths.append(
+                _compute_half_width(sums[is_used] / used_weights, mean, used_weights)
+            )
         half_width = max(half_widths)
         # A mean of values above 0 is not negative, and one below `upper_limit` does not exceed it.
         low = max(mean - half_width, min(0.0, mean))
@@ -82,13 +84,13 @@ class Batches:
             ]
             quantiles = np.array([np.quantile(batch, probability) for batch in batches])
             weights = np.array([len(batch) for batch in batches], np.float64)
-            half_widths.append(_half_width(quantiles, quantile, weights))
+            half_widths.append(_compute_half_width(quantiles, quantile, weights))
         half_width = max(half_widths)
         low = max(0.0, quantile - half_width)
         return Estimate(value=quantile, low=low, high=quantile + half_width)
 
 
-def _half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArray) -> float:
+def _compute_half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArray) -> float:
     """Compute half the width of the interval of a figure v from the figures v_b of N batches.
 
     Let w_b be the weight of a batch, divided by the mean weight. Then half the width is::

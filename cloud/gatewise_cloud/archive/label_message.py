@@ -53,7 +53,7 @@ def decode_label(topic: str, payload: bytes, now: float) -> MachineLabel:
         return _from_json(payload, sender, now)
 
     def build_label(message: Entries) -> MachineLabel:
-        return _checked_label(
+        return _make_label(
             message.id,
             message.text("dev"),
             message.text("l", MAX_LABEL_BYTES),
@@ -77,10 +77,10 @@ def _from_json(payload: bytes, sender: str, now: float) -> MachineLabel:
     if message.v != WIRE_VERSION:
         raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
     at = now if message.at is msgspec.UNSET else float(check_int("at", message.at, 0, MAX_TIME))
-    return _checked_label(bytes.fromhex(message.id), message.dev, message.l, message.i, sender, at)
+    return _make_label(bytes.fromhex(message.id), message.dev, message.l, message.i, sender, at)
 
 
-def _checked_label(
+def _make_label(
     request_id: bytes, device: str, label: str, row: int, sender: str, at: float
 ) -> MachineLabel:
     check_int("i", row, 0, MAX_ROWS - 1)

@@ -275,7 +275,7 @@ class ArchiveWriter:
                 self._condition.notify_all()
                 shard = None
             if shard is None:
-                facts = _shard_facts(ticket, manifest, self._admission_probability)
+                facts = _make_shard_facts(ticket, manifest, self._admission_probability)
                 shard = self._open_shards[shard_key] = _OpenShard(facts, now, request)
             shard.append(request)
 
@@ -327,7 +327,9 @@ class ArchiveWriter:
                     self._close_shard(shard_key)
 
 
-def _shard_facts(ticket: Ticket, manifest: Manifest, admission_probability: float) -> ShardFacts:
+def _make_shard_facts(
+    ticket: Ticket, manifest: Manifest, admission_probability: float
+) -> ShardFacts:
     assert manifest.cloud is not None  # a worker serves only models with a high-cost model
     name, version = ticket.model
     instance = manifest.instance

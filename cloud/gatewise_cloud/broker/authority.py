@@ -86,11 +86,11 @@ class Authority:
                 )
         else:
             self._key = _make_key(files.key)
-            issuer = _distinguished_name("gatewise authority")
+            issuer = _make_distinguished_name("gatewise authority")
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
             public_key = self._key.public_key()
-            builder = _certificate_builder(
+            builder = _begin_certificate(
                 issuer, issuer, public_key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
             identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
@@ -103,11 +103,11 @@ class Authority:
         """Write a key and a certificate for a server with these host names or addresses."""
         self._write_certificate(
             files.certificate,
-            _distinguished_name(hosts[0]),
+            _make_distinguished_name(hosts[0]),
             SERVER_DAYS,
             ExtendedKeyUsageOID.SERVER_AUTH,
             key=_make_key(files.key).public_key(),
-            alternative_names=[_general_name(host) for host in hosts],
+            alternative_names=[_make_general_name(host) for host in hosts],
         )
 
     def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:
@@ -118,7 +118,7 @@ class Authority:
         self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str
     ) -> None:
         """Write a certificate for a client that has made its own `key`."""
-        subject = _distinguished_name(name, role)
+        subject = _make_distinguished_name(name, role)
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH
         self._write_certificate(path, subject, CLIENT_DAYS, purpose, key=key)
 
@@ -146,7 +146,7 @@ class Authority:
             now + datetime.timedelta(days=valid_days), self.certificate.not_valid_after_utc
         )
         issuer = self.certificate.subject
-        builder = _certificate_builder(
+        builder = _begin_certificate(
             subject, issuer, key, now, expiry, usages=("digital_signature",)
         )
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
@@ -190,7 +190,7 @@ def host_names(certificate: x509.Certificate) -> set[str]:
     return {str(name.value) for name in names}
 
 
-def _certificate_builder(
+def _begin_certificate(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -235,7 +235,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _distinguished_name(common_name: str, role: str | None = None) -> x509.Name:
+def _make_distinguished_name(common_name: str, role: str | None = None) -> x509.Name:
     attributes = {NameOID.ORGANIZATION_NAME: "gatewise"}
     if role is not None:
         attributes[NameOID.ORGANIZATIONAL_UNIT_NAME] = role
@@ -243,7 +243,7 @@ def _distinguished_name(common_name: str, role: str | None = None) -> x509.Name:
     return x509.Name([x509.NameAttribute(*attribute) for attribute in attributes.items()])
 
 
-def _general_name(host: str) -> x509.GeneralName:
+def _make_general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -99,7 +99,7 @@ class Broker(ABC):
         self.close()
 
     @abstractmethod
-    def _command(self, folder: Path) -> list[str]:
+    def _make_command(self, folder: Path) -> list[str]:
         """Return the program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> ChildProcess:
@@ -109,8 +109,10 @@ class Broker(ABC):
         """
         name = f"the {self.kind} broker"
         for attempt in range(1, _MAX_PORT_ATTEMPTS + 1):
-            self.port = _usable_port(self.host, port)
-            child = ChildProcess(name, self._command(folder), follows_input=self._follows_input)
+            self.port = _find_usable_port(self.host, port)
+            child = ChildProcess(
+                name, self._make_command(folder), follows_input=self._follows_input
+            )
             try:
                 if self._wait_until_ready(child):
                     return child
@@ -149,7 +151,7 @@ class EmbeddedBroker(Broker):
     kind = "embedded"
     _follows_input = True
 
-    def _command(self, folder: Path) -> list[str]:
+    def _make_command(self, folder: Path) -> list[str]:
         module = "gatewise_cloud.broker.embedded_process"
         return [sys.executable, "-m", module, self.host, str(self.port)]
 
@@ -160,7 +162,7 @@ class MosquittoBroker(Broker):
     kind = "mosquitto"
     has_shared_subscriptions = True
 
-    def _command(self, folder: Path) -> list[str]:
+    def _make_command(self, folder: Path) -> list[str]:
         program = find_mosquitto()
         if program is None:
             raise BrokerError(
@@ -208,7 +210,7 @@ def _check_loopback(host: str, port: int) -> None:
     )
 
 
-def _usable_port(host: str, port: int) -> int:
+def _find_usable_port(host: str, port: int) -> int:
     """Return `port`, or a free port if it is 0; BrokerError if `port` cannot be used."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:

@@ -164,9 +164,9 @@ def rights_json(clients: Mapping[str, str], pool: str) -> bytes:
     roles = [
         {
             "rolename": "devices",
-            "acls": [_access_rule("subscribePattern", "$share/#", is_allowed=False)],
+            "acls": [_make_access_rule("subscribePattern", "$share/#", is_allowed=False)],
         },
-        {"rolename": REVOKED, "acls": _deny_rules()},
+        {"rolename": REVOKED, "acls": _make_deny_rules()},
     ]
     roles += [
         role for name, client_role in clients.items() for role in own_roles(name, client_role, pool)
@@ -197,9 +197,9 @@ def own_roles(name: str, client_role: str, pool: str) -> list[dict[str, Any]]:
     if client_role == "workers":
         access_by_topic: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER_ACCESS}
         subscriptions = [
-            _access_rule("subscribeLiteral", shared_subscription(pool)),
-            _access_rule("subscribeLiteral", shared_subscription(pool, JSON_REQUEST_TOPICS)),
-            _access_rule("subscribePattern", "$share/+/gw/v1/+/shared"),
+            _make_access_rule("subscribeLiteral", shared_subscription(pool)),
+            _make_access_rule("subscribeLiteral", shared_subscription(pool, JSON_REQUEST_TOPICS)),
+            _make_access_rule("subscribePattern", "$share/+/gw/v1/+/shared"),
         ]
     elif client_role == "operators":
         access_by_topic = _OPERATOR_ACCESS | {CONTROL_TOPICS: "readwrite"}
@@ -213,30 +213,30 @@ def own_roles(name: str, client_role: str, pool: str) -> list[dict[str, Any]]:
     for pattern, access_mode in access_by_topic.items():
         topic = pattern.replace("%u", name)
         if "write" in access_mode:
-            rules.append(_access_rule("publishClientSend", topic))
+            rules.append(_make_access_rule("publishClientSend", topic))
         if "read" in access_mode:
             rules += [
-                _access_rule("subscribePattern", topic),
-                _access_rule("publishClientReceive", topic),
+                _make_access_rule("subscribePattern", topic),
+                _make_access_rule("publishClientReceive", topic),
             ]
     # deny the rest, because the access list gives every client the rights of a device
-    rules += [*subscriptions, *_deny_rules()]
+    rules += [*subscriptions, *_make_deny_rules()]
     return [{"rolename": role_name(name, client_role), "acls": rules}]
 
 
-def _deny_rules() -> list[dict[str, Any]]:
+def _make_deny_rules() -> list[dict[str, Any]]:
     """Make rules that refuse everything that no rule of higher priority allows."""
     rules = [
-        _access_rule(acl_type, "#", is_allowed=False)
+        _make_access_rule(acl_type, "#", is_allowed=False)
         for acl_type in ("publishClientSend", "publishClientReceive")
     ]
     patterns = ("#", "$share/#")
     return rules + [
-        _access_rule("subscribePattern", pattern, is_allowed=False) for pattern in patterns
+        _make_access_rule("subscribePattern", pattern, is_allowed=False) for pattern in patterns
     ]
 
 
-def _access_rule(acl_type: str, topic: str, *, is_allowed: bool = True) -> dict[str, Any]:
+def _make_access_rule(acl_type: str, topic: str, *, is_allowed: bool = True) -> dict[str, Any]:
     # mosquitto applies the rule with the highest priority
     return {
         "acltype": acl_type,

@@ -203,7 +203,7 @@ class Roster(Record, frozen=True, kw_only=True):
             **{name: setting for name, setting in stored_settings.items() if setting is not None},
             **clients_by_role,
             hosts=split_names(settings.hosts) or self.hosts,
-            max_message=_largest_message(settings, self.max_message),
+            max_message=_choose_max_message(settings, self.max_message),
             revoked=tuple(name for name in all_revoked_clients if name not in present_clients),
         )
         if not roster.hosts:
@@ -287,7 +287,7 @@ def init_broker(
         folder,
         folder / "mosquitto.conf",
         roster,
-        _plugin_path(roster),
+        _find_plugin_path(roster),
         revoked_clients=read_client_names(settings.revoke),
     )
     _issue_certificates(
@@ -322,7 +322,9 @@ def read_roster(folder: Path) -> Roster:
 def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
     """Add devices that already have certificates, without reading the other certificates."""
     roster = read_roster(folder).with_changes(BrokerSettings(devices=tuple(names)), is_new=False)
-    broker_folder = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin_path(roster))
+    broker_folder = BrokerFolder(
+        folder, folder / "mosquitto.conf", roster, _find_plugin_path(roster)
+    )
     _write_files(broker_folder, len(roster.clients))
     return broker_folder
 
@@ -336,7 +338,7 @@ def find_plugin() -> Path | None:
     return None
 
 
-def _plugin_path(roster: Roster) -> PurePath | None:
+def _find_plugin_path(roster: Roster) -> PurePath | None:
     if roster.plugin == "auto":
         return find_plugin() if roster.at is None else None
     return None if roster.plugin == "none" else PurePath(roster.plugin)
@@ -416,7 +418,7 @@ def broker_clients(roster: Roster) -> dict[str, str]:
     return roster.clients | dict.fromkeys(roster.revoked, REVOKED)
 
 
-def _largest_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
+def _choose_max_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
     """Return the size of the largest message in bytes.
 
     Without a setting, the old limit rises to the largest request of the bundles.

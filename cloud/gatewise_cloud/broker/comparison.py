@@ -95,7 +95,7 @@ class Comparison(NamedTuple):
         """
         if not self.excess > limit:
             return 0.0
-        z = self._z_value(self.excess - limit)
+        z = self._compute_z_value(self.excess - limit)
         w = (EFFECT / self.standard_error) ** 2
         exponent = z * z * w / (2.0 * (1.0 + w))
         # 2 Phi(a) = 1 + erf(a / sqrt(2)); the exponent is limited so that exp cannot overflow
@@ -105,9 +105,9 @@ class Comparison(NamedTuple):
     @property
     def information_fraction(self) -> float:
         """Information as a share of the information that detects EFFECT with probability 0.95."""
-        return (self._z_value(EFFECT) / EFFECT_IN_STANDARD_ERRORS) ** 2
+        return (self._compute_z_value(EFFECT) / EFFECT_IN_STANDARD_ERRORS) ** 2
 
-    def _z_value(self, excess: float) -> float:
+    def _compute_z_value(self, excess: float) -> float:
         """Compute the normal z value of `excess`; 0 if the error is unknown."""
         if math.isnan(self.standard_error):
             return 0.0

@@ -183,7 +183,7 @@ class EnrolmentServer(ThreadingHTTPServer):
         """
         # a token is NAME.SECRET.DIGEST, and a name may contain dots
         name, _, secret = token.rpartition(".")[0].rpartition(".")
-        request = _EnrolmentRequest(name, secret, _requested_key(csr), Future())
+        request = _EnrolmentRequest(name, secret, _read_requested_key(csr), Future())
         with self._queue_lock:
             if self._is_closing:
                 raise InputError("the server is closing: try again later")
@@ -281,7 +281,7 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
         """Log nothing, because `grant_rights` logs enrolments."""
 
 
-def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
+def _read_requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
     """Get the public key of a certificate request.
 
     Raises InputError if it is not an elliptic-curve key, or if it did not sign the request.

@@ -94,8 +94,8 @@ offered_devices : set of str
             other_devices=frozenset(other_words),
             offline_devices=frozenset(words_by_device.keys() - online_words.keys()),
             offered_devices=frozenset(device for device in words_by_device if offer.is_for(device)),
-            release_counts=_counts_by_metric(running_words.values()),
-            other_counts=_counts_by_metric(other_words.values()),
+            release_counts=_read_counts(running_words.values()),
+            other_counts=_read_counts(other_words.values()),
         )
 
     def has_evidence(self, earlier_devices: Set[str]) -> bool:
@@ -167,7 +167,7 @@ def read_reports(
     return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
 
 
-def _counts_by_metric(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
+def _read_counts(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
     """Read the counts in the words of statuses; malformed words are ignored."""
     counts: dict[str, list[Counts]] = {metric: [] for metric in METRICS}
     for words in statuses:

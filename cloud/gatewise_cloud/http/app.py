@@ -95,7 +95,7 @@ class CascadeService:
             pages[f"{model_path}/ready"] = ("GET", self._model_ready_page)
             pages[f"{model_path}/infer"] = ("POST", self._infer)
         routes = [Route(path, page, methods=[method]) for path, (method, page) in pages.items()]
-        handlers = dict.fromkeys((InputError, msgspec.DecodeError, SensorError), _bad_request)
+        handlers = dict.fromkeys((InputError, msgspec.DecodeError, SensorError), _refuse_request)
         return Starlette(routes=routes, exception_handlers=handlers)
 
     # -- answers ---------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class CascadeService:
         """Answer rows; the list contains the error for a row that cannot be answered."""
         if self._fetch is not None:
             loop = asyncio.get_running_loop()
-            fetched_rows = [self._fetched_row(row, loop) for row in rows]
+            fetched_rows = [self._make_fetched_row(row, loop) for row in rows]
             tasks = [
                 loop.run_in_executor(self._threads, self._answer_row, row) for row in fetched_rows
             ]
@@ -128,7 +128,7 @@ class CascadeService:
         except GatewiseError as error:
             return error
 
-    def _fetched_row(self, row: Row, loop: asyncio.AbstractEventLoop) -> FetchedRow:
+    def _make_fetched_row(self, row: Row, loop: asyncio.AbstractEventLoop) -> FetchedRow:
         """Make a row that gets its missing cells from the user's coroutine on the event loop."""
         fetch = self._fetch
         assert fetch is not None
@@ -157,7 +157,7 @@ class CascadeService:
     # -- pages -----------------------------------------------------------------------------
 
     async def _infer(self, request: Request) -> Response:
-        if (not_found := self._not_found(request)) is not None:
+        if (not_found := self._refuse_unserved_model(request)) is not None:
             return not_found
         message = _INFER_DECODER.decode(await _read_body(request))
         manifest = self._device.bundle.manifest
@@ -168,7 +168,7 @@ class CascadeService:
             if isinstance(answer, Exception):
                 raise answer
             successful_answers.append(answer)
-        return _json_response(infer_response(message, manifest, successful_answers))
+        return _make_json_response(infer_response(message, manifest, successful_answers))
 
     async def _predict(self, request: Request) -> Response:
         rows = _PREDICT_DECODER.decode(await _read_body(request)).instances
@@ -176,41 +176,43 @@ class CascadeService:
             raise InputError(f"{len(rows)} instances; at most {MAX_ROWS} are allowed")
         answers = await self._answer_rows(rows) if rows else []
         feature_names = self._device.bundle.manifest.feature_names
-        return _json_response(
-            {"predictions": [_prediction(answer, feature_names) for answer in answers]}
+        return _make_json_response(
+            {"predictions": [_make_prediction(answer, feature_names) for answer in answers]}
         )
 
     async def _server_page(self, _: Request) -> Response:
-        return _json_response({"name": "gatewise", "version": __version__, "extensions": []})
+        return _make_json_response({"name": "gatewise", "version": __version__, "extensions": []})
 
     async def _health_page(self, _: Request) -> Response:
-        return _json_response({"live": True, "ready": True})
+        return _make_json_response({"live": True, "ready": True})
 
     async def _model_page(self, request: Request) -> Response:
         metadata = model_metadata(self._device.bundle.manifest)
-        return self._not_found(request) or _json_response(metadata)
+        return self._refuse_unserved_model(request) or _make_json_response(metadata)
 
     async def _model_ready_page(self, request: Request) -> Response:
         name = self._device.bundle.manifest.name
-        return self._not_found(request) or _json_response({"name": name, "ready": True})
+        return self._refuse_unserved_model(request) or _make_json_response(
+            {"name": name, "ready": True}
+        )
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _openapi_document(self, _: Request) -> Response:
-        return _json_response(openapi_document(self._device.bundle.manifest))
+        return _make_json_response(openapi_document(self._device.bundle.manifest))
 
     async def _documentation_page(self, _: Request) -> Response:
         return HTMLResponse(openapi_page(openapi_document(self._device.bundle.manifest)))
 
-    def _not_found(self, request: Request) -> Response | None:
+    def _refuse_unserved_model(self, request: Request) -> Response | None:
         """Make the response for a model or version that is not served; None if it is served."""
         manifest = self._device.bundle.manifest
         model = {"name": manifest.name, "version": manifest.version}
         if all(model[key] == value for key, value in request.path_params.items()):
             return None
         error = f"this service has only the model {manifest.name}, version {manifest.version}"
-        return _json_response({"error": error}, 404)
+        return _make_json_response({"error": error}, 404)
 
 
 async def _read_body(request: Request) -> bytes:
@@ -223,16 +225,16 @@ async def _read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _prediction(answer: Answer | Exception, feature_names: Sequence[str]) -> dict[str, Any]:
+def _make_prediction(answer: Answer | Exception, feature_names: Sequence[str]) -> dict[str, Any]:
     if isinstance(answer, Exception):
         return {"error": str(answer)}
     answer_fields = msgspec.structs.asdict(answer)
     return answer_fields | {"acquired": [feature_names[feature] for feature in answer.acquired]}
 
 
-def _json_response(document: Mapping[str, Any], status: int = 200) -> Response:
+def _make_json_response(document: Mapping[str, Any], status: int = 200) -> Response:
     return Response(_ENCODER.encode(document), status, media_type="application/json")
 
 
-async def _bad_request(_: Request, error: Exception) -> Response:
-    return _json_response({"error": str(error)}, 400)
+async def _refuse_request(_: Request, error: Exception) -> Response:
+    return _make_json_response({"error": str(error)}, 400)

@@ -28,17 +28,19 @@ def openapi_document(manifest: Manifest) -> dict[str, Any]:
         for tensor in metadata["inputs"]
     ]
     operations_by_path = {
-        "/v2": _operation("get", "Name and version of the server."),
-        "/v2/health/live": _operation("get", "Whether the server is alive."),
-        "/v2/health/ready": _operation("get", "Whether the server can answer."),
-        model_path: _operation("get", "Inputs and outputs of the model."),
-        f"{model_path}/ready": _operation("get", "Whether the model can answer."),
-        f"{model_path}/infer": _operation(
+        "/v2": _describe_operation("get", "Name and version of the server."),
+        "/v2/health/live": _describe_operation("get", "Whether the server is alive."),
+        "/v2/health/ready": _describe_operation("get", "Whether the server can answer."),
+        model_path: _describe_operation("get", "Inputs and outputs of the model."),
+        f"{model_path}/ready": _describe_operation("get", "Whether the model can answer."),
+        f"{model_path}/infer": _describe_operation(
             "post", "Answer rows in the Open Inference Protocol.", {"inputs": inputs}
         ),
-        "/predict": _operation("post", "Answer rows in plain JSON.", {"instances": [instance]}),
-        "/healthz": _operation("get", "Health of the service, for supervisors."),
-        "/metrics": _operation("get", "Metrics for Prometheus.", media_type="text/plain"),
+        "/predict": _describe_operation(
+            "post", "Answer rows in plain JSON.", {"instances": [instance]}
+        ),
+        "/healthz": _describe_operation("get", "Health of the service, for supervisors."),
+        "/metrics": _describe_operation("get", "Metrics for Prometheus.", media_type="text/plain"),
     }
     title = f"{manifest.name} {manifest.version}"
     return {
@@ -48,7 +50,7 @@ def openapi_document(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _operation(
+def _describe_operation(
     method: str, summary: str, example: Any = None, media_type: str = "application/json"
 ) -> dict[str, Any]:
     schema = {"type": "string"} if media_type == "text/plain" else _OBJECT_SCHEMA

@@ -86,7 +86,7 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
     if len(tensors) != len(request.inputs) or not tensors:
         raise InputError("inputs must be one or more tensors with distinct names")
     if set(tensors) == {MATRIX_NAME} and MATRIX_NAME not in columns:
-        matrix = _tensor_values(tensors[MATRIX_NAME])
+        matrix = _read_tensor(tensors[MATRIX_NAME])
         if matrix.dtype == object or matrix.ndim != 2 or matrix.shape[1] != len(columns):
             raise InputError(f"input {MATRIX_NAME!r} must be numbers of shape [n, {len(columns)}]")
         return list(matrix.astype(np.float32))
@@ -95,7 +95,7 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
         raise InputError(
             f"input {unknown_names[0]!r} is not one of {MATRIX_NAME}, {', '.join(columns)}"
         )
-    column_values = {name: _tensor_values(tensor).reshape(-1) for name, tensor in tensors.items()}
+    column_values = {name: _read_tensor(tensor).reshape(-1) for name, tensor in tensors.items()}
     row_counts = {len(column) for column in column_values.values()}
     if len(row_counts) != 1:
         raise InputError("inputs must have the same number of rows")
@@ -106,7 +106,7 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
     ]
 
 
-def _tensor_values(tensor: InputTensor) -> NDArray[Any]:
+def _read_tensor(tensor: InputTensor) -> NDArray[Any]:
     if tensor.datatype not in DTYPES and tensor.datatype != TEXT_TYPE:
         raise InputError(f"input {tensor.name!r}: datatype {tensor.datatype!r} is not supported")
     if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MAX_ROWS:

@@ -85,7 +85,7 @@ class OnnxBackend(Backend):
         try:
             outputs: list[NDArray[Any]] = self._session.run(None, {self._input_name: X})
         except Exception as error:  # onnxruntime's errors have no common base class
-            raise _run_error(self._model, error) from error
+            raise _make_run_error(self._model, error) from error
         return outputs
 
 
@@ -111,7 +111,7 @@ class BoosterBackend(Backend):
         try:
             probabilities = self._booster.predict_proba(X)
         except Exception as error:  # the libraries' errors have no common base class
-            raise _run_error(self._model, error) from error
+            raise _make_run_error(self._model, error) from error
         return [probabilities.argmax(axis=1), probabilities]
 
 
@@ -141,9 +141,9 @@ class PythonBackend(Backend):
                 self._model, f"model {self._model} does not answer: {one_line(error)}"
             ) from error
         except Exception as error:  # a user's code may raise anything
-            raise _run_error(self._model, error) from error
+            raise _make_run_error(self._model, error) from error
         return [probabilities.argmax(axis=1), probabilities]
 
 
-def _run_error(model: str, error: Exception) -> ModelError:
+def _make_run_error(model: str, error: Exception) -> ModelError:
     return ModelError(model, f"model {model} failed: {one_line(error)}")

@@ -163,11 +163,11 @@ class OipBackend(Backend):
             "POST", f"{self._path}/infer", request_body, request_headers
         )
         if status != 200:
-            raise self._model_error(f"it answered {status} {_excerpt(body)}")
+            raise self._make_model_error(f"it answered {status} {_excerpt(body)}")
         try:
             outputs = _read_outputs(body, headers.get(_JSON_SIZE_HEADER))
         except (ValueError, KeyError, TypeError) as error:
-            raise self._model_error(
+            raise self._make_model_error(
                 f"its answer does not follow the protocol: {one_line(error)}"
             ) from None
         return self._sort_outputs(outputs, len(X))
@@ -184,7 +184,9 @@ class OipBackend(Backend):
         request: dict[str, Any] = {"inputs": [tensor]}
         if not self._is_binary:
             if np.isnan(X).any():
-                raise self._model_error("JSON cannot express missing values: use --backend-binary")
+                raise self._make_model_error(
+                    "JSON cannot express missing values: use --backend-binary"
+                )
             tensor["data"] = X.reshape(-1).tolist()
             return json.dumps(request).encode(), {"Content-Type": "application/json"}
         tensor_bytes = np.ascontiguousarray(X, "<f4").tobytes()
@@ -201,7 +203,7 @@ class OipBackend(Backend):
         """Check the model's metadata, and return the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
-            raise self._model_error(f"it answered {status} {_excerpt(body)}")
+            raise self._make_model_error(f"it answered {status} {_excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
             (tensor,) = inputs
@@ -209,18 +211,18 @@ class OipBackend(Backend):
             datatype = tensor["datatype"]
             shape = list(tensor["shape"])
         except (ValueError, KeyError, TypeError) as error:
-            raise self._model_error(
+            raise self._make_model_error(
                 f"its metadata do not describe exactly one input: {one_line(error)}"
             ) from None
         if datatype != "FP32" or len(shape) != 2 or shape[-1] not in (-1, n_inputs):
-            raise self._model_error(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
+            raise self._make_model_error(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
         return name
 
     def _sort_outputs(self, outputs: list[NDArray[Any]], n_rows: int) -> list[NDArray[Any]]:
         """Check the outputs for n instances, and put class indices before probabilities."""
         wrong_shapes = [array.shape for array in outputs if not array.ndim or len(array) != n_rows]
         if wrong_shapes:
-            raise self._model_error(
+            raise self._make_model_error(
                 f"it gave outputs of shape {wrong_shapes} for {n_rows} instances"
             )
         integer_arrays = [array for array in outputs if array.dtype.kind in "iu"]
@@ -237,7 +239,7 @@ class OipBackend(Backend):
         expected_form = "class indices and probabilities"
         if self._kind == "margins":
             expected_form = "one matrix of margins"
-        raise self._model_error(f"it gave {output_forms}, not {expected_form}")
+        raise self._make_model_error(f"it gave {output_forms}, not {expected_form}")
 
     def _call(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
@@ -248,20 +250,20 @@ class OipBackend(Backend):
             )
             response_body = response.read(_MAX_RESPONSE_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._busy_error(error) from None
+            raise self._make_busy_error(error) from None
         if len(response_body) > _MAX_RESPONSE_BYTES:
             response.close()
-            raise self._model_error(f"its answer is larger than {_MAX_RESPONSE_BYTES} bytes")
+            raise self._make_model_error(f"its answer is larger than {_MAX_RESPONSE_BYTES} bytes")
         response.release_conn()
         if response.status in _BUSY_STATUSES:
-            raise self._busy_error(f"it answered {response.status} {_excerpt(response_body)}")
+            raise self._make_busy_error(f"it answered {response.status} {_excerpt(response_body)}")
         self._last_failure = None
         return response.status, response.headers, response_body
 
-    def _model_error(self, problem: str) -> ModelError:
+    def _make_model_error(self, problem: str) -> ModelError:
         return ModelError(self._model, f"backend {self.url} of model {self._model}: {problem}")
 
-    def _busy_error(self, cause: Exception | str) -> BackendBusy:
+    def _make_busy_error(self, cause: Exception | str) -> BackendBusy:
         cause_text = one_line(cause) if isinstance(cause, Exception) else cause
         self._last_failure = (
             f"backend {self.url} does not answer: {cause_text or type(cause).__name__}"

@@ -181,7 +181,7 @@ def add(
         raise InputError("--worker and --labeller: add them by two calls")
     role = "workers" if worker else "labellers" if labeller else "devices"
     roles: dict[str, Any] = {role: tuple(names)}
-    _note_old_certificates(_revoked_clients(folder, names))
+    _note_old_certificates(_select_revoked(folder, names))
     broker_folder = init_broker(folder, **roles)
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, role), broker)
     certificates_text = "\n".join(
@@ -205,7 +205,7 @@ def revoke(
 
         gatewise broker revoke pi-3 --dir broker
     """
-    broker_folder = init_broker(_existing_folder(folder), BrokerSettings(revoke=tuple(names)))
+    broker_folder = init_broker(_check_folder(folder), BrokerSettings(revoke=tuple(names)))
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
     outcome_text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
     print_line(
@@ -225,7 +225,7 @@ def list_clients(
 
         gatewise broker list --dir broker
     """
-    broker_folder = init_broker(_existing_folder(folder))
+    broker_folder = init_broker(_check_folder(folder))
     endpoint = operator_endpoint(broker_folder, broker)
     clients = broker_clients(broker_folder.roster)
     clients_with_rights = None
@@ -262,7 +262,7 @@ def token(
 
         gatewise broker token pi-5 --dir broker
     """
-    _note_old_certificates(_revoked_clients(folder, names))
+    _note_old_certificates(_select_revoked(folder, names))
     tokens = make_tokens(folder, names)
     print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
@@ -289,7 +289,7 @@ def enrol(
         note(f"enrolled {', '.join(names)}")
 
     server = EnrolmentServer(
-        _existing_folder(folder),
+        _check_folder(folder),
         host=host,
         port=port,
         grant_rights=grant_rights,
@@ -301,16 +301,16 @@ def enrol(
         threading.Event().wait()
 
 
-def _existing_folder(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     """Return the folder; InputError unless ``gatewise broker init`` has made it."""
     if not (folder / "roster.json").exists():
         raise InputError(f"{folder} was not made by gatewise broker init: give its folder as --dir")
     return folder
 
 
-def _revoked_clients(folder: Path, names: Iterable[str]) -> list[str]:
+def _select_revoked(folder: Path, names: Iterable[str]) -> list[str]:
     """Return those of `names` that a folder's roster lists as revoked."""
-    revoked_clients = read_roster(_existing_folder(folder)).revoked
+    revoked_clients = read_roster(_check_folder(folder)).revoked
     return [name for name in names if name in revoked_clients]
 
 

@@ -107,7 +107,7 @@ def cloud(
 
     serve(worker, print_ready, metrics_port=settings.metrics_port, host=settings.metrics_host)
     counters = worker.counters
-    print_line(_counters_text(counters), counters, as_json=as_json)
+    print_line(_describe_counters(counters), counters, as_json=as_json)
 
 
 def serve(
@@ -151,7 +151,7 @@ def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
     print_line(f"ready: {ready_text}", document, as_json=as_json)
 
 
-def _counters_text(counters: Mapping[str, Any]) -> str:
+def _describe_counters(counters: Mapping[str, Any]) -> str:
     phrases = [
         f"answered {counters['answered']} of {counters['received']} requests",
         f"{counters['instances']} instances in {counters['batches']} runs",

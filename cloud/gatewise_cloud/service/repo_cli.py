@@ -197,7 +197,7 @@ def publish(
         shares = [read_share(share.strip()) for share in rollout.split(",")]
         watched_rollout = WatchedRollout(repository, endpoint, limits)
         rollout_end, document = watched_rollout.run(release, shares, every)
-        _print_outcome(as_json, document, _end_text(rollout_end))
+        _print_outcome(as_json, document, _describe_end(rollout_end))
         raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
     if limits:
         raise InputError("--above and --worse-by need --every")
@@ -326,16 +326,16 @@ def status(
 commands = {"repo": _app}
 
 
-def _end_text(rollout_end: RolloutEnd) -> str:
+def _describe_end(rollout_end: RolloutEnd) -> str:
     offer = rollout_end.offer
     if rollout_end.abort_reason is None:
-        return _offer_text(offer)
+        return _describe_offer(offer)
     end_states = {"superseded": "superseded", "undecided": f"held at {share_text(offer)}"}
     end_state = end_states.get(rollout_end.outcome, "withdrawn")
     return f"{offer} is {end_state}: {rollout_end.abort_reason}"
 
 
-def _offer_text(offer: OfferedRelease) -> str:
+def _describe_offer(offer: OfferedRelease) -> str:
     return f"{offer} is offered to {share_text(offer)} of the devices"
 
 
@@ -349,7 +349,7 @@ def _print_offer(as_json: bool, repository: Repository, offer: OfferedRelease | 
             "serial": offer.serial,
             "rollout": offer.rollout / FULL_ROLLOUT,
         }
-        texts.append(_offer_text(offer))
+        texts.append(_describe_offer(offer))
     _print_outcome(as_json, document, "; ".join(texts))
 
 

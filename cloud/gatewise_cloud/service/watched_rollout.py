@@ -40,7 +40,7 @@ class WatchedRollout(NamedTuple):
             read_report=self._try_to_read_report,
             wait=lambda: time.sleep(check_interval_s),
             show_progress=lambda offer, report: note(
-                f"{offer} at {share_text(offer)}: {_report_text(report)}"
+                f"{offer} at {share_text(offer)}: {_describe_report(report)}"
             ),
             baseline=baseline,
         )
@@ -99,7 +99,7 @@ def share_text(offer: OfferedRelease) -> str:
     return f"{offer.rollout / 100:g}%"
 
 
-def _report_text(report: RolloutReport) -> str:
+def _describe_report(report: RolloutReport) -> str:
     shares = ", ".join(
         f"{metric} {percent(report.comparison(metric).release.share)}" for metric in METRICS
     )

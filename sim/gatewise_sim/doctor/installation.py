@@ -49,7 +49,7 @@ def check_installation(
         requirements = metadata.requires("gatewise") or ()
     for extra in ("edge",) if is_device else _EXTRAS:
         purpose = _EXTRAS[extra]
-        missing_libraries = list(dict.fromkeys(_missing_libraries(extra, requirements)))
+        missing_libraries = list(dict.fromkeys(_find_missing_libraries(extra, requirements)))
         if not missing_libraries:
             yield INSTALLATION.ok(f"[{extra}], {purpose}, is installed")
             continue
@@ -66,7 +66,7 @@ def check_installation(
     yield INSTALLATION.ok("the clock is plausible") if clock_finding is None else clock_finding
 
 
-def _missing_libraries(extra: str, requirements: Sequence[str]) -> Iterator[str]:
+def _find_missing_libraries(extra: str, requirements: Sequence[str]) -> Iterator[str]:
     """Yield the libraries of an extra, and of the extras in it, that are absent or too old."""
     for requirement_text in requirements:
         requirement = _REQUIREMENT.match(requirement_text)
@@ -76,18 +76,18 @@ def _missing_libraries(extra: str, requirements: Sequence[str]) -> Iterator[str]
         minimum = requirement["minimum"]
         if name == "gatewise":
             for included_extra in requirement["extras"].split(","):
-                yield from _missing_libraries(included_extra, requirements)
+                yield from _find_missing_libraries(included_extra, requirements)
             continue
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield name
             continue
-        if minimum and _version_numbers(version) < _version_numbers(minimum):
+        if minimum and _parse_version(version) < _parse_version(minimum):
             yield f"{name}>={minimum} ({version} is installed)"
 
 
-def _version_numbers(version: str) -> tuple[int, ...]:
+def _parse_version(version: str) -> tuple[int, ...]:
     return tuple(int(digits) for digits in re.findall(r"\d+", version)[:3])
 
 

@@ -89,7 +89,7 @@ def _select_no_rows_with_cloud(system_run: SystemRun) -> BoolArray | None:
     return _select_no_rows(system_run) if system_run.table.has_cloud else None
 
 
-def _share_at_system_rate(system_run: SystemRun) -> float:
+def _compute_share_at_system_rate(system_run: SystemRun) -> float:
     """Compute the share of the offloadable rows at which the offload rate is the system's."""
     offloadable_share = float(
         system_run.row_weights[system_run.table.can_offload].sum() / system_run.row_weights.sum()
@@ -113,7 +113,7 @@ POLICIES: Final = (
     ComparedPolicy("cloud_only", "All cloud", _select_all_rows, is_cloud_first=True),
     ComparedPolicy("confidence", "Confidence", _select_least_confident),
     # Draw among instances, because all instances of a drawn row would be offloaded.
-    ComparedPolicy("random", "Random", _select_no_rows_with_cloud, _share_at_system_rate),
+    ComparedPolicy("random", "Random", _select_no_rows_with_cloud, _compute_share_at_system_rate),
     ComparedPolicy("oracle", "Oracle", _select_cloud_corrections),
 )
 

@@ -36,9 +36,9 @@ def list_stage_results(
     for name, inputs, is_answered in stages:
         is_needed = costs.mask(inputs)
         share = float(row_weights[is_answered].sum() / row_weights.sum())
-        columns = _column_names(manifest, np.flatnonzero(is_needed))
+        columns = _list_columns(manifest, np.flatnonzero(is_needed))
         # an earlier stage may have acquired some features of a column
-        earlier_columns = _column_names(manifest, np.flatnonzero(is_acquired))
+        earlier_columns = _list_columns(manifest, np.flatnonzero(is_acquired))
         stage_results.append(
             StageResult(
                 name=name,
@@ -53,7 +53,7 @@ def list_stage_results(
     return tuple(stage_results)
 
 
-def _column_names(manifest: Manifest, features: NDArray[np.intp]) -> list[str]:
+def _list_columns(manifest: Manifest, features: NDArray[np.intp]) -> list[str]:
     """List the columns of some features, without duplicates.
 
     With an encoder they are the raw columns, because the features of a column of categories are

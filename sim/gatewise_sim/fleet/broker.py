@@ -122,7 +122,7 @@ class VirtualBroker:
 
     def deliver(self, ticket: VirtualTicket, ttl_s: float) -> None:
         """Send a request with a time to live `ttl_s` to the next worker."""
-        worker = self._next_worker()
+        worker = self._choose_worker()
         if worker is None:
             self._counts.unsubscribed += 1
             return
@@ -133,7 +133,7 @@ class VirtualBroker:
         ticket.expires_at = arrival + ttl_s
         self._clock.call_at(arrival, worker.receive, ticket)
 
-    def _next_worker(self) -> VirtualWorker | None:
+    def _choose_worker(self) -> VirtualWorker | None:
         n_workers = len(self._workers)
         for offset in range(n_workers):
             worker_index = (self._next_worker_index + offset) % n_workers

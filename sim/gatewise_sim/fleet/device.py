@@ -167,7 +167,7 @@ class VirtualDevice:
         now = fleet.clock.now
         deadline = arrival + fleet.deadline_s - fleet.guard_s
         # The same checks as in Uplink.admit: refusal, deadline, number of open requests.
-        refusal_reason = self._refusal(now, deadline)
+        refusal_reason = self._find_refusal_reason(now, deadline)
         if refusal_reason is not None:
             self._fall_back(position, row, refusal_reason)
             return
@@ -192,7 +192,7 @@ class VirtualDevice:
         else:
             fleet.clock.call_at(offload.wake_at, request.poll)
 
-    def _refusal(self, now: float, deadline: float) -> str | None:
+    def _find_refusal_reason(self, now: float, deadline: float) -> str | None:
         """Get the uplink's reason to send no request now; None if it may send one."""
         if not self.is_connected:
             return "link-down"

@@ -186,7 +186,7 @@ def radio_joules(
     device = device[order]
     is_first = np.ones(len(device), np.bool_)
     is_first[1:] = device[1:] != device[:-1]
-    previous_end = np.where(is_first, -np.inf, np.roll(_running_max(end, is_first), 1))
+    previous_end = np.where(is_first, -np.inf, np.roll(_compute_running_max(end, is_first), 1))
     is_asleep = begin > previous_end + radio.tail_s
     awake_gap_s = np.where(is_asleep, 0.0, np.maximum(0.0, begin - previous_end))
     wake_and_tail = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
@@ -198,7 +198,7 @@ def radio_joules(
     return joules_in_input_order
 
 
-def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
+def _compute_running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
     """Compute the running maximum within groups of values; `is_first` marks their starts."""
     # Use ranks, because integers can be shifted by group without rounding.
     order = np.argsort(values, kind="stable")

@@ -144,8 +144,8 @@ def read_profile(name: str) -> LinkProfile:
             convert(entries["radio"], dict[str, Any], source, "radio")
         )
         radio_template = _pop_template(radio_entries, RADIOS, template.radio, source, "radio.")
-        entries["radio"] = _fields(radio_template) | {"name": entries["name"]} | radio_entries
-    return convert(_fields(template) | entries, LinkProfile, source)
+        entries["radio"] = _list_fields(radio_template) | {"name": entries["name"]} | radio_entries
+    return convert(_list_fields(template) | entries, LinkProfile, source)
 
 
 def _pop_template(
@@ -165,7 +165,7 @@ def _pop_template(
     return records[template_name]
 
 
-def _fields(record: Record) -> dict[str, Any]:
+def _list_fields(record: Record) -> dict[str, Any]:
     """List the fields of a record; nested records are plain values."""
     fields: dict[str, Any] = msgspec.to_builtins(record)
     return {name: getattr(record, name) for name in record.__struct_fields__} | fields
@@ -204,7 +204,7 @@ class Direction:
         draw_number = self._rng.random
         free_at = (now if now > self._free_at else self._free_at) + n_bytes * self._s_per_byte
         if self._outages is not None:
-            free_at = _transmission_time(free_at, self._rto_s, self._outages)
+            free_at = _compute_transmission_time(free_at, self._rto_s, self._outages)
         self._free_at = free_at
         delay_s = self._delay_s
         if self._jitter_s:
@@ -220,7 +220,7 @@ class Direction:
         return self._latest_arrival
 
 
-def _transmission_time(now: float, timeout_s: float, outages: Outages | None) -> float:
+def _compute_transmission_time(now: float, timeout_s: float, outages: Outages | None) -> float:
     """Compute the time (s) at which a packet is sent while the link is up.
 
     It is first sent at `now` (s), and again after `timeout_s` (s), which doubles each time.
@@ -263,7 +263,9 @@ class VirtualLink:
 
         The handshake takes a round trip. Its first packet is repeated while the link is down.
         """
-        return _transmission_time(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
+        return (
+            _compute_transmission_time(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
+        )
 
     def open_session(self, start: float, *, uses_tls: bool = False) -> float:
         """Compute the time (s) at which an MQTT session that starts at `start` (s) is ready.
@@ -343,22 +345,22 @@ class MessageSizes:
 
     def request(self, ttl_ms: int) -> int:
         """Compute the size of a request with a time to live in ms."""
-        return self._request_bytes + _extra_bytes(ttl_ms)
+        return self._request_bytes + _count_extra_bytes(ttl_ms)
 
     def response(self, worker_us: int) -> int:
         """Compute the size of a response with an answer; `worker_us` is the worker's time in it."""
-        return self._response_bytes + _extra_bytes(worker_us)
+        return self._response_bytes + _count_extra_bytes(worker_us)
 
     def refusal(self, wait_ms: int) -> int:
         """Compute the size of a refusal with a waiting time in ms."""
-        return self._busy_bytes + _extra_bytes(wait_ms)
+        return self._busy_bytes + _count_extra_bytes(wait_ms)
 
     def audit(self, mark: AuditMark, ttl_ms: int) -> int:
         """Compute the size of a request that audits an answer."""
         return len(encode_request(replace_fields(self._request, audit=mark, ttl_ms=ttl_ms)))
 
 
-def _extra_bytes(unsigned_number: int) -> int:
+def _count_extra_bytes(unsigned_number: int) -> int:
     """Count the bytes of an unsigned number in CBOR after the first one (RFC 8949, section 3)."""
     if unsigned_number < 256:
         return int(unsigned_number >= 24)

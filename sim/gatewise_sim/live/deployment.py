@@ -240,12 +240,12 @@ class Deployment:
             if index not in self._unavailable_workers:
                 self._check_alive(worker)
             worker.close()
-            for name, count in _numeric_counters(worker.counters).items():
+            for name, count in _convert_counters(worker.counters).items():
                 counter_sums[name] = counter_sums.get(name, 0.0) + count
         return counter_sums
 
 
-def _numeric_counters(counters: Mapping[str, Any]) -> dict[str, float]:
+def _convert_counters(counters: Mapping[str, Any]) -> dict[str, float]:
     """Convert a worker's counters to numbers with the names of the virtual engine."""
     numbers: dict[str, float] = {
         name: counter

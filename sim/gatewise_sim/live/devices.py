@@ -90,7 +90,7 @@ class EdgeProcesses:
                     "-m",
                     "gatewise",
                     "edge",
-                    *_device_arguments(bundle, scenario, device),
+                    *_make_arguments(bundle, scenario, device),
                 ],
                 on_message=partial(self._put_event, device_index),
                 environment={BROKER_VARIABLE: broker},
@@ -210,7 +210,7 @@ class EdgeProcesses:
         close_all(self._children)
 
 
-def _device_arguments(bundle: Path, scenario: Scenario, device: str) -> list[str]:
+def _make_arguments(bundle: Path, scenario: Scenario, device: str) -> list[str]:
     arguments = [str(bundle), "--device", device, "--data", "-", "--json"]
     arguments += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy]
     arguments += ["--parallel", str(_PARALLEL)]

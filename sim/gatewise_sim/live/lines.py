@@ -61,7 +61,7 @@ def answer_columns(
     ordered_lines = [lines[instance] for instance in instances.tolist()]
     class_index = {label: index for index, label in enumerate(table.classes)}
     route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered_lines], np.int8)
-    reason = np.array([_reason_index(line) for line in ordered_lines], np.int8)
+    reason = np.array([_find_reason_index(line) for line in ordered_lines], np.int8)
     stage = np.array([line.get("stage", -1) for line in ordered_lines], np.int8)
     answers = Answers(
         time=arrivals.time[instances],
@@ -93,7 +93,7 @@ def answer_columns(
     return answers
 
 
-def _reason_index(line: OutputLine) -> int:
+def _find_reason_index(line: OutputLine) -> int:
     """Find the index of a line's reason, or of a similar reason in REASONS."""
     reason = line.get("reason", "value")
     if reason in REASON:

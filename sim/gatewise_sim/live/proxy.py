@@ -90,7 +90,7 @@ class DelayProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.start = time.monotonic()
-        self._loop = _new_event_loop()
+        self._loop = _make_event_loop()
         self._stop_event = asyncio.Event()
         self._thread = threading.Thread(target=self._run_loop, name="delay-proxy", daemon=True)
         self._thread.start()
@@ -223,7 +223,7 @@ class _MonotonicOutages(Outages):
         return None if recovery_time is None else start + recovery_time
 
 
-def _new_event_loop() -> asyncio.AbstractEventLoop:
+def _make_event_loop() -> asyncio.AbstractEventLoop:
     """Make an event loop with timeouts in microseconds.
 
     epoll rounds timeouts up to milliseconds, so every delay would be about a millisecond too long.

@@ -180,7 +180,7 @@ class _LearningFleet:
         self._bundle = bundle
         self._X = rows.X
         assert rows.truth is not None
-        self._truth = _class_names(bundle)[rows.truth]
+        self._truth = _list_class_names(bundle)[rows.truth]
         self._rules = rules
         self._folder = folder
         self._training_source: dict[str, Any] = {"train": training_path, "target": target}
@@ -218,9 +218,9 @@ class _LearningFleet:
         # in the night: devices download the release, if a refit leads to one
         verdict, released_version = self._refit(day, report)
         self._download_bytes = (
-            self._rules.devices * _device_bytes(self._bundle) if released_version else 0
+            self._rules.devices * _compute_device_bytes(self._bundle) if released_version else 0
         )
-        class_names = _class_names(bundle)
+        class_names = _list_class_names(bundle)
         true_names = self._truth[positions]
         system_estimate = report.figures[0]
         assert decisions.cloud_answers is not None
@@ -264,7 +264,7 @@ class _LearningFleet:
         assert decisions.cloud_answers is not None
         request_rows = self._X[positions][:, manifest.cloud_inputs()]
         is_offloaded = _is_offloaded(bundle, decisions)
-        confidence = _confidence(bundle, decisions)
+        confidence = _compute_confidence(bundle, decisions)
         sizes = MessageSizes(
             model=manifest.name,
             version=manifest.version,
@@ -366,7 +366,7 @@ class _LearningFleet:
         return refit_report.verdict, new_bundle.manifest.version
 
 
-def _class_names(bundle: Bundle) -> NDArray[np.str_]:
+def _list_class_names(bundle: Bundle) -> NDArray[np.str_]:
     return np.array([str(label) for label in bundle.manifest.classes])
 
 
@@ -374,7 +374,7 @@ def _is_offloaded(bundle: Bundle, decisions: Decisions) -> NDArray[np.bool_]:
     return np.asarray(decisions.exits == len(bundle.manifest.stages), np.bool_)
 
 
-def _confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
+def _compute_confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
     """Compute the largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     confidence_by_stage = [
@@ -385,7 +385,7 @@ def _confidence(bundle: Bundle, decisions: Decisions) -> NDArray[np.float64]:
     return np.asarray(np.stack(confidence_by_stage)[exits, np.arange(len(exits))], np.float64)
 
 
-def _device_bytes(bundle: Bundle) -> int:
+def _compute_device_bytes(bundle: Bundle) -> int:
     """Compute the size of the files that a device downloads: all except the high-cost model."""
     manifest = bundle.manifest
     cloud_file = None if manifest.cloud is None else manifest.cloud.file

@@ -27,16 +27,16 @@ _TIMING_NAMES: Final = {
 def list_caveats(report: Report) -> list[str]:
     """List the caveats of the summary, the most serious first."""
     return [
-        *_caveats_of_missing_answers(report),
+        *_list_missing_answers(report),
         *report.troubles,
-        *_caveats_of_fallbacks(report),
-        *_caveats_of_load(report),
-        *_caveats_of_assumptions(report),
+        *_explain_fallbacks(report),
+        *_list_loaded_workers(report),
+        *_list_assumptions(report),
         *report.notes,
     ]
 
 
-def _caveats_of_missing_answers(report: Report) -> list[str]:
+def _list_missing_answers(report: Report) -> list[str]:
     sentences = []
     for policy in report.policies:
         answers = policy.answers
@@ -53,7 +53,7 @@ def _caveats_of_missing_answers(report: Report) -> list[str]:
     return sentences
 
 
-def _caveats_of_fallbacks(report: Report) -> list[str]:
+def _explain_fallbacks(report: Report) -> list[str]:
     """Explain the system's fallbacks in one sentence, if there are any."""
     system = report.system
     if not (system.answers.fallback and system.instances):
@@ -77,7 +77,7 @@ def _caveats_of_fallbacks(report: Report) -> list[str]:
     ]
 
 
-def _caveats_of_load(report: Report) -> list[str]:
+def _list_loaded_workers(report: Report) -> list[str]:
     """Name the policies with workers that are busy most of the time."""
     sentences = []
     for policy in report.policies:
@@ -97,7 +97,7 @@ def _caveats_of_load(report: Report) -> list[str]:
     return sentences
 
 
-def _caveats_of_assumptions(report: Report) -> list[str]:
+def _list_assumptions(report: Report) -> list[str]:
     """Describe missing labels, assumed times, scaled fleets and simulated baselines."""
     sentences = []
     system = report.system

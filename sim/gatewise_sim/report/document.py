@@ -229,7 +229,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
             for policy in policies
             if policy.key in ("system", "edge_only", "cloud_only")
         }
-        feature_cost = _by_policy(main_policies, lambda policy: policy.feature_cost.value)
+        feature_cost = _collect_by_policy(main_policies, lambda policy: policy.feature_cost.value)
         cloud_cost = feature_cost.get("cloud_only")
         # the accuracy on the instances of a class is its recall
         recalls = [
@@ -242,7 +242,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
             engine=system.engine,
             instances=system.instances,
             offload_rate=system.offload_rate.value,
-            accuracy=_by_policy(main_policies, lambda policy: value_of(policy.accuracy)),
+            accuracy=_collect_by_policy(main_policies, lambda policy: value_of(policy.accuracy)),
             balanced_accuracy=sum(recalls) / len(recalls) if recalls else None,
             feature_cost=feature_cost,
             cost_reduction=1.0 - feature_cost["system"] / cloud_cost if cloud_cost else None,
@@ -251,7 +251,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
                 for key, policy in main_policies.items()
                 if key != "edge_only"
             },
-            latency_ms=_by_policy(
+            latency_ms=_collect_by_policy(
                 main_policies,
                 lambda policy: {
                     name: estimate.value
@@ -283,7 +283,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
 
-def _by_policy(
+def _collect_by_policy(
     policies: Mapping[str, PolicyResult], figure_of: Callable[[PolicyResult], Any]
 ) -> dict[str, Any]:
     return {key: figure_of(policy) for key, policy in policies.items()}

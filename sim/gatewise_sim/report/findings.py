@@ -66,13 +66,13 @@ def summary_sentence(report: Report) -> SummarySentence:
 
     If the rows break a promise of the bundle, a sentence about it comes first.
     """
-    main_clause, continuation = _run_summary(report)
+    main_clause, continuation = _summarise_run(report)
     if report.promise is None:
         return SummarySentence(main_clause, continuation)
     return SummarySentence(report.promise, f" {main_clause}{continuation}")
 
 
-def _run_summary(report: Report) -> tuple[str, str]:
+def _summarise_run(report: Report) -> tuple[str, str]:
     system = report.system
     if not system.answers.n_answered:
         return "No instance was answered", "."
@@ -92,17 +92,17 @@ def _run_summary(report: Report) -> tuple[str, str]:
     if p95 is not None:
         clauses.append(f"95 % of the answers come within {millis(p95)}")
     if report.faults:
-        clauses.append(_outage_clause(report))
+        clauses.append(_describe_outages(report))
     continuation = f"; {', and '.join(clauses)}" if clauses else ""
-    return _main_clause(report), f"{continuation}."
+    return _write_main_clause(report), f"{continuation}."
 
 
-def _main_clause(report: Report) -> str:
+def _write_main_clause(report: Report) -> str:
     """Describe the accuracy, and the savings compared with offloading every instance."""
     system = report.system
     cloud_only = report.find_policy("cloud_only")
-    savings = listed(_savings(report, system, cloud_only))
-    remark = _interval_remark(system)
+    savings = listed(_list_savings(report, system, cloud_only))
+    remark = _write_interval_remark(system)
     if system.accuracy is None:
         clause = f"{percent(report.offload_rate)} of the instances go to the cloud"
         if savings:
@@ -124,7 +124,7 @@ def _main_clause(report: Report) -> str:
     return clause + remark
 
 
-def _interval_remark(system: PolicyResult) -> str:
+def _write_interval_remark(system: PolicyResult) -> str:
     """Describe the wide intervals of accuracy and offload rate; empty if they are narrow."""
     estimates = {"right": system.accuracy, "offloaded": system.offload_rate}
     interval_texts = []
@@ -134,7 +134,9 @@ def _interval_remark(system: PolicyResult) -> str:
     return f" (too few rows to tell more than {listed(interval_texts)})" if interval_texts else ""
 
 
-def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | None) -> list[str]:
+def _list_savings(
+    report: Report, system: PolicyResult, cloud_only: PolicyResult | None
+) -> list[str]:
     # Savings make no sense for a system that never offloads, because its accuracy is different.
     if cloud_only is None or not system.offload_rate.value:
         return []
@@ -158,7 +160,7 @@ def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | No
     return savings
 
 
-def _outage_clause(report: Report) -> str:
+def _describe_outages(report: Report) -> str:
     """Describe the outages, and their effect on the answers."""
     faults = report.faults
     fault_names = {
@@ -171,10 +173,10 @@ def _outage_clause(report: Report) -> str:
         if len(faults) > 1
         else f"for {total_duration}"
     )
-    return f"with {' or '.join(fault_names)} down {frequency} {_outage_effect(report)}"
+    return f"with {' or '.join(fault_names)} down {frequency} {_describe_outage_effect(report)}"
 
 
-def _outage_effect(report: Report) -> str:
+def _describe_outage_effect(report: Report) -> str:
     """Describe the fallbacks or the accuracy during outages."""
     faults = report.faults
     bins = report.system.timeline
@@ -188,12 +190,12 @@ def _outage_effect(report: Report) -> str:
         for time_bin in bins
         if any(fault.begin <= (time_bin.begin + time_bin.end) / 2 < fault.end for fault in faults)
     ]
-    accuracy_during = _accuracy(bins_in_outage)
+    accuracy_during = _compute_accuracy(bins_in_outage)
     bins_before = [time_bin for time_bin in bins if time_bin.end <= begin]
     bins_after = [time_bin for time_bin in bins if time_bin.begin >= settled_at]
-    accuracy_after = _accuracy(bins_after)
-    normal_bins = bins_before if _accuracy(bins_before) is not None else bins_after
-    normal_accuracy = _accuracy(normal_bins)
+    accuracy_after = _compute_accuracy(bins_after)
+    normal_bins = bins_before if _compute_accuracy(bins_before) is not None else bins_after
+    normal_accuracy = _compute_accuracy(normal_bins)
     n_instances = sum(time_bin.instances for time_bin in bins_in_outage)
     if n_instances and not any(time_bin.fallback for time_bin in bins_in_outage):
         return "no answer was a fallback"
@@ -205,7 +207,9 @@ def _outage_effect(report: Report) -> str:
         )
         return f"the devices answered {fallback_share} of the instances themselves in its place"
     # Ignore a drop within two standard errors, which can be chance.
-    standard_error = math.hypot(_standard_error(bins_in_outage), _standard_error(normal_bins))
+    standard_error = math.hypot(
+        _compute_standard_error(bins_in_outage), _compute_standard_error(normal_bins)
+    )
     if normal_accuracy - accuracy_during < max(_MIN_ACCURACY_DROP, 2 * standard_error):
         return f"accuracy stayed about the same ({percent(accuracy_during)})"
     drop_text = f"accuracy fell to {percent(accuracy_during)}"
@@ -216,14 +220,14 @@ def _outage_effect(report: Report) -> str:
     return f"{drop_text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
 
-def _standard_error(bins: Sequence[TimelineBin]) -> float:
+def _compute_standard_error(bins: Sequence[TimelineBin]) -> float:
     """Compute the standard error of the accuracy, which is not 0 even if all answers are right."""
     n_instances = sum(time_bin.instances for time_bin in bins)
-    accuracy = min(_accuracy(bins) or 0.0, n_instances / (n_instances + 1.0))
+    accuracy = min(_compute_accuracy(bins) or 0.0, n_instances / (n_instances + 1.0))
     return math.sqrt(accuracy * (1 - accuracy) / max(n_instances, 1.0))
 
 
-def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
+def _compute_accuracy(bins: Sequence[TimelineBin]) -> float | None:
     known_bins = [
         (time_bin.accuracy, time_bin.instances)
         for time_bin in bins

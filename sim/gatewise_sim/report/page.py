@@ -73,11 +73,11 @@ def write_page(page: Page) -> str:
     Text is escaped, and the content security policy of the page forbids scripts and requests.
     """
     style = files(_PACKAGE).joinpath("page.css").read_text(encoding="utf-8")
-    return _environment().get_template("page.html.j2").render(page=page, style=Markup(style))
+    return _make_environment().get_template("page.html.j2").render(page=page, style=Markup(style))
 
 
 @cache
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     environment = Environment(
         loader=PackageLoader(_PACKAGE, "."),
         autoescape=True,
@@ -86,7 +86,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["nonbreaking_units"] = _nonbreaking_units
-    environment.filters["shell_lines"] = _shell_lines
+    environment.filters["shell_lines"] = _split_for_shell
     return environment
 
 
@@ -95,7 +95,7 @@ def _nonbreaking_units(text: str) -> str:
     return _SPACE_BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _shell_lines(command: str) -> str:
+def _split_for_shell(command: str) -> str:
     """Split a long command into lines with backslashes for a shell."""
     if len(command) <= _MAX_COMMAND_LENGTH:
         return command

@@ -61,10 +61,10 @@ def render_page(report: Report) -> str:
             warnings=list_caveats(report),
             key_figures=key_figures(report),
             sections=[
-                _accuracy_section(report),
-                _latency_section(report),
-                _spending_section(report),
-                _tables_section(report),
+                _make_accuracy_section(report),
+                _make_latency_section(report),
+                _make_spending_section(report),
+                _make_tables_section(report),
             ],
             footer=footer,
         )
@@ -74,13 +74,13 @@ def render_page(report: Report) -> str:
 def report_files(report: Report) -> dict[str, str]:
     """Make the contents of the page, the report and the CSV files, by file name."""
     return {
-        **_csv_files(report),
+        **_make_csv_files(report),
         "report.html": render_page(report),
         "report.json": report.to_json(),
     }
 
 
-def _csv_files(report: Report) -> dict[str, str]:
+def _make_csv_files(report: Report) -> dict[str, str]:
     system = report.system
     documents = {
         "policies": msgspec.to_builtins(report.policies),
@@ -123,7 +123,7 @@ def _describe_run(report: Report) -> str:
 # -- accuracy against cost --------------------------------------------------------------------
 
 
-def _accuracy_section(report: Report) -> Section:
+def _make_accuracy_section(report: Report) -> Section:
     points = report.frontier.points
     limits = frontier_limits(report)
     introduction = "The dots and the line are the operating points of the bundle on validation rows"
@@ -180,7 +180,7 @@ def _choose_classes(report: Report) -> list[ClassResult]:
 # -- time to the answer -----------------------------------------------------------------------
 
 
-def _latency_section(report: Report) -> Section:
+def _make_latency_section(report: Report) -> Section:
     plots = []
     curve_plot = latency_plot(report)
     if curve_plot is not None:
@@ -209,7 +209,7 @@ def _latency_section(report: Report) -> Section:
 # -- spending ----------------------------------------------------------------------------------
 
 
-def _spending_section(report: Report) -> Section:
+def _make_spending_section(report: Report) -> Section:
     remark = "means per instance; money for the whole fleet"
     page_tables = [replace(tables.spending_table(report), text=remark)]
     if report.stages:
@@ -226,7 +226,7 @@ def _spending_section(report: Report) -> Section:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def _tables_section(report: Report) -> Section:
+def _make_tables_section(report: Report) -> Section:
     remarks = [
         text
         for policy_key, text in _POLICY_REMARKS.items()

@@ -67,12 +67,13 @@ class PageTable:
 def print_table(table: PageTable, *, shows_small_text: bool = True) -> None:
     """Print a table on the terminal; the smaller text of a cell is in brackets, or left out."""
     text_rows = [
-        [_cell_text(cell, shows_small_text=shows_small_text) for cell in row] for row in table.rows
+        [_format_cell(cell, shows_small_text=shows_small_text) for cell in row]
+        for row in table.rows
     ]
     console.print_table("", table.columns, text_rows)
 
 
-def _cell_text(cell: Cell, *, shows_small_text: bool) -> str:
+def _format_cell(cell: Cell, *, shows_small_text: bool) -> str:
     if isinstance(cell, str):
         return cell
     return f"{cell[0]} ({cell[1]})" if shows_small_text and cell[1] else cell[0]
@@ -121,11 +122,11 @@ def answer_tables(report: Report) -> list[PageTable]:
         for policy in report.policies
         if policy.key in ("system", "cloud_only") and policy.workers
     ]:
-        tables.append(_worker_table(worker_policies))
+        tables.append(_make_worker_table(worker_policies))
     return tables
 
 
-def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
+def _make_worker_table(policies: Sequence[PolicyResult]) -> PageTable:
     cells_by_heading: dict[str, Callable[[PolicyResult], Cell]] = {
         "": lambda policy: policy.name,
         "busy": lambda policy: percent(policy.utilisation),
@@ -149,7 +150,7 @@ def stage_table(report: Report) -> PageTable:
             "answers": lambda stage: (count(stage.answers), percent(stage.share)),
             "price": lambda stage: number(stage.price),
             "columns": lambda stage: count(stage.columns),
-            "new columns": lambda stage: _first_names(stage.acquires),
+            "new columns": lambda stage: _list_first_names(stage.acquires),
         },
     )
 
@@ -170,7 +171,7 @@ def class_table(classes: Sequence[ClassResult]) -> PageTable:
     )
 
 
-def _first_names(feature_names: Sequence[str]) -> str:
+def _list_first_names(feature_names: Sequence[str]) -> str:
     """List at most `_MAX_NAMES` names, and the number of the others."""
     n_others = len(feature_names) - _MAX_NAMES
     if n_others > 0:
@@ -219,7 +220,7 @@ def policy_table(report: Report) -> PageTable:
     ):
         if len(set(policy_texts)) > 1:
             rows.append([name, *policy_texts])
-    return PageTable("Every policy", _policy_headings(report), rows)
+    return PageTable("Every policy", _list_policy_headings(report), rows)
 
 
 def engine_table(report: Report) -> PageTable | None:
@@ -244,12 +245,16 @@ def spending_table(report: Report) -> PageTable:
     currency = report.money.currency if report.money else ""
     quantities: tuple[tuple[str, Format, list[dict[str, float]]], ...] = (
         ("ms: {}", number, [policy.breakdown_ms for policy in policies]),
-        ("bytes: {}", number, [_amounts(policy.bytes, _BYTE_PARTS) for policy in policies]),
-        ("energy: {}", joules, [_amounts(policy.joules, _ENERGY_PARTS) for policy in policies]),
+        ("bytes: {}", number, [_read_amounts(policy.bytes, _BYTE_PARTS) for policy in policies]),
+        (
+            "energy: {}",
+            joules,
+            [_read_amounts(policy.joules, _ENERGY_PARTS) for policy in policies],
+        ),
         (
             f"{currency} a month: {{}}",
             number,
-            [_amounts(policy.money, _BILL_PARTS) for policy in policies],
+            [_read_amounts(policy.money, _BILL_PARTS) for policy in policies],
         ),
     )
     rows: list[list[Cell]] = []
@@ -258,15 +263,15 @@ def spending_table(report: Report) -> PageTable:
             part_amounts = [max(amount.get(part_name, 0.0), 0.0) for amount in amounts]
             if any(part_amounts):
                 rows.append([label_format.format(part_name), *map(formatter, part_amounts)])
-    return PageTable("Parts of time, bytes, energy and money", _policy_headings(report), rows)
+    return PageTable("Parts of time, bytes, energy and money", _list_policy_headings(report), rows)
 
 
-def _amounts(record: object, names: Sequence[str]) -> dict[str, float]:
+def _read_amounts(record: object, names: Sequence[str]) -> dict[str, float]:
     """Get fields of a record by name, or zeros without a record."""
     return {name: getattr(record, name, 0.0) for name in names}
 
 
-def _policy_headings(report: Report) -> list[str]:
+def _list_policy_headings(report: Report) -> list[str]:
     return ["", *(policy.name for policy in report.policies)]
 
 
@@ -287,7 +292,7 @@ def detail_tables(report: Report) -> list[PageTable]:
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
         "data": report.data,
-        **_operating_point(report),
+        **_describe_operating_point(report),
         "duration, s": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
@@ -300,7 +305,7 @@ def detail_tables(report: Report) -> list[PageTable]:
     return [PageTable("Settings", [], settings), PageTable("Basis of the figures", [], rows)]
 
 
-def _operating_point(report: Report) -> dict[str, Any]:
+def _describe_operating_point(report: Report) -> dict[str, Any]:
     """List accuracy, cost and class figures of the active operating point on validation rows."""
     operating_point = report.frontier.active
     texts_by_name: dict[str, Any] = {

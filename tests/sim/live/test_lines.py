@@ -19,4 +19,4 @@ from gatewise_sim.live import lines
 )
 def test_reason_of_a_line_is_one_of_the_report(route, reason, report_reason):
     line = {"route": route, "reason": reason}
-    assert REASONS[lines._reason_index(line)] == report_reason
+    assert REASONS[lines._find_reason_index(line)] == report_reason

@@ -46,18 +46,18 @@ class _Mark(NamedTuple):
 def frontier_plot(report: Report) -> Markup:
     """Plot the operating points, the active one, the high-cost model, and each policy's result."""
     frontier = report.frontier
-    marks = _marks(report)
+    marks = _list_marks(report)
 
     def paint(figure: Figure) -> None:
         # operating points, their hull, and a ring around the active one
         axes = figure.add_subplot()
         blue = COLOURS["system"]
-        points = _coordinates(frontier.points)
+        points = _list_coordinates(frontier.points)
         axes.scatter(*points, s=12, color=blue, alpha=0.45, linewidths=0)
-        axes.plot(*_coordinates(frontier.hull), color=blue, linewidth=1.4)
+        axes.plot(*_list_coordinates(frontier.hull), color=blue, linewidth=1.4)
         axes.plot(
-            *_coordinates([frontier.active]), "o", color=blue, label="active point", markersize=13,
-            fillstyle="none", markeredgewidth=1.5, clip_on=False,
+            *_list_coordinates([frontier.active]), "o", color=blue, label="active point",
+            markersize=13, fillstyle="none", markeredgewidth=1.5, clip_on=False,
         )  # fmt: skip
         if frontier.reference_accuracy is not None:
             axes.axhline(
@@ -69,7 +69,7 @@ def frontier_plot(report: Report) -> Markup:
         if limits is not None:
             axes.set_xlim(*limits[0])
             axes.set_ylim(*limits[1])
-            sizes = _mark_sizes(marks, limits)
+            sizes = _choose_mark_sizes(marks, limits)
             for mark in marks:
                 key = mark.policy.key
                 label = mark.policy.name
@@ -102,12 +102,12 @@ def frontier_plot(report: Report) -> Markup:
     )
 
 
-def _coordinates(points: Sequence[Any]) -> tuple[list[float], list[float]]:
+def _list_coordinates(points: Sequence[Any]) -> tuple[list[float], list[float]]:
     """List the costs and the accuracies of operating points."""
     return [point.cost for point in points], [point.accuracy for point in points]
 
 
-def _marks(report: Report) -> list[_Mark]:
+def _list_marks(report: Report) -> list[_Mark]:
     return [
         _Mark(policy, policy.cost, policy.accuracy)
         for policy in report.policies
@@ -115,7 +115,7 @@ def _marks(report: Report) -> list[_Mark]:
     ]
 
 
-def _mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
+def _choose_mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
     """Compute the size of each policy's mark, larger than the earlier marks that it overlaps."""
     (min_cost, max_cost), (min_accuracy, max_accuracy) = limits
     sizes: dict[str, float] = {}
@@ -139,7 +139,7 @@ def frontier_limits(report: Report) -> Limits | None:
 
     They include all operating points, unless the policies would then be too close together.
     """
-    marks = _marks(report)
+    marks = _list_marks(report)
     if not marks:
         return None
     points = report.frontier.points
@@ -174,7 +174,7 @@ class _Curve(NamedTuple):
     prefix: str = ""
 
 
-def _curves(report: Report) -> list[_Curve]:
+def _list_curves(report: Report) -> list[_Curve]:
     """List the curves of the latency plot, with line styles that stay visible on each other."""
     curves = []
     for policy_key, style in (("system", "-"), ("edge_only", "--"), ("cloud_only", "-.")):
@@ -191,7 +191,7 @@ def _curves(report: Report) -> list[_Curve]:
 
 def latency_plot(report: Report) -> Markup | None:
     """Plot the share of answers that are given by a time; None without answers."""
-    curves = _curves(report)
+    curves = _list_curves(report)
     if not curves:
         return None
     deadline = report.settings.get("deadline_ms")

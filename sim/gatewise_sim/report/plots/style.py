@@ -145,7 +145,7 @@ def set_log_ticks(axis: Axis, formatter: Format) -> None:
     axis.set_major_formatter(FuncFormatter(lambda tick, _: formatter(tick)))
 
 
-def _error_bar_lengths(estimate: Estimate) -> list[list[float]] | None:
+def _compute_error_bar_lengths(estimate: Estimate) -> list[list[float]] | None:
     """Compute the lengths of an error bar below and above a point; None without an interval."""
     if estimate.low is None or estimate.high is None:
         return None
@@ -162,8 +162,8 @@ def draw_error_bars(
     axes.errorbar(
         [x.value],
         [y.value],
-        xerr=_error_bar_lengths(x),
-        yerr=_error_bar_lengths(y),
+        xerr=_compute_error_bar_lengths(x),
+        yerr=_compute_error_bar_lengths(y),
         fmt=MARKERS[policy_key],
         markersize=size,
         color=COLOURS[policy_key],
