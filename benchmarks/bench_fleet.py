@@ -77,10 +77,10 @@ def run_part(name: str, simulated_time: str) -> dict[str, Any]:
     experiment = _prepare_experiment(
         _scenario(run.n_devices, run.n_workers, simulated_time).changed(outage=run.outages)
     )
-    start = time.process_time()
+    start_time = time.process_time()
     report = run_scenario(experiment, "")
     return {
-        "cpu_seconds": round(time.process_time() - start, 2),
+        "cpu_seconds": round(time.process_time() - start_time, 2),
         "peak_mb": round(harness.memory(peak=True) / 1e6, 1),
         "instances": report.instances,
         "offload_rate": report.offload_rate,

@@ -170,7 +170,7 @@ class _Split:
         is_equal: NDArray[np.bool_] = model.predict(x[self.test]) == self.signal_set.y[self.test]
         return is_equal
 
-    def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
+    def mean_and_error(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Compute the mean over the test rows, and its error if rows of a group are correlated."""
         y, groups = self.signal_set.y[self.test], self.signal_set.groups
         clusters = np.arange(len(y)) if groups is None else groups[self.test]
@@ -182,7 +182,7 @@ class _Split:
         return mean, float(np.sqrt((sums**2).sum() * n_clusters / max(n_clusters - 1, 1)))
 
     def figures(self, is_correct: NDArray[np.bool_], cost: float) -> dict[str, float]:
-        mean, error = self.mean(is_correct.astype(float))
+        mean, error = self.mean_and_error(is_correct.astype(float))
         return {"accuracy": mean, "error": error, "cost_us": cost}
 
 
@@ -199,7 +199,7 @@ def _fit_cascade(split: _Split) -> dict[str, Any]:
     ).fit(x[split.train], y[split.train], groups=split.groups)
     is_correct = split.is_correct(system, x)
     is_cloud_correct = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
-    loss, error = split.mean(is_cloud_correct.astype(float) - is_correct)
+    loss, error = split.mean_and_error(is_cloud_correct.astype(float) - is_correct)
     point, frontier = system.operating_point_, system.frontier_
     reference_accuracy = frontier.reference_weighted_accuracy or frontier.reference_accuracy
     return {

@@ -92,22 +92,24 @@ def capacities(
     if len(plan.fit_rows) <= LARGE_ROWS:
         return small_trees
     # a round has one tree per class, so many classes need smaller trees and fewer rounds
-    max_leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
+    max_leaves, learning_rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
     if has_noisy_labels:
-        return [{"num_leaves": max_leaves, "learning_rate": rate}, *small_trees]
+        return [{"num_leaves": max_leaves, "learning_rate": learning_rate}, *small_trees]
     validation_rows, all_columns = plan.validation_rows, np.arange(plan.x.shape[1])
-    scores: list[tuple[float, dict[str, Any]]] = []
+    best_settings: dict[str, Any] = {}
+    smallest_loss = math.inf
     for num_leaves in LEAF_COUNTS[LEAF_COUNTS.index(max_leaves) :]:
-        settings = {"num_leaves": num_leaves, "learning_rate": rate}
+        settings = {"num_leaves": num_leaves, "learning_rate": learning_rate}
         fit = booster_fit(plan, all_columns, n_classes, settings, seed=seed)
         _, validation_proba = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
         # mean of -log p(true class), with p at least 1e-12 because log 0 is infinite
         true_proba = validation_proba[np.arange(len(validation_rows)), plan.y[validation_rows]]
         loss = float(-np.log(np.maximum(true_proba, 1e-12)).mean())
-        if scores and loss >= scores[-1][0]:
+        if loss >= smallest_loss:
             break
-        scores.append((loss, settings))
-    return [scores[-1][1]]
+        best_settings = settings
+        smallest_loss = loss
+    return [best_settings]
 
 
 def booster_fit(
@@ -188,10 +190,10 @@ def sweep_penalties(
             abs(log_cost(lower) - log_cost(higher)) if higher > MIN_PENALTY_RATIO * lower else 0.0
             for lower, higher in pairwise(penalties)
         ]
-        widest = int(np.argmax(gaps))
-        if gaps[widest] < MIN_COST_GAP:
+        widest_index = int(np.argmax(gaps))
+        if gaps[widest_index] < MIN_COST_GAP:
             break
         # the geometric mean, because penalties span several orders of magnitude
-        new_penalty = math.sqrt(penalties[widest] * penalties[widest + 1])
+        new_penalty = math.sqrt(penalties[widest_index] * penalties[widest_index + 1])
         results[new_penalty] = evaluate(new_penalty)
     return [results[penalty][1] for penalty in sorted(results)]

@@ -92,8 +92,8 @@ def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, A
             fold_results.append(
                 {
                     "n_test": len(fold.test_truth),
-                    "points": [_figures_of(point) for point in outcome.points],
-                    "own": outcome.chosen_point and _figures_of(outcome.chosen_point),
+                    "points": [_list_figures(point) for point in outcome.points],
+                    "own": outcome.chosen_point and _list_figures(outcome.chosen_point),
                     "seconds": outcome.seconds,
                     "about": outcome.about,
                 }
@@ -111,7 +111,7 @@ def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, A
     return record
 
 
-def _figures_of(point: Point) -> list[float]:
+def _list_figures(point: Point) -> list[float]:
     return [getattr(point, column) for column in COLUMNS]
 
 

@@ -59,13 +59,13 @@ def fit_subsets(
         columns = np.arange(problem.costs.n_features)
         max_prices = np.geomspace(problem.costs.total, problem.min_budget, n_fits)
         for max_price in [*max_prices[1:].tolist(), 0.0]:
-            start = time.process_time()
+            start_time = time.process_time()
             fit = booster_fit(plan, columns, problem.n_classes, capacity, seed=seed)
             model, validation_proba = cross_fit(
                 plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
             )
             test_proba = model.proba(fold.test[0])
-            seconds = time.process_time() - start
+            seconds = time.process_time() - start_time
             subsets.append(
                 Subset(model.used_features(), validation_proba, test_proba, model.nbytes, seconds)
             )
@@ -105,11 +105,13 @@ def _remove_features(model: Booster, costs: FeatureCosts, max_price: float) -> N
 
 def fit_cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> CloudAnswers:
     """Fit the high-cost model, the most accurate of the library's families on validation rows."""
-    start = time.process_time()
+    start_time = time.process_time()
     model, labels, proba, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
     validation_answers = fold.truth_of_plan(plan).to_answers(proba, labels)
     test_answers = fold.test_truth.model_answers(model.labels, model.predict_proba, fold.test[0])
-    return CloudAnswers(model.kind, validation_answers, test_answers, time.process_time() - start)
+    return CloudAnswers(
+        model.kind, validation_answers, test_answers, time.process_time() - start_time
+    )
 
 
 def single_model_points(

@@ -105,7 +105,7 @@ def ignores_seed(method: str, problem: Problem) -> bool:
 
 def run_method(name: str, task: Task) -> Outcome:
     """Fit a method on a fold and measure its points."""
-    start = time.process_time()
+    start_time = time.process_time()
     method: Method
     if is_user_method(name):
         method = load_user_method(name, task.seed)
@@ -117,7 +117,7 @@ def run_method(name: str, task: Task) -> Outcome:
     # cached models count with the time of their fits, not with the time to load them
     cached_fit_seconds = method.cached_fit_seconds if isinstance(method, Peer) else 0.0
     details = method.details if isinstance(method, LibraryMethod | Peer) else {}
-    seconds = cached_fit_seconds + time.process_time() - start
+    seconds = cached_fit_seconds + time.process_time() - start_time
     return Outcome(pareto_points(points, task.fold), chosen_point, seconds, details)
 
 

@@ -50,11 +50,11 @@ class Point:
         or, for a ranking, probabilities of relevance.
         """
         val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
-        scores = [truth.score(answers) for answers, truth in (validation, test)]
+        accuracies = [truth.score(answers) for answers, truth in (validation, test)]
         return cls(
-            val_accuracy=scores[0],
+            val_accuracy=accuracies[0],
             val_cost=val_cost,
-            accuracy=scores[1],
+            accuracy=accuracies[1],
             cost=test_cost,
             cost_paper=test_cost,
             nbytes=nbytes,
@@ -83,10 +83,10 @@ def threshold_quantiles(scores: NDArray[Any], n_thresholds: int) -> list[float]:
     """Compute thresholds between quantiles of a score, from +inf (never stop) to -inf (always)."""
     distinct_scores = np.unique(scores)
     midpoints = (distinct_scores[1:] + distinct_scores[:-1]) / 2
-    positions = np.linspace(0, len(midpoints) - 1, n_thresholds if len(midpoints) else 0).astype(
-        int
-    )
-    return [np.inf, *midpoints[np.unique(positions)].tolist(), -np.inf]
+    midpoint_indices = np.linspace(
+        0, len(midpoints) - 1, n_thresholds if len(midpoints) else 0
+    ).astype(int)
+    return [np.inf, *midpoints[np.unique(midpoint_indices)].tolist(), -np.inf]
 
 
 def cascade_points(
@@ -109,19 +109,19 @@ def cascade_points(
     points = []
     for threshold in thresholds:
         # a row with the score NaN is offloaded, so the condition is not "score < threshold"
-        offloaded = [~(score >= threshold) for _, score in (validation, test)]
-        scores = [
+        offload_masks = [~(score >= threshold) for _, score in (validation, test)]
+        accuracies = [
             row_truth.score(np.where(is_offloaded, cloud_answers, answers))
             for row_truth, is_offloaded, cloud_answers, (answers, _) in zip(
-                truth, offloaded, cloud, (validation, test), strict=True
+                truth, offload_masks, cloud, (validation, test), strict=True
             )
         ]
-        val_rate, rate = (float(is_offloaded.mean()) for is_offloaded in offloaded)
+        val_rate, rate = (float(is_offloaded.mean()) for is_offloaded in offload_masks)
         points.append(
             Point(
-                val_accuracy=scores[0],
+                val_accuracy=accuracies[0],
                 val_cost=price + val_rate * (costs.total - price),
-                accuracy=scores[1],
+                accuracy=accuracies[1],
                 cost=price + rate * (costs.total - price),
                 cost_paper=(1 - rate) * price + rate * costs.total,
                 offload_rate=rate,

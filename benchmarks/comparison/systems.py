@@ -30,12 +30,14 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
     points: list[Point] = []
     for chain_number, stages in enumerate(system.chains_):
         runs = [
-            _Run.on_rows(system, stages, rows, truth, answers)
+            _StageRun.on_rows(system, stages, rows, truth, answers)
             for (rows, truth), answers in zip(row_sets, cloud_answers, strict=True)
         ]
-        union_costs, paper_costs = _exit_costs(system, stages, fold.test[0])
+        union_costs, paper_costs = _compute_exit_costs(system, stages, fold.test[0])
         # size of the stages up to and including each one
-        sizes = [packed_bytes(stages[:n_stages]) for n_stages in range(1, len(stages) + 1)]
+        bytes_up_to_stage = [
+            packed_bytes(stages[:n_stages]) for n_stages in range(1, len(stages) + 1)
+        ]
         for point in system.frontier_.points:
             if point.chain != chain_number:
                 continue
@@ -57,7 +59,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     cost=float(select_exit_costs(union_costs, exits).mean()),
                     cost_paper=float(select_exit_costs(paper_costs, exits).mean()),
                     offload_rate=float((exits == len(stages)).mean()),
-                    nbytes=int(sizes[last_stage]),
+                    nbytes=int(bytes_up_to_stage[last_stage]),
                 )
             )
     return points
@@ -92,7 +94,7 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _StageRun:
     """Outputs of the stages of a cascade on some rows."""
 
     scores: list[NDArray[np.float32]]  # stop scores of each stage
@@ -108,7 +110,7 @@ class _Run:
         rows: NDArray[np.float32],
         truth: Truth,
         cloud_answers: NDArray[Any] | None,
-    ) -> _Run:
+    ) -> _StageRun:
         outputs = [split_outputs(stage.margins(rows), stage.score) for stage in stages]
         answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
@@ -141,7 +143,7 @@ def _answer_in_cloud(system: Any, rows: NDArray[np.float32], truth: Truth) -> ND
     )
 
 
-def _exit_costs(
+def _compute_exit_costs(
     system: Any, stages: Any, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the costs of all exits, by the union of features and as in the paper.
@@ -149,15 +151,19 @@ def _exit_costs(
     The costs are per row if a stage acquires features node by node.
     """
     costs, high_cost_model = system.feature_costs_, system.high_cost_model_
-    acquired = [stage.acquired(rows) for stage in stages]
+    acquired_by_stage = [stage.acquired(rows) for stage in stages]
     if high_cost_model is None:
-        local_costs = exit_costs(costs, acquired)
+        local_costs = exit_costs(costs, acquired_by_stage)
         return local_costs, local_costs
-    offloaded = costs.mask(high_cost_model.features)
+    cloud_features = costs.mask(high_cost_model.features)
     request_price = system.cloud_prices_.offload_price(len(high_cost_model.features))
     union_costs, paper_costs = (
         exit_costs(
-            costs, acquired, offloaded, request_price=request_price, pays_for_stages=pays_for_stages
+            costs,
+            acquired_by_stage,
+            cloud_features,
+            request_price=request_price,
+            pays_for_stages=pays_for_stages,
         )
         for pays_for_stages in (True, False)
     )

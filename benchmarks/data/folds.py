@@ -129,11 +129,11 @@ def _sample_rows(
     if queries is None:
         rows = rng.permutation(len(row_classes))[:max_rows]
         return (features[rows], row_classes[rows]), None
-    distinct_queries, query_numbers, sizes = np.unique(
+    distinct_queries, query_numbers, query_sizes = np.unique(
         queries, return_inverse=True, return_counts=True
     )
-    order = rng.permutation(len(distinct_queries))
+    query_order = rng.permutation(len(distinct_queries))
     # whole queries in random order, as long as their rows fit
-    drawn_queries = order[np.cumsum(sizes[order]) <= max_rows]
+    drawn_queries = query_order[np.cumsum(query_sizes[query_order]) <= max_rows]
     rows = np.flatnonzero(np.isin(query_numbers, drawn_queries))
     return (features[rows], row_classes[rows]), queries[rows]

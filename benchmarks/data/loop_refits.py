@@ -83,7 +83,7 @@ class Shift:
         return rng.permutation(np.flatnonzero(is_week)), np.flatnonzero(~is_week)
 
 
-def _occupancy(seed: int) -> Shift:
+def _shift_occupancy(seed: int) -> Shift:
     """Make the shift of Occupancy from days with a mostly closed door to days with an open one."""
     arrays = problems.data_arrays("occupancy")
     X = arrays["X"]
@@ -95,7 +95,7 @@ def _occupancy(seed: int) -> Shift:
     )
 
 
-def _hapt(seed: int) -> Shift:
+def _shift_hapt(seed: int) -> Shift:
     """Make the shift of HAPT from ten people to five others.
 
     The rows have six activities and the accelerometer's features in the time domain. Neighbouring
@@ -117,7 +117,7 @@ def _hapt(seed: int) -> Shift:
     return Shift((X[is_before], y[is_before]), (X[is_after], y[is_after]), episode[is_after])
 
 
-def _letters(seed: int) -> Shift:
+def _shift_letters(seed: int) -> Shift:
     """Make the shift of Letters from A to E to the classes A to F with more of A."""
     arrays = problems.data_arrays("letter")
     X = arrays["X"].astype(np.float32)
@@ -141,9 +141,9 @@ def _draw_rows(is_candidate: NDArray[np.bool_], n: int, seed: int) -> NDArray[np
 
 #: Functions that make a shift from a seed.
 SETS: Final[dict[str, Callable[[int], Shift]]] = {
-    "occupancy by day": _occupancy,
-    "HAPT by subject": _hapt,
-    "Letters, new class": _letters,
+    "occupancy by day": _shift_occupancy,
+    "HAPT by subject": _shift_hapt,
+    "Letters, new class": _shift_letters,
 }
 
 

@@ -30,18 +30,18 @@ def _read_table(
     return np.array([line.split(separator) for line in lines if line.strip()])
 
 
-def _heart_prices() -> Arrays:
+def _make_heart_prices() -> Arrays:
     """Return Turney's test costs in Canadian dollars (UCI, heart-disease/costs).
 
     `cost_discount` is the price after another test of the same group.
     """
-    cost = [1.0, 1.0, 1.0, 1.0, 7.27, 5.20, 15.50, 102.90, 87.30, 87.30, 87.30, 100.90, 102.90]
-    discount = [1.0, 1.0, 1.0, 1.0, 5.17, 3.10, 15.50, 1.0, 1.0, 1.0, 1.0, 100.90, 1.0]
+    prices = [1.0, 1.0, 1.0, 1.0, 7.27, 5.20, 15.50, 102.90, 87.30, 87.30, 87.30, 100.90, 102.90]
+    discounted_prices = [1.0, 1.0, 1.0, 1.0, 5.17, 3.10, 15.50, 1.0, 1.0, 1.0, 1.0, 100.90, 1.0]
     return {
         "feature_names": np.array(_HEART_NAMES),
-        "cost": np.array(cost),
+        "cost": np.array(prices),
         "group": np.array([0, 1, 2, 3, 4, 4, 5, 6, 7, 7, 7, 8, 6], np.int32),
-        "cost_discount": np.array(discount),
+        "cost_discount": np.array(discounted_prices),
         "delayed": np.arange(13) >= 4,  # tests whose results come later
     }
 
@@ -52,7 +52,7 @@ def prepare_statlog_heart(files: Files) -> Arrays:
     return {
         "X": cells[:, :13].astype(np.float32),
         "y": (cells[:, 13] == 2).astype(np.int8),
-        **_heart_prices(),
+        **_make_heart_prices(),
     }
 
 
@@ -65,7 +65,7 @@ def prepare_cleveland_heart(files: Files) -> Arrays:
         "X": values[:, :13].astype(np.float32),
         "y": (severity > 0).astype(np.int8),
         "y_num": severity,
-        **_heart_prices(),
+        **_make_heart_prices(),
     }
 
 
@@ -75,20 +75,20 @@ def prepare_thyroid(files: Files) -> Arrays:
         _read_table(files[name]).astype(np.float64) for name in ("ann-train.data", "ann-test.data")
     ]
     cells = np.concatenate(parts)
-    prices = _read_table(files["ann-thyroid.cost"], ":")
-    cost = np.append(prices[:, 1].astype(np.float64), 0.0)
+    price_table = _read_table(files["ann-thyroid.cost"], ":")
+    full_prices = np.append(price_table[:, 1].astype(np.float64), 0.0)
     # features 16 to 20 are TSH, T3, TT4, T4U and FTI; FTI is computed from TT4 and T4U
-    cost[20] = cost[18] + cost[19]
-    discount = cost.copy()
-    discount[16:20] -= _THYROID_BLOOD_DRAW
-    discount[20] -= 2 * _THYROID_BLOOD_DRAW
+    full_prices[20] = full_prices[18] + full_prices[19]
+    discounted_prices = full_prices.copy()
+    discounted_prices[16:20] -= _THYROID_BLOOD_DRAW
+    discounted_prices[20] -= 2 * _THYROID_BLOOD_DRAW
     return {
         "X": cells[:, :21].astype(np.float32),
         "y": (cells[:, 21] - 1).astype(np.int8),
-        "feature_names": np.array([*prices[:, 0].tolist(), "FTI"]),
-        "cost": cost,
+        "feature_names": np.array([*price_table[:, 0].tolist(), "FTI"]),
+        "cost": full_prices,
         "group": np.minimum(np.arange(21), 16).astype(np.int32),  # 16: the blood draw
-        "cost_discount": discount,
+        "cost_discount": discounted_prices,
         "part": np.repeat(np.arange(2, dtype=np.int8), [len(part) for part in parts]),
         "fti_parents": np.array([18, 19]),
     }
@@ -141,7 +141,7 @@ def prepare_sonar(files: Files) -> Arrays:
     }
 
 
-def _svmlight_cells(content: bytes) -> NDArray[np.float64]:
+def _read_svmlight_cells(content: bytes) -> NDArray[np.float64]:
     """Read the values of a dense file of ``label ... index:value`` lines."""
     rows = []
     for line in content.decode("ascii").split("\n"):
@@ -153,7 +153,7 @@ def _svmlight_cells(content: bytes) -> NDArray[np.float64]:
 
 def prepare_mbne_tiny(files: Files) -> Arrays:
     """Prepare MiniBooNE's sample: parts are the authors' training, validation and test rows."""
-    parts = [_svmlight_cells(files[f"mbne_tiny_{part}"]) for part in ("tr", "tv", "te")]
+    parts = [_read_svmlight_cells(files[f"mbne_tiny_{part}"]) for part in ("tr", "tv", "te")]
     cells = np.concatenate(parts)
     return {
         "X": cells[:, 1:].astype(np.float32),
@@ -165,7 +165,7 @@ def prepare_mbne_tiny(files: Files) -> Arrays:
 
 def prepare_mq2008(files: Files) -> Arrays:
     """Prepare MQ2008: grades 0 to 2 of documents, their queries, and LETOR's five partitions."""
-    parts = [_svmlight_cells(files[f"S{number}.txt"]) for number in range(1, 6)]
+    parts = [_read_svmlight_cells(files[f"S{number}.txt"]) for number in range(1, 6)]
     cells = np.concatenate(parts)
     fields = ("body", "anchor", "title", "URL", "whole")
     scores = ("TF", "IDF", "TFIDF", "DL", "BM25", "LMIR.ABS", "LMIR.DIR", "LMIR.JM")

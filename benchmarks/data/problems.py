@@ -82,14 +82,14 @@ def data_arrays(name: str) -> dict[str, NDArray[Any]]:
         return {key: file[key] for key in file.files}
 
 
-def _data_sha256(name: str) -> str:
+def _hash_data_file(name: str) -> str:
     return hashlib.sha256(data_file(name).read_bytes()).hexdigest()
 
 
 # -- the sets ------------------------------------------------------------------------------
 
 
-def _letter(name: str) -> Problem:
+def _make_letter(name: str) -> Problem:
     arrays = data_arrays("letter")
     is_binary = name == "letter-bin"
     row_classes = arrays["y"] >= 13 if is_binary else arrays["y"]  # 13 is N
@@ -103,12 +103,12 @@ def _letter(name: str) -> Problem:
             arrays["X"], row_classes, slice(12000), slice(12000, 16000), slice(16000, 20000)
         ),
         target=0.62 if is_binary else 0.52,
-        source=_data_sha256("letter"),
+        source=_hash_data_file("letter"),
         note="rows 0-11999 / 12000-15999 / 16000-19999 as the authors; price 1 a feature",
     )
 
 
-def _forest(name: str) -> Problem:
+def _make_forest(name: str) -> Problem:
     arrays = data_arrays("covertype")
     is_binary = name == "forest-bin"
     rows = np.random.default_rng(FOREST_SEED).permutation(len(arrays["y"]))[:110392]
@@ -121,13 +121,13 @@ def _forest(name: str) -> Problem:
         min_budget=1.0,
         make_folds=fixed_split(arrays["X"], row_classes, *np.split(rows, [36603, 36603 + 15688])),
         target=0.78 if is_binary else 0.58,
-        source=_data_sha256("covertype"),
+        source=_hash_data_file("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
         "own 110,392 rows are not known; price 1 a feature",
     )
 
 
-def _mbne_tiny(name: str) -> Problem:
+def _make_mbne_tiny(name: str) -> Problem:
     arrays = data_arrays(name)
     masks = [arrays["part"] == part for part in range(3)]
     return Problem(
@@ -138,17 +138,17 @@ def _mbne_tiny(name: str) -> Problem:
         min_budget=1.0,
         make_folds=fixed_split(arrays["X"], arrays["y"], *masks),
         target=0.84,
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="the BudgetRF authors' sample and parts, not the papers' full set; price 1 a feature",
     )
 
 
-def _hapt(name: str) -> Problem:
+def _make_hapt(name: str) -> Problem:
     arrays = data_arrays("hapt")
     features, row_classes, subject = arrays["X"], arrays["y"], arrays["subject"]
     is_test = arrays["part"] == 1
-    is_grouped = name == "hapt-9"
-    if is_grouped:
+    has_group_prices = name == "hapt-9"
+    if has_group_prices:
         costs = FeatureCosts(np.zeros(features.shape[1]), group=arrays["group"], shared=[1.0] * 9)
     else:
         costs = FeatureCosts.uniform(features.shape[1])
@@ -165,21 +165,23 @@ def _hapt(name: str) -> Problem:
 
     return Problem(
         name,
-        "HAPT activities, 9 signal groups" if is_grouped else "HAPT activities, 349 features",
+        "HAPT activities, 9 signal groups" if has_group_prices else "HAPT activities, 349 features",
         costs,
         12,
-        min_budget=1.0 if is_grouped else 4.0,
+        min_budget=1.0 if has_group_prices else 4.0,
         make_folds=make_folds,
         split_depends_on_seed=True,
-        target=0.70 if is_grouped else 0.80,
-        source=_data_sha256("hapt"),
+        target=0.70 if has_group_prices else 0.80,
+        source=_hash_data_file("hapt"),
         note="test: the publisher's 9 subjects; validation: 5 of the 21 training subjects, drawn "
         "by the seed; "
-        + ("price 1 a signal group, its features free" if is_grouped else "price 1 a feature"),
+        + (
+            "price 1 a signal group, its features free" if has_group_prices else "price 1 a feature"
+        ),
     )
 
 
-def _statlog_heart(name: str) -> Problem:
+def _make_statlog_heart(name: str) -> Problem:
     data_set = datasets.load(data_file(name))
     return Problem(
         name,
@@ -187,16 +189,16 @@ def _statlog_heart(name: str) -> Problem:
         data_set.feature_costs,
         2,
         min_budget=1.0,
-        make_folds=_ten_folds(data_set.X, data_set.y),
+        make_folds=_make_ten_folds(data_set.X, data_set.y),
         split_depends_on_seed=True,
         target=0.50,
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; Turney's prices and "
         "groups",
     )
 
 
-def _sonar(name: str) -> Problem:
+def _make_sonar(name: str) -> Problem:
     arrays = data_arrays(name)
     features, row_classes = arrays["X"], arrays["y"].astype(np.int64)
     return Problem(
@@ -205,14 +207,14 @@ def _sonar(name: str) -> Problem:
         FeatureCosts.uniform(features.shape[1]),
         2,
         min_budget=1.0,
-        make_folds=_ten_folds(features, row_classes),
+        make_folds=_make_ten_folds(features, row_classes),
         split_depends_on_seed=True,
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; price 1 a feature",
     )
 
 
-def _ten_folds(
+def _make_ten_folds(
     features: NDArray[np.float32], row_classes: NDArray[np.int64]
 ) -> Callable[[int], list[Fold]]:
     """Make stratified folds from the seed; they have no validation rows."""
@@ -233,7 +235,7 @@ def _ten_folds(
     return make_folds
 
 
-def _thyroid(name: str) -> Problem:
+def _make_thyroid(name: str) -> Problem:
     data_set = datasets.load(data_file(name))
     return Problem(
         name,
@@ -246,13 +248,13 @@ def _thyroid(name: str) -> Problem:
         ),
         split_depends_on_seed=True,
         target=0.64,
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="UCI's split, validation by five-fold cross-fitting; Turney's prices, with FTI at "
         "the price of TT4 and T4U together, which it is computed from",
     )
 
 
-def _occupancy(name: str) -> Problem:
+def _make_occupancy(name: str) -> Problem:
     data_set = datasets.load(data_file(name))
     return Problem(
         name,
@@ -265,21 +267,23 @@ def _occupancy(name: str) -> Problem:
             data_set.y,
             *(data_set.parts[part] for part in ("train", "validation", "test")),
         ),
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="the publisher's training file, its first test file as validation, its second as "
         "test (other days, door open); price 1 a feature",
     )
 
 
-def _cifar10(name: str) -> Problem:
+def _make_cifar10(name: str) -> Problem:
     arrays = data_arrays("cifar10_jpeg")
     code_hash = hashlib.sha256(Path(images.__file__).read_bytes()).hexdigest()
-    data_hash = _data_sha256("cifar10_jpeg")
+    data_hash = _hash_data_file("cifar10_jpeg")
     cached_features = CACHE / f"cifar10-{data_hash[:16]}-{code_hash[:16]}.npz"
     features = images.patch_features(arrays["jpeg"], arrays["offset"], cached_features)
     # "combining the first 5 classes into one class" (ICML 2015, section 3)
     is_last_five = arrays["y"] >= 5
-    order = np.random.default_rng(CIFAR_SEED).permutation(np.flatnonzero(arrays["part"] == 0))
+    training_rows = np.random.default_rng(CIFAR_SEED).permutation(
+        np.flatnonzero(arrays["part"] == 0)
+    )
     return Problem(
         name,
         "CIFAR-10, the last five classes against the first five",
@@ -287,7 +291,11 @@ def _cifar10(name: str) -> Problem:
         2,
         min_budget=4.0,
         make_folds=fixed_split(
-            features, is_last_five, order[:19761], order[19761 : 19761 + 8468], arrays["part"] == 1
+            features,
+            is_last_five,
+            training_rows[:19761],
+            training_rows[19761 : 19761 + 8468],
+            arrays["part"] == 1,
         ),
         source=f"{data_hash} features {code_hash[:16]} last five classes",
         note="400 features computed here from the JPEG images (k-means patches), since the paper's "
@@ -296,17 +304,22 @@ def _cifar10(name: str) -> Problem:
     )
 
 
-def _mq2008(name: str) -> Problem:
+def _make_mq2008(name: str) -> Problem:
     arrays = data_arrays(name)
-    features, is_relevant, qid, part = arrays["X"], arrays["y"] > 0, arrays["qid"], arrays["part"]
+    features, is_relevant, qid, partition_of_row = (
+        arrays["X"],
+        arrays["y"] > 0,
+        arrays["qid"],
+        arrays["part"],
+    )
 
     def make_folds(_seed: int) -> list[Fold]:
         folds = []
         # three partitions to train, one to validate and one to test, in turn, as in LETOR
         for first_partition in range(5):
-            partition_order = [(first_partition + i) % 5 + 1 for i in range(5)]
+            partition_order = [(first_partition + offset) % 5 + 1 for offset in range(5)]
             parts = [
-                np.flatnonzero(np.isin(part, partition))
+                np.flatnonzero(np.isin(partition_of_row, partition))
                 for partition in (partition_order[:3], partition_order[3], partition_order[4])
             ]
             train, validation, test = (select_rows(features, is_relevant, rows) for rows in parts)
@@ -320,7 +333,7 @@ def _mq2008(name: str) -> Problem:
         2,
         min_budget=1.0,
         make_folds=make_folds,
-        source=_data_sha256(name),
+        source=_hash_data_file(name),
         note="LETOR's five folds, split by query, test queries pooled (784); grades 1 and 2 are "
         "relevant, 0 is not. Methods learn relevant or not as two classes, by which they also "
         "choose models and thresholds; a document ranks by the probability of relevance that "
@@ -331,7 +344,7 @@ def _mq2008(name: str) -> Problem:
     )
 
 
-def _bundled(name: str) -> Problem:
+def _make_bundled(name: str) -> Problem:
     data_set = datasets.load(name)
     classes, row_classes = np.unique(data_set.y, return_inverse=True)
 
@@ -357,19 +370,19 @@ def _bundled(name: str) -> Problem:
 
 #: Functions that make a problem from its name, from the quickest problem to the slowest.
 PROBLEMS: dict[str, Callable[[str], Problem]] = {
-    "mbne_tiny": _mbne_tiny,
-    "thyroid": _thyroid,
-    "letter-bin": _letter,
-    "statlog_heart": _statlog_heart,
-    "occupancy": _occupancy,
-    "mq2008": _mq2008,
-    "letter-26": _letter,
-    "hapt": _hapt,
-    "hapt-9": _hapt,
-    "forest-bin": _forest,
-    "forest-7": _forest,
-    "cifar10": _cifar10,
-    "sonar": _sonar,
-    "breast_cancer": _bundled,
-    "digits": _bundled,
+    "mbne_tiny": _make_mbne_tiny,
+    "thyroid": _make_thyroid,
+    "letter-bin": _make_letter,
+    "statlog_heart": _make_statlog_heart,
+    "occupancy": _make_occupancy,
+    "mq2008": _make_mq2008,
+    "letter-26": _make_letter,
+    "hapt": _make_hapt,
+    "hapt-9": _make_hapt,
+    "forest-bin": _make_forest,
+    "forest-7": _make_forest,
+    "cifar10": _make_cifar10,
+    "sonar": _make_sonar,
+    "breast_cancer": _make_bundled,
+    "digits": _make_bundled,
 }

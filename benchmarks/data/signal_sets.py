@@ -54,7 +54,7 @@ def load_set(name: str) -> SignalSet:
     return SIGNAL_SETS[name]()
 
 
-def _evenly_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
+def _select_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
     """Select rows at even distances in each group, at most `max_rows` per group.
 
     Neighbouring windows are similar, so little is lost, and all fits take minutes.
@@ -63,10 +63,10 @@ def _evenly_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]
     return np.sort(np.concatenate([rows[:: -(-len(rows) // max_rows)] for rows in group_rows]))
 
 
-def _movement() -> SignalSet:
+def _load_movement() -> SignalSet:
     arrays = data_arrays("hapt_windows")
     rows = np.flatnonzero(arrays["y"] < 6)  # the other classes are transitions between postures
-    rows = rows[_evenly_spaced_rows(arrays["subject"][rows], 130)]
+    rows = rows[_select_spaced_rows(arrays["subject"][rows], 130)]
     channels = ["acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z"]
     return SignalSet(
         name="movement",
@@ -84,7 +84,7 @@ def _movement() -> SignalSet:
     )
 
 
-def _vibration(*, new_loads: bool) -> SignalSet:
+def _load_vibration(*, new_loads: bool) -> SignalSet:
     arrays = data_arrays("cwru_bearing")
     windows = (arrays["X"] * arrays["scale"][:, None]).astype(np.float32)
     piece_number = np.zeros(len(windows), np.int64)
@@ -93,7 +93,7 @@ def _vibration(*, new_loads: bool) -> SignalSet:
         file_rows = np.flatnonzero(arrays["file_id"] == file)
         piece_number[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
     recording = arrays["file_id"].astype(np.int64) * 10 + piece_number  # of at most five pieces
-    chosen_rows = _evenly_spaced_rows(recording, 60)
+    rows = _select_spaced_rows(recording, 60)
     load = arrays["load"].astype(np.int64)
     # loads in horsepower; the training rows have the other loads from 0 to 3
     test_loads = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
@@ -103,9 +103,9 @@ def _vibration(*, new_loads: bool) -> SignalSet:
         test_text = "other motor loads to test, which no group of the training rows has"
     return SignalSet(
         name="new-loads" if new_loads else "vibration",
-        windows=windows[chosen_rows],
-        y=arrays["y"][chosen_rows].astype(np.int64),
-        groups=recording[chosen_rows],
+        windows=windows[rows],
+        y=arrays["y"][rows].astype(np.int64),
+        groups=recording[rows],
         blocks=sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
         target=4.0,
         note="CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
@@ -114,15 +114,17 @@ def _vibration(*, new_loads: bool) -> SignalSet:
     )
 
 
-def _sound() -> SignalSet:
+def _load_sound() -> SignalSet:
     arrays = data_arrays("fsdd")
     length = 4096  # half a second at 8 kHz
     windows = np.zeros((len(arrays["y"]), length), np.int16)
-    for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
+    for window_number, (begin, end) in enumerate(
+        zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)
+    ):
         samples = arrays["x"][begin : min(end, begin + length)]
-        windows[i, : len(samples)] = samples
+        windows[window_number, : len(samples)] = samples
     speaker = arrays["speaker"].astype(np.int64)
-    rows = _evenly_spaced_rows(10 * speaker + arrays["y"], 25)
+    rows = _select_spaced_rows(10 * speaker + arrays["y"], 25)
     test_speakers = [(speaker_id,) for speaker_id in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
     return SignalSet(
         name="sound",
@@ -139,18 +141,18 @@ def _sound() -> SignalSet:
     )
 
 
-def _heart() -> SignalSet:
+def _load_heart() -> SignalSet:
     arrays = data_arrays("mitbih_ds1")
     record = arrays["record"].astype(np.int64)
     rng = np.random.default_rng(0)
-    is_selected = np.zeros(len(record), bool)
+    is_in_set = np.zeros(len(record), bool)
     for record_id in np.unique(record):
         for class_index, max_windows in ((0, 120), (1, 60), (2, 60), (3, 60)):
             class_rows = np.flatnonzero((record == record_id) & (arrays["y"] == class_index))
-            is_selected[rng.permutation(class_rows)[:max_windows]] = True
-    rows = np.flatnonzero(is_selected)
+            is_in_set[rng.permutation(class_rows)[:max_windows]] = True
+    rows = np.flatnonzero(is_in_set)
     y = arrays["y"][rows].astype(np.int64)
-    rhythm = np.repeat(_rhythm(record, arrays["rr_pre"])[rows, np.newaxis], 256, axis=1)
+    rhythm = np.repeat(_compute_rhythm(record, arrays["rr_pre"])[rows, np.newaxis], 256, axis=1)
     windows = np.concatenate([arrays["X"][rows, :, np.newaxis], rhythm], axis=2)
     intervals = sig.Channels("rhythm", (1, 2), ("interval", "late"))
     # MIT-BIH has 200 units per millivolt
@@ -170,7 +172,9 @@ def _heart() -> SignalSet:
     )
 
 
-def _rhythm(record: NDArray[np.int64], interval_before: NDArray[np.int32]) -> NDArray[np.int16]:
+def _compute_rhythm(
+    record: NDArray[np.int64], interval_before: NDArray[np.int32]
+) -> NDArray[np.int16]:
     """Compute the interval before each beat and its excess over the mean of the last eight."""
     rhythm = np.zeros((len(record), 2), np.int16)
     for record_id in np.unique(record):
@@ -178,18 +182,22 @@ def _rhythm(record: NDArray[np.int64], interval_before: NDArray[np.int32]) -> ND
         # at most 3 s of 360 samples, because the detector missed some beats
         intervals = np.minimum(interval_before[beats], 3 * 360).astype(float)
         rhythm[beats, 0] = intervals
-        for i in range(1, len(beats)):
-            rhythm[beats[i], 1] = round(intervals[i] - intervals[max(0, i - 8) : i].mean())
+        for beat_number in range(1, len(beats)):
+            rhythm[beats[beat_number], 1] = round(
+                intervals[beat_number] - intervals[max(0, beat_number - 8) : beat_number].mean()
+            )
     return rhythm
 
 
-def _current() -> SignalSet:
+def _load_current() -> SignalSet:
     arrays = data_arrays("plaid")
     length = 512  # a period of 60 Hz is 500 samples at 30 kHz
     windows = np.zeros((len(arrays["y"]), length), np.float32)
-    for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
+    for window_number, (begin, end) in enumerate(
+        zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)
+    ):
         samples = arrays["x"][begin : min(end, begin + length)]
-        windows[i] = np.resize(samples, length)  # a period repeats
+        windows[window_number] = np.resize(samples, length)  # a period repeats
     return SignalSet(
         name="current",
         windows=windows,
@@ -202,7 +210,7 @@ def _current() -> SignalSet:
     )
 
 
-def _images(name: str) -> Callable[[], SignalSet]:
+def _make_image_loader(name: str) -> Callable[[], SignalSet]:
     def load() -> SignalSet:
         arrays = data_arrays(name)
         rows = np.random.default_rng(0).permutation(len(arrays["y"]))[:2000]
@@ -223,12 +231,12 @@ def _images(name: str) -> Callable[[], SignalSet]:
 
 
 SIGNAL_SETS: dict[str, Callable[[], SignalSet]] = {
-    "movement": _movement,
-    "vibration": partial(_vibration, new_loads=False),
-    "new-loads": partial(_vibration, new_loads=True),
-    "sound": _sound,
-    "heart": _heart,
-    "current": _current,
-    "fashion": _images("fashion_mnist"),
-    "pneumonia": _images("pneumonia_mnist"),
+    "movement": _load_movement,
+    "vibration": partial(_load_vibration, new_loads=False),
+    "new-loads": partial(_load_vibration, new_loads=True),
+    "sound": _load_sound,
+    "heart": _load_heart,
+    "current": _load_current,
+    "fashion": _make_image_loader("fashion_mnist"),
+    "pneumonia": _make_image_loader("pneumonia_mnist"),
 }

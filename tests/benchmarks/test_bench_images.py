@@ -54,9 +54,9 @@ def test_cifar_combines_the_first_and_the_last_five_classes(monkeypatch):
     arrays = {"jpeg": None, "offset": None, "y": labels, "part": np.repeat([0, 0, 1], 30)}
     row_numbers = np.arange(90, dtype=np.float32)[:, None]
     monkeypatch.setattr(problems, "data_arrays", lambda _name: arrays)
-    monkeypatch.setattr(problems, "_data_sha256", lambda _name: "0" * 64)
+    monkeypatch.setattr(problems, "_hash_data_file", lambda _name: "0" * 64)
     monkeypatch.setattr(problems.images, "patch_features", lambda *_: row_numbers)
-    (fold,) = problems._cifar10("cifar10").make_folds(0)
+    (fold,) = problems._make_cifar10("cifar10").make_folds(0)
     for X, y in (fold.train, fold.test):
         np.testing.assert_array_equal(y, labels[X[:, 0].astype(int)] >= 5)
     assert sorted(fold.test[0][:, 0]) == list(range(60, 90))
