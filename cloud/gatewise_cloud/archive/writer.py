@@ -1,10 +1,10 @@
 """Archive the instances that a worker answers, with a thread that writes shards.
 
 Serving threads append requests to an open shard, which copies them into its columns a few dozen at
-a time. One copy for each request would let other threads run at each column, and the requests of a
-whole shard would be thousands of objects to keep alive. If the disk is too slow, shards in memory
-are thinned at random, in the same way as the folder thins its shards. This bounds the memory, and
-the probability of each archived instance stays known.
+a time. Copies of single requests would let other threads run at each column. A copy of the whole
+shard at once would keep thousands of requests alive. If the disk is too slow, shards in memory are
+thinned at random, in the same way as the folder thins its shards. This bounds the memory, and the
+probability of each archived instance stays known.
 """
 
 from __future__ import annotations

@@ -220,8 +220,8 @@ class Roster(Record, frozen=True, kw_only=True):
 class BrokerFolder:
     """Result of :func:`init_broker`.
 
-    `folder` holds the files, of which `config` is the broker's configuration. `roster` lists the
-    clients of all calls. `issued_certificates` and `revoked_clients` are those of this call.
+    `folder` holds the files, and `config` is the file of the broker's configuration. `roster` lists
+    the clients of all calls. `issued_certificates` and `revoked_clients` are those of this call.
     `plugin` is the dynamic security plugin. Without it only the access list applies, which refuses
     no subscription.
     """

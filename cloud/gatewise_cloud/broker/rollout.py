@@ -201,10 +201,10 @@ class RolloutEnd(NamedTuple):
     abort_reason : str or None
         Reason why the release did not reach its last share.
     outcome : str
-        ``done`` if the release reached its last share, ``withdrawn`` if it exceeded a limit,
-        ``no-evidence`` if it was withdrawn because no evidence came, ``superseded`` if another
-        change of the repository replaced it, and ``undecided`` if a comparison did not end and the
-        release stays at its share.
+        ``done``: the release reached its last share. ``withdrawn``: it exceeded a limit.
+        ``no-evidence``: it was withdrawn because no evidence came. ``superseded``: another change
+        of the repository replaced it. ``undecided``: a comparison did not end, and the release
+        stays at its share.
     """
 
     offer: OfferedRelease
@@ -236,8 +236,8 @@ def roll_out(
     Devices that are online in `baseline`, the report before the first step, should stay online. A
     call after an interruption continues from the step that was reached.
 
-    Raises InputError before the first step if there is no share, if the shares do not rise within
-    (0, 1], or if the repository has no such release.
+    Before the first step, InputError is raised if there is no share, if the shares do not rise
+    within (0, 1], or if the repository has no such release.
     """
     # plan the steps; after an interruption continue from the share that was reached
     step_shares = planned_shares(shares, limits)
@@ -315,8 +315,8 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
 class _StepWatcher:
     """Reader of the reports on the steps of a rollout.
 
-    `has_evidence` says whether enough devices run the release. `undecided_metrics` are the metrics
-    whose comparison has not ended, and `n_reports` is the number of reports on the step.
+    `has_evidence` says whether enough devices run the release. The comparisons of
+    `undecided_metrics` have not ended. `n_reports` is the number of reports on the step.
     """
 
     def __init__(

@@ -2,10 +2,10 @@
 
 A device's status is, for example,
 ``online digits/7 refused 66b4bcb045f3 seen=5120,3,40 audited=4900,51.2 trial``.
-The device runs ``digits/7``, and the release whose digest begins with ``66b4bcb045f3`` was the last
-one to fail there. The device has seen 5120 instances, with 3 errors and 40 fallbacks. With
-``--audit``, its offloads and audits represent 4900 instances, of which the high-cost model would
-answer an estimated 51.2 differently. The trial of ``digits/7`` has not ended.
+The device runs ``digits/7``. The last release that failed there has a digest that begins with
+``66b4bcb045f3``. The device has seen 5120 instances, with 3 errors and 40 fallbacks. With
+``--audit``, its offloads and audits represent 4900 instances. The high-cost model would answer an
+estimated 51.2 of these differently. The trial of ``digits/7`` has not ended.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class CloudModel:
     def _check_sample(self, bundle: Bundle, provider: str) -> None:
         """Compare the answers to the bundle's sample rows with those in the bundle.
 
-        Labels must be equal: packing leaves out rows whose two largest probabilities are close.
+        Labels must be equal: packing leaves out rows with two close largest probabilities.
         Probabilities are compared only for another provider, which may compute less precisely
         without changing a label of the sample.
         """

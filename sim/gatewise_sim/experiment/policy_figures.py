@@ -323,9 +323,9 @@ class PolicyFigures:
     def _compute_latency_parts(self) -> dict[str, float]:
         """Compute the mean ms per instance of each part of the latency.
 
-        The time that is spent neither in the stages nor in the worker belongs to the device if the
-        edge answers, to the network if the cloud answers, and to the wait for a response if the
-        instance gets a fallback or an error.
+        The rest of the latency is spent neither in the stages nor in the worker. It belongs to the
+        device if the edge answers, and to the network if the cloud answers. For a fallback or an
+        error it belongs to the wait for a response.
         """
         answers = self.run.answers
         remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms

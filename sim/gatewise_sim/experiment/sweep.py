@@ -127,7 +127,7 @@ def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[Sw
     Parameters
     ----------
     job : Job
-        Simulation whose settings are varied.
+        Simulation with the settings that do not vary.
     values_by_setting : dict of str to tuple of str
         Values of each setting, from :func:`read_sweeps`.
     folder : Path

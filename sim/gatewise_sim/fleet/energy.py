@@ -267,7 +267,7 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
         """Compute the battery's life (days) with `active_joules` per day; None without a battery.
 
-        The idle power of device and `radio` comes in addition.
+        The idle power of the device and of `radio` is added.
         """
         if self.battery_wh is None:
             return None

@@ -105,8 +105,8 @@ class LinkProfile(Record, frozen=True):
     def rto_ms(self) -> float:
         """Milliseconds after which TCP retransmits a lost segment, as on Linux.
 
-        RFC 6298, section 2: the round trip plus four deviations, of which Linux takes at least
-        :data:`MIN_RTO_MS`.
+        RFC 6298, section 2: the round trip plus four deviations. For the four deviations Linux
+        takes at least :data:`MIN_RTO_MS`.
         """
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 

@@ -84,7 +84,7 @@ class FleetPolicy:
     key, name : str
         Name in the keys and in the text of reports.
     is_offloaded : ndarray of shape (n_rows,)
-        Rows whose instances are offloaded.
+        Whether the instances of each row are offloaded.
     random_share : float
         Share of the other instances that are offloaded at random.
     is_cloud_first : bool

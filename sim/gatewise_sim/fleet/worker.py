@@ -232,8 +232,8 @@ class QueueSample:
     """Outcomes of requests at a worker under the load of the whole fleet.
 
     `answer_seconds` are the times from arrival to answer, NaN for expired requests and -1 for
-    refused ones. `utilisation` is the share of time in runs, `mean_batch` the mean number of
-    requests per run, and `mean_wait_s` the mean time of an answered request in the queue.
+    refused ones. `utilisation` is the share of time in runs, and `mean_batch` the mean number of
+    requests per run. `mean_wait_s` is the mean time of an answered request in the queue.
     """
 
     answer_seconds: list[float]
@@ -297,8 +297,8 @@ def sample_queue(worker_context: WorkerContext, arrivals: Arrivals, ttl_s: float
 class SampledWorker(VirtualWorker):
     """A worker for a part of a fleet, with outcomes drawn from a simulation under full load.
 
-    The real queue recognises duplicates. Only the time to the answer is drawn, namely from the
-    outcomes that `sample_at` returns for a time (s).
+    The real queue recognises duplicates. Only the time to the answer is drawn, from the outcomes
+    that `sample_at` returns for a time (s).
     """
 
     def __init__(

@@ -72,7 +72,7 @@ class Deployment:
     Parameters
     ----------
     stack : ExitStack
-        Stack whose end stops the processes.
+        Stack that stops the processes when it is closed.
     bundle : Path
         Bundle of the workers.
     scenario : Scenario

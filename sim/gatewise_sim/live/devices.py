@@ -42,7 +42,7 @@ class EdgeProcesses:
     Parameters
     ----------
     stack : ExitStack
-        Stack whose end stops the processes.
+        Stack that stops the processes when it is closed.
     bundle : Path
         Bundle of the devices.
     scenario : Scenario

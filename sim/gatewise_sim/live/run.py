@@ -222,8 +222,8 @@ def _measure_timings(
 ) -> Timings:
     """Compute the service times of the run.
 
-    `hop_ms`, the time between broker and worker, is computed from the median latencies of the
-    offloaded instances in this run and in a virtual run without that time. Request and response
+    `hop_ms` is the time between broker and worker. It is computed from the median latencies of the
+    offloaded instances, in this run and in a virtual run without that time. Request and response
     each take it once::
 
         hop_ms = (median live latency - median virtual latency) / 2

@@ -36,9 +36,9 @@ def simulate_days(
 ) -> None:
     """Simulate the days of a fleet that learns from labels.
 
-    Each day, devices answer rows of --data, a labeller labels some of the kept instances, the
-    monitor estimates the accuracy, and the rules decide on a refit and a release. Prints a table
-    with the accuracy, labels, bytes and releases of each day.
+    Each day, devices answer rows of --data, and a labeller labels some of the kept instances. Then
+    the monitor estimates the accuracy, and the rules decide on a refit and a release. The command
+    prints a table with the accuracy, labels, bytes and releases of each day.
 
     Example:
 
