@@ -78,17 +78,18 @@ TARGETS = {
     "cloud/gatewise_cloud/broker/rollout_report.py": "tests/cloud/broker/test_rollout.py",
 }
 
-#: Kernels whose mutants run uncompiled and also under slow tests, because compilation of a mutant
-#: takes longer than its tests.
-KERNELS = frozenset({"training/gatewise_training/forests/grower/minimax_split.py"})
-
-#: Modules whose mutants also run under slow tests; the pruner has only slow tests.
-WITH_SLOW_TESTS = KERNELS | {
-    "training/gatewise_training/prune/path.py",
-    "training/gatewise_training/prune/solvers/mincut.py",
-    "training/gatewise_training/prune/solvers/flow_network.py",
-    "training/gatewise_training/prune/solvers/push_relabel.py",
-}
+#: Modules whose mutants run uncompiled, because compilation takes longer than their tests, and also
+#: under slow tests, because the pruner has no others.
+UNCOMPILED = frozenset(
+    f"training/gatewise_training/{path}"
+    for path in (
+        "forests/grower/minimax_split.py",
+        "prune/path.py",
+        "prune/solvers/mincut.py",
+        "prune/solvers/flow_network.py",
+        "prune/solvers/push_relabel.py",
+    )
+)
 
 #: Operators of cosmic-ray that change boundaries, signs, constants and conditions.
 OPERATORS = tuple(
@@ -201,7 +202,7 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     os.dup2(devnull, 2)
     cache_folder = tempfile.mkdtemp()  # do not load compiled kernels of other mutants
     os.environ["NUMBA_CACHE_DIR"] = cache_folder
-    if mutant.module in KERNELS:
+    if mutant.module in UNCOMPILED:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
     finder = _MutantFinder(ROOT / mutant.module, mutant.source)
     sys.meta_path.insert(0, finder)
@@ -209,7 +210,7 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
         # Import before pytest runs, because pytest loads modules with examples from the disk.
         importlib.import_module(finder.name)
         options = ["-x", "-q", "--doctest-modules"]
-        options += [] if mutant.module in WITH_SLOW_TESTS else ["-m", "not slow"]
+        options += [] if mutant.module in UNCOMPILED else ["-m", "not slow"]
         options += ["-p", "no:xdist", "-p", "no:cacheprovider"]
         return int(pytest.main([*options, str(ROOT / tests), str(ROOT / mutant.module)]))
     except Exception:  # the import of the module fails
