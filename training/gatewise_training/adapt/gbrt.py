@@ -169,8 +169,8 @@ def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
     An instance is offloaded where g is high, and stops where the stop score is high.
     """
     is_gate = trees.output == trees.n_outputs - 1
-    tree_ends = np.append(trees.roots[1:], trees.n_nodes)
+    tree_stops = np.append(trees.roots[1:], trees.n_nodes)
     leaf_values = trees.value.copy()
     for tree in np.flatnonzero(is_gate):
-        leaf_values[trees.roots[tree] : tree_ends[tree]] *= -1
+        leaf_values[trees.roots[tree] : tree_stops[tree]] *= -1
     return Stage.from_model(replace(trees, value=leaf_values), link_of(n_classes), "column")

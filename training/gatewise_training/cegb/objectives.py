@@ -121,9 +121,9 @@ class ValueTarget:
         return float(np.average(residual**2, weights=self.weight)) / 2.0
 
     def to_prediction_unit(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
-        scaled_values = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
+        values_in_unit = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
         return replace(
-            trees, value=scaled_values, base=(base_margins * self.scale).astype(np.float32)
+            trees, value=values_in_unit, base=(base_margins * self.scale).astype(np.float32)
         )
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:

@@ -26,16 +26,18 @@ def split_calibration_rows(
         # a fifth of the training rows
         splitter = table.splitter.take(np.arange(n))
         other_rows, calibration_rows = splitter.hold_out(table.y, N_TRAINING_PARTS, seed)
-        training = table.take(other_rows)
-        calibration = table.take(calibration_rows)
+        training_table = table.take(other_rows)
+        calibration_table = table.take(calibration_rows)
     else:
         # half of the user's validation rows
         x, y = table.validation
         splitter = table.splitter.take(n + np.arange(len(x)))
         other_rows, calibration_rows = splitter.hold_out(y, 2, seed)
         all_rows = table.splitter.take(np.concatenate([np.arange(n), n + other_rows]))
-        training = replace(table, validation=(x[other_rows], y[other_rows]), splitter=all_rows)
-        calibration = replace(
+        training_table = replace(
+            table, validation=(x[other_rows], y[other_rows]), splitter=all_rows
+        )
+        calibration_table = replace(
             table,
             x=x[calibration_rows],
             y=y[calibration_rows],
@@ -43,6 +45,6 @@ def split_calibration_rows(
             high_cost_probabilities=None,
             splitter=splitter.take(calibration_rows),
         )
-    if len(np.unique(training.y)) < len(table.classes) or not len(calibration_rows):
+    if len(np.unique(training_table.y)) < len(table.classes) or not len(calibration_rows):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
-    return training, replace(calibration, weight=np.ones(len(calibration_rows)))
+    return training_table, replace(calibration_table, weight=np.ones(len(calibration_rows)))

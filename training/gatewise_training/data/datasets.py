@@ -118,14 +118,16 @@ class RawTable:
         prices = FeatureCosts(np.ones(len(columns)), names=columns)
         return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw_table=self)
 
-    def encoded(self, training: NDArray[np.intp]) -> Dataset:
+    def encoded(self, training_rows: NDArray[np.intp]) -> Dataset:
         """Encode the columns by an encoder fitted on training rows, at a price of 1 per column."""
-        dropped = self.options.dropped
+        dropped_names = self.options.dropped
         columns_with_gaps = {
-            name for name, column in self.facts.items() if column.n_missing and name not in dropped
+            name
+            for name, column in self.facts.items()
+            if column.n_missing and name not in dropped_names
         }
         encoder = TableEncoder.from_options(self.options)
-        encoder._learn(self.frame.iloc[training], columns_with_gaps)
+        encoder._learn(self.frame.iloc[training_rows], columns_with_gaps)
         features = tuple(encoder.get_feature_names_out().tolist())
         x = _round_to_float32(self.path, encode_frame(encoder.encoder_, self.frame), list(features))
         is_number = [

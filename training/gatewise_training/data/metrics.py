@@ -83,12 +83,12 @@ def _check_ranking(
     """Check a ranking; return scores, relevance and the number of each document's query."""
     score_array = np.asarray(scores, np.float64)
     is_relevant = np.asarray(relevant).astype(bool)
-    query_names = np.asarray(qid)
-    if not score_array.ndim == is_relevant.ndim == query_names.ndim == 1 or not (
-        len(score_array) == len(is_relevant) == len(query_names)
+    query_ids = np.asarray(qid)
+    if not score_array.ndim == is_relevant.ndim == query_ids.ndim == 1 or not (
+        len(score_array) == len(is_relevant) == len(query_ids)
     ):
         raise InputError(
-            f"scores {score_array.shape}, relevant {is_relevant.shape} and qid {query_names.shape} "
+            f"scores {score_array.shape}, relevant {is_relevant.shape} and qid {query_ids.shape} "
             "must be of one length"
         )
     if not len(score_array):
@@ -97,4 +97,4 @@ def _check_ranking(
         raise InputError(f"score {int(np.isnan(score_array).argmax())} is NaN, which has no rank")
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}")
-    return score_array, is_relevant, np.unique(query_names, return_inverse=True)[1].ravel()
+    return score_array, is_relevant, np.unique(query_ids, return_inverse=True)[1].ravel()

@@ -169,13 +169,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if not is_missing(cell, options.normalised_missing_words)
         ]
         has_missing = len(present_cells) < len(cells)
-        learning = LearningOptions(
+        learning_options = LearningOptions(
             format=kind_format,
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
             max_one_hot=self.max_one_hot,
         )
-        return KINDS[kind].learn(name, present_cells, learning)
+        return KINDS[kind].learn(name, present_cells, learning_options)
 
     def transform(self, X: DataFrame) -> DataFrame:
         """Encode rows as numbers.
@@ -197,9 +197,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         import pandas as pd
 
         check_is_fitted(self, "encoder_")
-        values = encode_frame(self.encoder_, X)
+        encoded_rows = encode_frame(self.encoder_, X)
         index = getattr(X, "index", None)
-        return pd.DataFrame(values, columns=list(self.encoder_.feature_names), index=index)
+        return pd.DataFrame(encoded_rows, columns=list(self.encoder_.feature_names), index=index)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
         """Get the names of the features.
@@ -279,8 +279,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if isinstance(prices, PriceList):
             return FeatureCosts.from_prices(prices, names=names, default=default)
         if isinstance(prices, Mapping) or hasattr(prices, "items"):  # a dict or Series
-            dropped = set(self.feature_names_in_) - set(names)
-            prices = {name: price for name, price in prices.items() if name not in dropped}
+            dropped_names = set(self.feature_names_in_) - set(names)
+            prices = {name: price for name, price in prices.items() if name not in dropped_names}
             if default is not None:
                 prices = dict.fromkeys(names, default) | prices
         return check_costs(prices, names, has_names=True)

@@ -335,13 +335,13 @@ def _select_first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64
 
 
 def _sum_first_margins(
-    leaves: NDArray[np.int32], shares: NDArray[np.float64], n_trees: int
+    leaves: NDArray[np.int32], node_shares: NDArray[np.float64], n_trees: int
 ) -> NDArray[np.float32]:
     """Sum the margins of :func:`_select_first_trees` from the leaves, with exactly the same bits.
 
-    Shapes: `leaves` (n_all_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
+    Shapes: `leaves` (n_all_trees, n), `node_shares` (n_nodes, n_classes); returns (n, n_classes).
     """
-    node_values = (shares / n_trees).astype(np.float32)
+    node_values = (node_shares / n_trees).astype(np.float32)
     margins = np.zeros((leaves.shape[1], node_values.shape[1]), np.float32)
     for tree_leaves in leaves[:n_trees]:
         margins += node_values[tree_leaves]

@@ -35,8 +35,8 @@ def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.
     # sums of squares: sum_c n_c (mean_c - mean)^2 between classes, and the rest within classes
     total_squares = (deviations**2).sum(axis=0)
     squares_between = np.zeros(x.shape[1])
-    for label in np.unique(y):
-        is_class = y == label
+    for class_index in np.unique(y):
+        is_class = y == class_index
         squares_between += is_class.sum() * deviations[is_class].mean(axis=0) ** 2
     squares_within = total_squares - squares_between
     # 0, up to rounding, for a column that is constant within each class

@@ -51,7 +51,7 @@ def choose_grid_size(x: NDArray[np.float32], max_bytes: int) -> GridSize | None:
     n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)
     n_columns = min(x.shape[1], N_GRID_FEATURES)
     n_per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
-    boundary_counts = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
+    boundary_counts = [len(np.unique(x[:, column])) - 1 for column in range(x.shape[1])]
     if n_per_feature < min(max(boundary_counts), MIN_THRESHOLDS):
         return None
     n_grid_thresholds = sum(min(n_per_feature, count) for count in boundary_counts)
@@ -77,10 +77,10 @@ class ThresholdGrid:
         Values of a column without thresholds become 0, and NaN remains.
         """
         rounded_x = x.copy()
-        for k, thresholds in enumerate(self.thresholds):
-            is_number = ~np.isnan(x[:, k])
-            index = np.searchsorted(thresholds, x[is_number, k]).clip(max=len(thresholds) - 1)
-            rounded_x[is_number, k] = thresholds[index] if len(thresholds) else 0
+        for column, thresholds in enumerate(self.thresholds):
+            is_number = ~np.isnan(x[:, column])
+            index = np.searchsorted(thresholds, x[is_number, column]).clip(max=len(thresholds) - 1)
+            rounded_x[is_number, column] = thresholds[index] if len(thresholds) else 0
         return rounded_x
 
     def move_thresholds(self, trees: TreeEnsemble) -> TreeEnsemble:
@@ -91,8 +91,8 @@ class ThresholdGrid:
         """
         node_thresholds = trees.threshold.copy()
         largest = np.finfo(np.float32).max
-        for k, thresholds in enumerate(self.thresholds):
-            nodes = np.flatnonzero(trees.feature == k)
+        for column, thresholds in enumerate(self.thresholds):
+            nodes = np.flatnonzero(trees.feature == column)
             index = np.searchsorted(thresholds, node_thresholds[nodes], side="right")
             # no rounded value is below the first threshold or above the last one, so tests there
             # only separate NaN from numbers

@@ -231,7 +231,9 @@ class OutcomeCascade:
         n_rows = len(self._calibration_record.weights)
         saved_share = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
         comparison = f"{abs(saved_share):.1%} {'less' if saved_share >= 0 else 'more'}"
-        answered_rows = ", ".join(_answered_rows_text(threshold) for threshold in point.thresholds)
+        answered_rows = ", ".join(
+            _describe_answered_rows(threshold) for threshold in point.thresholds
+        )
         lines = [
             f"a small system answers {answered_rows}; the other rows go to the next system",
             f"cost {point.cost:.4g} per row, {comparison} than the big system alone, to which "
@@ -328,7 +330,7 @@ class OutcomeCascade:
         loss_over_big = MeasuredFigure.loss(
             record.correctness[-1] - correctness, record.weights, record.splitter
         )
-        self.lost_ = self._in_unit(loss_over_big)
+        self.lost_ = self._convert_to_loss_unit(loss_over_big)
         interval = (
             1.0 - self.loss_.high / self.loss_limit_,
             1.0 - self.loss_.low / self.loss_limit_,
@@ -342,19 +344,21 @@ class OutcomeCascade:
         record = self._calibration_record
         losses = 1.0 - correctness
         if np.isin(losses, (0, 1)).all():
-            return self._in_unit(MeasuredFigure.share(losses == 1, record.weights, record.splitter))
+            return self._convert_to_loss_unit(
+                MeasuredFigure.share(losses == 1, record.weights, record.splitter)
+            )
         mean_loss = MeasuredFigure.mean(losses, record.weights, record.splitter)
-        return self._in_unit(mean_loss.clipped(0.0, 1.0))
+        return self._convert_to_loss_unit(mean_loss.clipped(0.0, 1.0))
 
-    def _in_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
+    def _convert_to_loss_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
         """Convert a share of the largest loss to the unit of the losses."""
         return MeasuredFigure(*(self.loss_limit_ * value for value in figure))
 
 
-def _answered_rows_text(threshold: float | None) -> str:
+def _describe_answered_rows(threshold: float | None) -> str:
     """Write which rows a small system with this threshold answers.
 
-    >>> _answered_rows_text(0.25), _answered_rows_text(None)
+    >>> _describe_answered_rows(0.25), _describe_answered_rows(None)
     ('rows with a score of at least 0.25', 'no rows')
     """
     text = threshold_text(threshold, 6)

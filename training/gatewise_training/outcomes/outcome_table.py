@@ -118,12 +118,12 @@ class Outcomes:
         -------
         Outcomes
         """
-        selection = object.__new__(Outcomes)
-        selection.loss_limit = self.loss_limit
-        selection.big_cost = self.big_cost
+        selected_outcomes = object.__new__(Outcomes)
+        selected_outcomes.loss_limit = self.loss_limit
+        selected_outcomes.big_cost = self.big_cost
         record = self.record.take(rows)
-        selection.record = replace(record, weights=np.ones(len(record.weights)))
-        return selection
+        selected_outcomes.record = replace(record, weights=np.ones(len(record.weights)))
+        return selected_outcomes
 
 
 class Agreement(NamedTuple):

@@ -66,13 +66,15 @@ class Forest:
         Counts are in-bag, so a row that was drawn twice for a tree counts twice in that tree.
         """
         # `value` has the shares of the classes, whose sum is 1 only up to rounding
-        counts = [
+        counts_of_trees = [
             estimator.tree_.value[:, 0, :]
             / estimator.tree_.value[:, 0, :].sum(axis=1, keepdims=True)
             * estimator.tree_.weighted_n_node_samples[:, None]
             for estimator in forest.estimators_
         ]
-        return cls(TreeEnsemble.from_forest(forest), np.concatenate(counts).astype(np.float64))
+        return cls(
+            TreeEnsemble.from_forest(forest), np.concatenate(counts_of_trees).astype(np.float64)
+        )
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:

@@ -228,11 +228,11 @@ class PathTables(NamedTuple):
 def _list_items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
     """List the priced items that a use of each feature acquires: the feature and its groups."""
     items_of_features = []
-    for k, price in enumerate(costs.own):
-        groups = costs.paid_groups(k)
-        own = [k] if price > 0 else []
+    for feature, price in enumerate(costs.own):
+        groups = costs.paid_groups(feature)
+        own_items = [feature] if price > 0 else []
         items_of_features.append(
-            np.append(own, costs.n_features + groups[costs.shared[groups] > 0])
+            np.append(own_items, costs.n_features + groups[costs.shared[groups] > 0])
         )
     return {
         "item_start": np.cumsum([0, *map(len, items_of_features)]).astype(np.int64),

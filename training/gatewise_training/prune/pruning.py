@@ -90,9 +90,9 @@ def prune(
     trees = forest_of(forest)
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
-    columns = getattr(X_val, "columns", None)
-    names = range(x.shape[1]) if columns is None else columns
-    costs = check_costs(costs, tuple(map(str, names)), columns is not None)
+    column_names = getattr(X_val, "columns", None)
+    names = range(x.shape[1]) if column_names is None else column_names
+    costs = check_costs(costs, tuple(map(str, names)), column_names is not None)
     y = None
     if y_val is not None:
         unknown_label_text = "the forest has no class {}, which is in y_val"

@@ -164,11 +164,13 @@ class _InstancePath:
         self.cost_so_far = 0.0
         self._system = system
         self._row = row
-        self._acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in system.stages_]
-        self._offload = system._features_of_offload(row)
-        costs = system._exit_costs(self._acquired, offload_features=self._offload)
+        self._acquired_by_stage = [
+            np.atleast_2d(stage.acquired(row))[0] for stage in system.stages_
+        ]
+        self._offload_features = system._features_of_offload(row)
+        costs = system._exit_costs(self._acquired_by_stage, offload_features=self._offload_features)
         self.exit_costs = np.asarray(costs).reshape(-1)
-        self._is_acquired = np.zeros(len(self._acquired[0]), np.bool_)
+        self._is_acquired = np.zeros(len(self._acquired_by_stage[0]), np.bool_)
 
     def visit_stage(self, stage_number: int) -> None:
         """Add a stage; without a high-cost model the last stage always stops."""
@@ -178,7 +180,7 @@ class _InstancePath:
         margins, score = split_outputs(stage.margins(self._row), stage.score)
         is_last = system.high_cost_model_ is None and stage_number == len(system.stages_) - 1
         self._add(
-            self._acquired[stage_number],
+            self._acquired_by_stage[stage_number],
             int(labels(margins)[0]),
             probabilities(margins, stage.link)[0],
             float(self.exit_costs[stage_number]),
@@ -193,8 +195,8 @@ class _InstancePath:
         """Add the high-cost model."""
         high_cost_model = self._system.high_cost_model_
         inputs = self._system.feature_costs_.mask(high_cost_model.features)
-        if self._offload is not None:
-            inputs = np.atleast_2d(self._offload)[0]
+        if self._offload_features is not None:
+            inputs = np.atleast_2d(self._offload_features)[0]
         self._add(
             inputs,
             int(high_cost_model.labels(self._row)[0]),

@@ -77,7 +77,7 @@ class FrontierDisplay:
         curve_line = ax.plot(*_list_coordinates(hull), marker=".", label=self.name)[0]
         ax.plot(*_list_coordinates(points), ".", alpha=0.3, color=curve_line.get_color())
         if active is not None:
-            ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
+            ring_style = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
             ax.plot(
                 [active.cost],
@@ -85,16 +85,17 @@ class FrontierDisplay:
                 "o",
                 color=curve_line.get_color(),
                 label=label,
-                **ring,
+                **ring_style,
             )
-        names = ("high-cost model", "reference")
-        n_references = sum(str(artist.get_label()).endswith(names) for artist in ax.lines)
+        reference_names = ("high-cost model", "reference")
+        n_references = sum(str(artist.get_label()).endswith(reference_names) for artist in ax.lines)
         # offset dashes, so that equal references of several systems stay visible
         dashes = (6.0 * n_references, (6.0, 6.0))
-        reference = {"color": curve_line.get_color(), "linestyle": dashes, "linewidth": 1.0}
+        reference_style = {"color": curve_line.get_color(), "linestyle": dashes, "linewidth": 1.0}
         has_cloud = any(point.offload_rate for point in points)
-        label = f"{self.name}, {names[0] if has_cloud else names[1]}".removeprefix(", ")
-        ax.axhline(self.frontier.reference_effective_accuracy, label=label, **reference)
+        reference_name = reference_names[0] if has_cloud else reference_names[1]
+        label = f"{self.name}, {reference_name}".removeprefix(", ")
+        ax.axhline(self.frontier.reference_effective_accuracy, label=label, **reference_style)
         # costs are not negative, but the automatic margin would extend below 0
         ax.set_xlim(left=max(0.0, ax.get_xlim()[0]), auto=None)
         accuracy_name = "weighted accuracy" if self.frontier.is_weighted else points[0].measured

@@ -161,11 +161,11 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     graph = model.graph
     graph_input = _find_input(graph, model_name)
     input_type = graph_input.type.tensor_type.elem_type
-    dims = [
+    input_dims = [
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
         for dim in graph_input.type.tensor_type.shape.dim
     ]
-    instance_shape, axis_order = _find_layout(dims, shape, model_name)
+    instance_shape, axis_order = _find_layout(input_dims, shape, model_name)
     # cast, reshape and transpose, as needed
     new_nodes = []
     tensor_name = "x"
@@ -204,7 +204,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     )
     if axis_order is not None:
         input_description += f", axes moved from {shape}"
-    return (dims[0] if dims else None), input_description
+    return (input_dims[0] if input_dims else None), input_description
 
 
 def _find_input(graph: onnx.GraphProto, model_name: str) -> onnx.ValueInfoProto:
@@ -327,9 +327,9 @@ class GraphTail:
         import onnx
 
         self.model = onnx.load_model_from_string(content)
-        names = [name for node in self.model.graph.node for name in node.output]
+        node_names = [name for node in self.model.graph.node for name in node.output]
         # new names contain the number of names of an earlier tail, which makes them unique
-        self._n_earlier = sum(name.startswith("gw_") for name in names)
+        self._n_earlier = sum(name.startswith("gw_") for name in node_names)
 
     def add(
         self,

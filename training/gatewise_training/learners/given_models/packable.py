@@ -169,9 +169,9 @@ def _find_estimators(model: Estimator) -> Iterator[Any]:
     """Yield the estimator and all estimators inside it."""
     if not hasattr(model, "get_params"):
         return
-    objects = [model, *model.get_params(deep=True).values()]
+    parts = [model, *model.get_params(deep=True).values()]
     estimators: list[Any] = []
-    for candidate in objects:
+    for candidate in parts:
         is_estimator = hasattr(candidate, "get_params") and not isinstance(candidate, type)
         if is_estimator and not any(candidate is estimator for estimator in estimators):
             estimators.append(candidate)

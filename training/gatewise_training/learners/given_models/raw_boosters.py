@@ -68,8 +68,14 @@ class RawBooster:
         """Predict class probabilities of rows (n, n_features), float64 (n, n_classes)."""
         if _find_package(self.library_model) != "lightgbm":
             return np.asarray(self.library_model.predict_proba(X), np.float64)
-        output = np.asarray(self.library_model.predict(np.asarray(X, np.float32)), np.float64)
-        return np.column_stack([1.0 - output, output]) if output.ndim == 1 else output
+        probabilities = np.asarray(
+            self.library_model.predict(np.asarray(X, np.float32)), np.float64
+        )
+        return (
+            np.column_stack([1.0 - probabilities, probabilities])
+            if probabilities.ndim == 1
+            else probabilities
+        )
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels of rows (n, n_features), shape (n,)."""
