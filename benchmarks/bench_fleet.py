@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.cache import CACHE
+from benchmarks.harness import Column
 from gatewise.console import note
 from gatewise_sim.experiment.run import Experiment, run_scenario
 from gatewise_sim.experiment.simulation import Job
@@ -176,18 +177,18 @@ def collect_results(runs: dict[str, dict[str, Any]], simulated_time: str) -> dic
 
 def page(results: Mapping[str, Any]) -> list[str]:
     """Write the page."""
-    runs = (
-        (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
-        for name, run in results["runs"].items()
-    )
-    comparison = results["compared"]
+    runs = [{"name": name, **run} for name, run in results["runs"].items()]
     n_all, n_part = _COMPARED_FLEETS
-    rows = (
-        (name, f"{values[0]:.4g}", f"{comparison['part'][name][0]:.4g}", f"{error:+.2f} %")
-        for (name, values), error in zip(
-            comparison["whole"].items(), results["errors_percent"].values(), strict=True
-        )
-    )
+    comparison = results["compared"]
+    comparisons = [
+        {
+            "figure": name,
+            "whole": comparison["whole"][name][0],
+            "part": comparison["part"][name][0],
+            "error_percent": error,
+        }
+        for name, error in results["errors_percent"].items()
+    ]
     return [
         "# A simulated fleet",
         "",
@@ -197,12 +198,26 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "",
         *harness.targets_table(TARGETS, results),
         "",
-        *harness.table_lines(("run", "CPU s", "MB", "the system's run"), runs),
+        *harness.column_table(RUN_COLUMNS, runs),
         "",
         f"The next table compares {n_all:,} devices with a simulation of {n_part} of them.",
         "",
-        *harness.table_lines(("figure", "all", "a part", "error"), rows),
+        *harness.column_table(COMPARISON_COLUMNS, comparisons),
     ]
+
+
+RUN_COLUMNS: Final = (
+    Column("run", lambda run: run["name"]),
+    Column("CPU s", lambda run: f"{run['cpu_seconds']:.1f}"),
+    Column("MB", lambda run: f"{run['peak_mb']:.0f}"),
+    Column("the system's run", lambda run: run["policies"]["system"]),
+)
+COMPARISON_COLUMNS: Final = (
+    Column("figure", lambda row: row["figure"]),
+    Column("all", lambda row: f"{row['whole']:.4g}"),
+    Column("a part", lambda row: f"{row['part']:.4g}"),
+    Column("error", lambda row: f"{row['error_percent']:+.2f} %"),
+)
 
 
 BENCHMARK = harness.Benchmark(

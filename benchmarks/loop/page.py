@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.data.loop_refits import N_LABELS, STRATEGIES
 from benchmarks.data.loop_streams import AUDIT_RATE
+from benchmarks.harness import Column
 from benchmarks.loop.alarms import LOSS, N_INSTANCES_PER_WEEK, N_LABELS_PER_WEEK, OFFLOAD_RATE
 from benchmarks.loop.estimates import LABEL_COUNTS, N_WIDTH_LABELS
 
@@ -30,7 +32,9 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
     if "alarm" in results:
         lines += ["## Alarm", "", *_write_alarms(results["alarm"]), ""]
     if "thinning" in results:
-        rows = [[key.replace("_", " "), f"{n:.6g}"] for key, n in results["thinning"].items()]
+        rows = [
+            [key.replace("_", " "), f"{figure:.6g}"] for key, figure in results["thinning"].items()
+        ]
         lines += ["## Thinning", "", *harness.table_lines(["figure", "value"], rows), ""]
     if "refit" in results:
         lines += ["## Refits", "", *_write_refits(results["refit"]), ""]
@@ -39,58 +43,63 @@ def write_page(results: Mapping[str, Any]) -> list[str]:
 
 def _write_estimates(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Write the table of the coverage and the widths of the intervals."""
-    look_titles = [f"{n} labels" for n in LABEL_COUNTS]
-    width = f"width at {N_WIDTH_LABELS}"
-    header = ["f0", "system", *look_titles, "at all looks", width, "labels alone", "ratio"]
-    rows = [
-        [
-            f"{record['accuracy']:.0%}",
-            *(f"{n:.1%}" for n in (record["system"], *record["coverage"], record["at_all_looks"])),
-            f"{record['width']:.3f}",
-            f"{record['width_alone']:.3f}",
-            f"{record['width'] / record['width_alone']:.2f}",
-        ]
-        for record in records
-    ]
     return [
         "Accuracy of the high-cost model f0 and of the system, and share of streams in which the "
         "95 % interval contains the accuracy of the system after each number of labels, and after "
         f"all of them. Widths at {N_WIDTH_LABELS} labels are given with and without the "
         "predictions of f0.",
         "",
-        *harness.table_lines(header, rows),
+        *harness.column_table(_list_estimate_columns(), records),
     ]
+
+
+def _list_estimate_columns() -> list[Column]:
+    """List the columns of the estimates, with one of the coverage for each number of labels."""
+    coverage_columns = [
+        Column(f"{n_labels} labels", partial(_write_coverage, look_number))
+        for look_number, n_labels in enumerate(LABEL_COUNTS)
+    ]
+    return [
+        Column("f0", lambda record: f"{record['accuracy']:.0%}"),
+        Column("system", lambda record: f"{record['system']:.1%}"),
+        *coverage_columns,
+        Column("at all looks", lambda record: f"{record['at_all_looks']:.1%}"),
+        Column(f"width at {N_WIDTH_LABELS}", lambda record: f"{record['width']:.3f}"),
+        Column("labels alone", lambda record: f"{record['width_alone']:.3f}"),
+        Column("ratio", lambda record: f"{record['width'] / record['width_alone']:.2f}"),
+    ]
+
+
+def _write_coverage(look_number: int, record: Mapping[str, Any]) -> str:
+    return f"{record['coverage'][look_number]:.1%}"
 
 
 def _write_alarms(results: Mapping[str, Any]) -> list[str]:
     """Write the table of the alarms of both kinds of streams."""
-    header = [
-        "stream", "streams", "accuracy", "offloaded", "false alarms",
-        "detected within 2000 sent", "within 10000",
-    ]  # fmt: skip
-    rate_names = (
-        "accuracy", "offload_rate", "false_alarms", "found_within_2000", "found_within_10000",
-    )  # fmt: skip
     titles = {
         "letters": "Letters, A to M against N to Z",
         "drawn": "simulated; only the device's own answers get worse",
     }
-    rows = [
-        [
-            title,
-            str(results[key]["streams"]),
-            *(f"{results[key][rate_name]:.0%}" for rate_name in rate_names),
-        ]
-        for key, title in titles.items()
-    ]
+    rows = [{"title": title, **results[key]} for key, title in titles.items()]
     return [
         f"A week has {N_INSTANCES_PER_WEEK} instances, and {N_LABELS_PER_WEEK} of those sent get a "
         f"label. The error rate jumps to {100 * LOSS:.0f} points above the tolerated one, "
         "and false alarms are counted at the tolerated rate. On Letters, audits are chosen by the "
         "rule that devices use, and wrong answers of all kinds become more frequent.",
         "",
-        *harness.table_lines(header, rows),
+        *harness.column_table(ALARM_COLUMNS, rows),
     ]
+
+
+ALARM_COLUMNS = (
+    Column("stream", lambda row: row["title"]),
+    Column("streams", lambda row: str(row["streams"])),
+    Column("accuracy", lambda row: f"{row['accuracy']:.0%}"),
+    Column("offloaded", lambda row: f"{row['offload_rate']:.0%}"),
+    Column("false alarms", lambda row: f"{row['false_alarms']:.0%}"),
+    Column("detected within 2000 sent", lambda row: f"{row['found_within_2000']:.0%}"),
+    Column("within 10000", lambda row: f"{row['found_within_10000']:.0%}"),
+)
 
 
 def _write_refits(cases: Sequence[Mapping[str, Any]]) -> list[str]:
