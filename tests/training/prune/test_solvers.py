@@ -52,6 +52,7 @@ def draw_prices(rng, kind, n):
         return FeatureCosts.uniform(n)
     own = rng.uniform(0.1, 3.0, n).round(2)
     if kind == "non-uniform":
+        own[0] = 0.0  # nodes that test only the first feature stay at any price
         return FeatureCosts(own)
     group = rng.integers(-1, 3, n)
     own = np.where(group == 1, 0.0, own)  # the features of group 1 have only a shared price
