@@ -48,15 +48,24 @@ def test_request_refuses_instances_of_a_wrong_shape_or_value():
         *({"probabilities": [[np.nan, 1]]}, {"probabilities": [[5.0, 0.0]]}),
         *({"probabilities": [[-1.0, 1.0]]}, {"probabilities": [0.5, 0.5]}),
         {"probabilities": [[1.0]]},  # at least two classes
-        {"worker_us": -1},
+        *({"worker_us": -1}, {"worker_us": 2**40 + 1}),  # the bound in docs/wire.md
     ],
 )
 def test_response_refuses_labels_and_probabilities_that_do_not_match(changes):
-    make_response(**ANSWER_FIELDS)
+    make_response(**ANSWER_FIELDS, worker_us=2**40)
     # A softmax in half precision gives such values, which are within the tolerance of 0.001.
     make_response(labels=[1], probabilities=[[-0.0005, 1.0005]])
     with pytest.raises(WireError):
         make_response(**(ANSWER_FIELDS | changes))
+
+
+@pytest.mark.parametrize(("code", "is_valid"), [("", False), ("x" * 32, True), ("x" * 33, False)])
+def test_an_error_code_has_1_to_32_bytes(code, is_valid):
+    if is_valid:
+        assert make_response(error=code).error == code
+    else:
+        with pytest.raises(WireError, match="error code"):
+            make_response(error=code)
 
 
 def test_error_names_the_probability_farthest_outside_of_0_to_1():
