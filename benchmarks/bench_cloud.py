@@ -126,19 +126,28 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
                     client.time_flood(batches[:20], MAX_PENDING)
                     messages = payloads(X, ROWS_PER_MESSAGE, 5 * n_batches, model="svm")
                     add_rate("archive" if has_archive else "no archive", messages, ROWS_PER_MESSAGE)
-    bound = max(
+    return {
+        "features": X.shape[1],
+        "n_train": len(X),
+        **_summarise_measurements(seconds, rates, half_rate),
+    }
+
+
+def _summarise_measurements(
+    seconds: Mapping[str, Sequence[float]], rates: Mapping[str, Sequence[float]], half_rate: float
+) -> dict[str, Any]:
+    """Summarise times and rates by their names; `half_rate` is in messages per second."""
+    max_p99_seconds = max(
         5.0 * float(np.median(seconds["half load"])),
         float(np.quantile(seconds["bare half load"], 0.99)),
     )
-    p99 = float(np.quantile(seconds["half load"], 0.99))
+    p99_seconds = float(np.quantile(seconds["half load"], 0.99))
 
-    def share(name: str, reference: str) -> float:
+    def compare_rates(name: str, reference: str) -> float:
         """Compare figures turn by turn, because the load of the machine changes between turns."""
         return round(float(np.median(np.array(rates[name]) / np.array(rates[reference]))), 3)
 
     return {
-        "features": X.shape[1],
-        "n_train": len(X),
         "bare_us": _latency_quantiles(seconds["bare"]),
         "echo_us": _latency_quantiles(seconds["echo"]),
         "round_trip_us": _latency_quantiles(seconds["trip"]),
@@ -155,13 +164,13 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         "by_workers": {str(n): _summarise_rates(rates[f"{n} workers"]) for n in (1, 2)},
         "archive_per_second": _summarise_rates(rates["archive"]),
         "no_archive_per_second": _summarise_rates(rates["no archive"]),
-        "share_with_archive": share("archive", "no archive"),
+        "share_with_archive": compare_rates("archive", "no archive"),
         "round_trip_over_echo": round(
             float(np.median(seconds["trip"]) / np.median(seconds["echo"])), 2
         ),
-        "share_of_onnxruntime": share("worker", "model"),
-        "share_of_echo": share("single", "bare single"),
-        "p99_over_bound": round(p99 / bound, 2),
+        "share_of_onnxruntime": compare_rates("worker", "model"),
+        "share_of_echo": compare_rates("single", "bare single"),
+        "p99_over_bound": round(p99_seconds / max_p99_seconds, 2),
     }
 
 
