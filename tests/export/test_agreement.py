@@ -296,8 +296,10 @@ def assert_c_agrees(case: Case, compiled_model: CompiledModel) -> None:
     answered_classes = np.searchsorted(system.classes_, system.predict(rows))
     assert c_answers.labels[is_local].tolist() == answered_classes[is_local].tolist()
     acquired = np.zeros(rows.shape, bool)
-    for i, stage in enumerate(system.stages_):
-        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= i)[:, None]
+    for stage_index, stage in enumerate(system.stages_):
+        acquired |= (
+            np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= stage_index)[:, None]
+        )
     np.testing.assert_array_equal(c_answers.acquired, acquired)
     assert compiled_model.count_selftest_failures() == 0
 
@@ -315,9 +317,12 @@ def assert_agreement(name: str, offset: float, folder: Path) -> None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     classifiers = [case for case in cases if case.kind not in VALUE_KINDS]
     sources = []
-    for i, case in enumerate(classifiers):
+    for case_number, case in enumerate(classifiers):
         source = to_c(
-            case.bundle, folder / f"c_{case.kind}", name=f"m{i}", coded=("float", 16)[i % 2]
+            case.bundle,
+            folder / f"c_{case.kind}",
+            name=f"m{case_number}",
+            coded=("float", 16)[case_number % 2],
         )
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
     flags = ("-O0" if name in SHARED_SETS else "-O1",)  # -O1 takes gcc twice as long

@@ -50,7 +50,10 @@ class Traffic:
         self._fleet = fleet
         self._is_over = threading.Event()
         self._threads = [
-            threading.Thread(target=self._answer_rows, args=(fleet[i::4], i)) for i in range(4)
+            threading.Thread(
+                target=self._answer_rows, args=(fleet[thread_number::4], thread_number)
+            )
+            for thread_number in range(4)
         ]
 
     def __enter__(self) -> Traffic:

@@ -91,8 +91,8 @@ def test_a_version_with_a_space_is_one_label():
 
 def test_models_beyond_the_bound_have_the_label_other():
     counters = Counters()
-    for i in range(3 * MAX_LABELS):
-        counters.add("model_instances", label=f"model {i}")
+    for model_number in range(3 * MAX_LABELS):
+        counters.add("model_instances", label=f"model {model_number}")
     assert len(counters.snapshot()["model_instances"]) == MAX_LABELS + 1
     worker = SimpleNamespace(
         counters=counters.snapshot() | {"models": [], "audits": {}},

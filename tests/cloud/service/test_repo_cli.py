@@ -39,10 +39,12 @@ def test_publish_reports_a_broker_that_stops_and_goes_on(repository, tmp_path, c
 def test_a_rollout_without_audits_reports_disagreement_as_not_compared(
     repository, endpoint, capsys
 ):
-    for i in range(3):
-        status = f"online small/8 seen=1000000,{i},20 trial".encode()
-        publish_retained(endpoint, status_topic(f"pi-{i}"), status)
-        publish_retained(endpoint, status_topic(f"old-{i}"), status.replace(b"/8", b"/7"))
+    for device_number in range(3):
+        status = f"online small/8 seen=1000000,{device_number},20 trial".encode()
+        publish_retained(endpoint, status_topic(f"pi-{device_number}"), status)
+        publish_retained(
+            endpoint, status_topic(f"old-{device_number}"), status.replace(b"/8", b"/7")
+        )
     command = ["repo", "publish", str(repository.folder), "small/8", "--every", "0.1"]
     assert main([*command, "--worse-by", "1%", "--broker", endpoint.url, "--json"]) == 0
     output, notes = capsys.readouterr()
@@ -63,8 +65,8 @@ def test_repo_status_counts_reports_and_rollback_checks_the_version(repository, 
     offer = repository.publish("small/8")
     statuses = {f"pi-{i}": f"online small/8 seen=1000,{i},20 audited=900,{i}.5" for i in range(8)}
     statuses["pi-0"] += " trial"
-    for i in range(2):
-        statuses[f"bad-{i}"] = f"online small/7 refused {offer.digest[:12]}"
+    for device_number in range(2):
+        statuses[f"bad-{device_number}"] = f"online small/7 refused {offer.digest[:12]}"
     statuses["old"] = "online small/7 refused 000000000000 seen=nan,-1,x audited=7"
     statuses["away"] = "offline"
     for device, status in statuses.items():

@@ -84,15 +84,15 @@ class Stream:
             rng.random(n_instances) < self.disagreement_rate / self.local_share * error_factor
         )
         draws = rng.random(n_instances)
-        for i in range(n_instances):
-            if not is_local[i]:
+        for instance in range(n_instances):
+            if not is_local[instance]:
                 test.offload(1)
                 continue
-            probability = sampler.record_confidence(scores[i])
-            if draws[i] < probability:
-                test.audit(disagrees=bool(disagrees[i]), probability=probability)
+            probability = sampler.record_confidence(scores[instance])
+            if draws[instance] < probability:
+                test.audit(disagrees=bool(disagrees[instance]), probability=probability)
                 if test.has_alarm:
-                    return i + 1
+                    return instance + 1
         return n_instances + 1
 
 

@@ -26,7 +26,9 @@ from gatewise_training import FeatureCosts, methods
 
 N_FEATURES = 8
 GROUPS = {"left": (0, 1, 2), "right": (3, 4)}
-UNGROUPED_FEATURES = set(range(N_FEATURES)) - {i for members in GROUPS.values() for i in members}
+UNGROUPED_FEATURES = set(range(N_FEATURES)) - {
+    feature for members in GROUPS.values() for feature in members
+}
 SHARED_PRICES = {"left": 0.25, "right": 0.5}
 COSTS = FeatureCosts(
     2.0 ** np.arange(N_FEATURES),
@@ -75,20 +77,20 @@ class CountingSensors:
     def sensor_of_feature(self, feature: int):
         """Make the sensor of a feature."""
 
-        def read() -> float:
+        def read_feature() -> float:
             self.read_counts[f"x{feature}"] += 1
             return float(self.row[feature])
 
-        return read
+        return read_feature
 
     def sensor_of_group(self, name: str):
         """Make the sensor of a group."""
 
-        def read() -> list[float]:
+        def read_group() -> list[float]:
             self.read_counts[name] += 1
             return self.row[list(GROUPS[name])].tolist()
 
-        return read
+        return read_group
 
     def cost_of_reads(self) -> float:
         """Compute the cost of the features that were read, without FeatureCosts."""
@@ -105,9 +107,11 @@ class CountingSensors:
     def make_sensors(self, uses_group_sensors: bool) -> Sensors:
         """Make sensors for all features, or for the groups and the features without a group."""
         if not uses_group_sensors:
-            return Sensors({f"x{i}": self.sensor_of_feature(i) for i in range(N_FEATURES)})
+            return Sensors(
+                {f"x{feature}": self.sensor_of_feature(feature) for feature in range(N_FEATURES)}
+            )
         return Sensors(
-            {f"x{i}": self.sensor_of_feature(i) for i in UNGROUPED_FEATURES},
+            {f"x{feature}": self.sensor_of_feature(feature) for feature in UNGROUPED_FEATURES},
             groups={group: self.sensor_of_group(group) for group in GROUPS},
         )
 

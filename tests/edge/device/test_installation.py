@@ -126,8 +126,8 @@ def test_adopting_a_bundle_does_not_disturb_other_threads(bundle, make_bundle):
     link = InProcessLink(cloud_answers)
     with Device(bundle, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
         row_counts = pool.map(answer_rows, range(4))
-        for i in range(10):
-            device.adopt(new_bundle if i % 2 == 0 else bundle)
+        for adoption_number in range(10):
+            device.adopt(new_bundle if adoption_number % 2 == 0 else bundle)
         wait_until(lambda: device.counters["answered"] > 200, "some answers")
         is_over.set()
         n_rows = sum(row_counts)

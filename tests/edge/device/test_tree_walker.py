@@ -264,9 +264,9 @@ def test_several_threads_can_walk_at_the_same_time(lazy_bundle):
     rows = [SURE_NO_ROW, SURE_YES_ROW]
 
     def answer_rows(seed: int) -> None:
-        for i in np.random.default_rng(seed).integers(0, 2, 300):
+        for row_index in np.random.default_rng(seed).integers(0, 2, 300):
             # a 1; with c 2, d 3 and their group's 10 it is 16
-            assert device.answer(rows[i]).cost == (1.0, 16.0)[i]
+            assert device.answer(rows[row_index]).cost == (1.0, 16.0)[row_index]
 
     with Device(lazy_bundle) as device, ThreadPoolExecutor(4) as pool:
         list(pool.map(answer_rows, range(4)))

@@ -203,9 +203,9 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
         link.connect(CONNECT_TIMEOUT_S)
         answers = []
-        for i in range(60):  # 30 hard rows, so that the broker is killed in the middle
+        for row_number in range(60):  # 30 hard rows, so that the broker is killed in the middle
             started_at = time.monotonic()
-            answers.append(device.answer(HARD_ROW if i % 2 else SURE_ROW))
+            answers.append(device.answer(HARD_ROW if row_number % 2 else SURE_ROW))
             # A loaded machine may be late, but no answer waits for the broker.
             assert 1000 * (time.monotonic() - started_at) < 10 * deadline_ms
         counters = device.counters

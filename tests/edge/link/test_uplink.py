@@ -69,9 +69,9 @@ def test_answer_many_answers_every_row(bundle):
         counters = device.counters
     assert isinstance(answers[5], SensorError)
     with Device(bundle, link=InProcessLink(cloud_answers), deadline_ms=LONG_DEADLINE_MS) as device:
-        for i, answer in enumerate(answers):
-            if i != 5:
-                single_answer = device.answer(rows[i])
+        for row_number, answer in enumerate(answers):
+            if row_number != 5:
+                single_answer = device.answer(rows[row_number])
                 for field in ("label", "route", "stage", "cost", "reason"):
                     assert getattr(answer, field) == getattr(single_answer, field)
                 np.testing.assert_array_equal(answer.probabilities, single_answer.probabilities)

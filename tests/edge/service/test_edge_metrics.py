@@ -108,8 +108,8 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
 def test_number_of_fallback_reasons_is_bounded(bundle):
     with Device(bundle) as device:
         metrics, answer = EdgeMetrics(device), device.answer(HARD_ROW)
-        for i in range(300):  # error codes that a worker chooses
-            metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{i}"))
+        for code_number in range(300):  # error codes that a worker chooses
+            metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{code_number}"))
         metrics.observe(answer)
         metrics.observe(msgspec.structs.replace(answer, route="edge", reason="implausible:a"))
         metric_values = read_samples(metrics.text())

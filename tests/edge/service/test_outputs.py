@@ -55,7 +55,7 @@ def test_threads_write_complete_lines(tmp_path, data_path):
         list(
             pool.map(
                 lambda thread_number: [
-                    log.write({"row": thread_number + 4 * i}) for i in range(50)
+                    log.write({"row": thread_number + 4 * line_number}) for line_number in range(50)
                 ],
                 range(4),
             )

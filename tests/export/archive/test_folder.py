@@ -70,8 +70,8 @@ def test_an_archive_on_a_full_disk_drops_old_shards_and_recovers(tmp_path, monke
 def test_a_version_of_several_models_must_name_the_model(tmp_path):
     archive = open_folder(tmp_path)
     other_facts = msgspec.structs.replace(FACTS, model="other")
-    for i, facts in enumerate([FACTS, other_facts, FACTS]):
-        archive.add(make_archived_rows(5, seed=i), facts, NOW + i)
+    for shard_number, facts in enumerate([FACTS, other_facts, FACTS]):
+        archive.add(make_archived_rows(5, seed=shard_number), facts, NOW + shard_number)
     shards_of = shards_by_release(tmp_path)
     assert {release: len(shards) for release, shards in shards_of.items()} == {
         ("tiny", "1"): 2,

@@ -117,12 +117,13 @@ def test_estimates_and_alarms_ignore_labels_of_machines(archive_and_rows):
     add_labels(archive_folder.path, dict.fromkeys(ids[:40], "a"), by="anna", at=1.0)
     report_before = monitor(archive_folder.path)
     wrong_labels = [
-        make_label(choice.rows, i, "ab"[1 - choice.rows.answers[i]]) for i in range(40, len(ids))
+        make_label(choice.rows, row_index, "ab"[1 - choice.rows.answers[row_index]])
+        for row_index in range(40, len(ids))
     ]
     wrong_labels += [
-        make_label(rows, i, "ab"[1 - rows.answers[i]])
+        make_label(rows, row_index, "ab"[1 - rows.answers[row_index]])
         for rows in (first_rows, second_rows)
-        for i in (0, 1)
+        for row_index in (0, 1)
     ]
     # The choice may have the first instances, so that some have two labels here.
     label_by_id = {wrong_label.id: wrong_label for wrong_label in wrong_labels}

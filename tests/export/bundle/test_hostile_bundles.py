@@ -42,8 +42,8 @@ def hostile_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Paths of all hostile bundles by name, written once."""
     folder = tmp_path_factory.mktemp("hostile")
     return {
-        name: write_hostile_bundle(folder / str(i) / "bundle")
-        for i, (name, (write_hostile_bundle, _)) in enumerate(HOSTILE_CASES.items())
+        name: write_hostile_bundle(folder / str(case_number) / "bundle")
+        for case_number, (name, (write_hostile_bundle, _)) in enumerate(HOSTILE_CASES.items())
     }
 
 

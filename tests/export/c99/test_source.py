@@ -118,7 +118,9 @@ def decide_row(cascade: Cascade, row: FloatArray) -> Answer:
         return is_usable
 
     n_stages = len(cascade.stages)
-    for i, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
+    for stage_index, (stage, threshold) in enumerate(
+        zip(cascade.stages, cascade.thresholds, strict=True)
+    ):
         if stage.acquisition == "node":
             walk_trees(stage.model, row, stage.features, acquire_or_refuse)
             unusable_columns = [refused_feature] if refused_feature >= 0 else []
@@ -133,10 +135,10 @@ def decide_row(cascade: Cascade, row: FloatArray) -> Answer:
             outcome = OFFLOAD if is_offloaded else FALLBACK if last_stage >= 0 else ERROR
             return Answer(outcome, n_stages, label, last_stage, refused_feature, acquired_features)
         margins, score = split_outputs(stage.margins(row[None]), stage.score)
-        if cascade.stage_has_model[i]:  # without a model the stage only acquires features
-            label, last_stage = int(labels(margins)[0]), i
-        if stop_mask(score, threshold)[0] or (i == n_stages - 1 and not cascade.offloads):
-            return Answer(STOPPED, i, label, last_stage, -1, acquired_features)
+        if cascade.stage_has_model[stage_index]:  # without a model the stage only acquires features
+            label, last_stage = int(labels(margins)[0]), stage_index
+        if stop_mask(score, threshold)[0] or (stage_index == n_stages - 1 and not cascade.offloads):
+            return Answer(STOPPED, stage_index, label, last_stage, -1, acquired_features)
     return Answer(OFFLOAD, n_stages, label, last_stage, -1, acquired_features)
 
 
@@ -150,8 +152,10 @@ def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledMode
     cascades = [draw_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
         # names differ, because one library must not define a function twice
-        write_cascade(cascade, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
-        for i, cascade in enumerate(cascades)
+        write_cascade(
+            cascade, folder / str(number), coded=("float", 8, 16)[number % 3], name=f"m{number}"
+        )
+        for number, cascade in enumerate(cascades)
     ]
     n_outputs = [cascade.stage_n_outputs for cascade in cascades]
     # optimised little, because compilation takes most of the time
@@ -208,22 +212,23 @@ def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
 )  # fmt: skip
 @given(data=st.data())
 def test_c_decides_any_row_as_python(compiled_cascades, data):
-    cascade, compiled = compiled_cascades[data.draw(st.integers(0, N_CASCADES - 1))]
+    cascade, compiled_model = compiled_cascades[data.draw(st.integers(0, N_CASCADES - 1))]
     n_features = len(cascade.feature_names)
     n_cells = 3 * n_features  # of three rows
     cells = data.draw(st.lists(feature_value_strategy(cascade), min_size=n_cells, max_size=n_cells))
-    assert_rows_agree(cascade, compiled, np.array(cells, np.float32).reshape(3, n_features))
+    assert_rows_agree(cascade, compiled_model, np.array(cells, np.float32).reshape(3, n_features))
 
 
-def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArray) -> None:
+def assert_rows_agree(cascade: Cascade, compiled_model: CompiledModel, rows: FloatArray) -> None:
     """Assert that C and Python have the same answers to rows, and the same margins of stages."""
-    c_answers = compiled(rows)
-    for i, row in enumerate(rows):
+    c_answers = compiled_model(rows)
+    for row_number, row in enumerate(rows):
         expected_answer = decide_row(cascade, row)
         answer = Answer(
-            int(c_answers.outcomes[i]), int(c_answers.exits[i]), int(c_answers.labels[i]),
-            int(c_answers.stages[i]), int(c_answers.refused[i]),
-            set(np.flatnonzero(c_answers.acquired[i]).tolist()),
+            int(c_answers.outcomes[row_number]), int(c_answers.exits[row_number]),
+            int(c_answers.labels[row_number]), int(c_answers.stages[row_number]),
+            int(c_answers.refused[row_number]),
+            set(np.flatnonzero(c_answers.acquired[row_number]).tolist()),
         )  # fmt: skip
         assert answer == expected_answer
     for stage, has_model, outputs in zip(
@@ -244,21 +249,21 @@ def assert_rows_agree(cascade: Cascade, compiled: CompiledModel, rows: FloatArra
 @pytest.mark.slow
 def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
     rng = np.random.default_rng(5)
-    for cascade, compiled in compiled_cascades:
+    for cascade, compiled_model in compiled_cascades:
         rows = rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names)))
-        assert_rows_agree(cascade, compiled, rows)
+        assert_rows_agree(cascade, compiled_model, rows)
 
 
 def test_all_self_tests_pass(compiled_cascades):
-    assert [compiled.count_selftest_failures() for _, compiled in compiled_cascades] == [
-        0
-    ] * N_CASCADES
+    assert [
+        compiled_model.count_selftest_failures() for _, compiled_model in compiled_cascades
+    ] == [0] * N_CASCADES
 
 
 def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path):
     """The self-test in C counts the calls of its callback; here the count is altered."""
-    cascade, compiled = compiled_cascades[0]
-    selftest_text = (compiled.source.folder / "m0_selftest.c").read_text()
+    cascade, compiled_model = compiled_cascades[0]
+    selftest_text = (compiled_model.source.folder / "m0_selftest.c").read_text()
     assert "source->calls++" in selftest_text
     assert "if (source.calls != n_known)" in selftest_text
     altered_text = selftest_text.replace("source->calls++", "source->calls += 2")
@@ -282,10 +287,10 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     )  # fmt: skip
     assert np.isnan(stage.margins(rows)[0, 1])
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
-    assert compiled.count_selftest_failures() == 0
-    assert_rows_agree(cascade, compiled, rows)
-    assert compiled(rows).exits[0] == 2  # behind both stages, so that neither stops
+    (compiled_model,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
+    assert compiled_model.count_selftest_failures() == 0
+    assert_rows_agree(cascade, compiled_model, rows)
+    assert compiled_model(rows).exits[0] == 2  # behind both stages, so that neither stops
 
 
 # -- codes of thresholds, tables of leaves -----------------------------------------------------
@@ -298,13 +303,13 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
     cascade = make_step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
-    (compiled,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
+    (compiled_model,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     # the highest thresholds have the highest codes, which would overflow first
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
     neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-np.inf, np.inf)]
     far_numbers = np.float32([0, -1, 3e38, *[np.nan] * takes_missing])
     rows = np.concatenate([highest_thresholds, *neighbours, far_numbers])[:, None]
-    c_answers = compiled(rows)
+    c_answers = compiled_model(rows)
     expected_margins = cascade.stages[0].margins(rows)
     assert c_answers.outputs[0].tobytes() == expected_margins.tobytes()
     # the margin counts the thresholds below the value
@@ -341,12 +346,12 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
         stages=(Stage(forest, np.arange(1), "softmax"),), classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
-    (compiled,) = compile_models(
+    (compiled_model,) = compile_models(
         [(write_cascade(cascade, tmp_path), cascade.stage_n_outputs)], flags=("-O0",)
     )
-    assert compiled.count_selftest_failures() == 0
+    assert compiled_model.count_selftest_failures() == 0
     rows = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
-    assert compiled(rows).outputs[0].tobytes() == cascade.stages[0].margins(rows).tobytes()
+    assert compiled_model(rows).outputs[0].tobytes() == cascade.stages[0].margins(rows).tobytes()
 
 
 # -- the self-test without a sample ------------------------------------------------------------
@@ -403,7 +408,7 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
 
     The generated source compiles only if the instance has its stated size.
     """
-    for _, compiled in compiled_cascades:
+    for _, compiled_model in compiled_cascades:
         command = [
             *(compiler_command() or ()),
             *STRICT_FLAGS,
@@ -411,7 +416,7 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
             "-w",
             "-fsyntax-only",
         ]
-        source_path = compiled.source.folder / f"{compiled.source.name}.c"
+        source_path = compiled_model.source.folder / f"{compiled_model.source.name}.c"
         process = subprocess.run(
             [*command, source_path], capture_output=True, text=True, check=False
         )
@@ -421,15 +426,15 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
 @pytest.mark.slow
 @avr.needs_avr_gcc
 def test_avr_holds_the_tables_in_flash(compiled_cascades):
-    for _, compiled in compiled_cascades[:8]:
-        folder, name = compiled.source.folder, compiled.source.name
+    for _, compiled_model in compiled_cascades[:8]:
+        folder, name = compiled_model.source.folder, compiled_model.source.name
         text_bytes, *ram_bytes = avr.measure_sections(folder, f"{name}.c", "-fstack-usage")
         assert ram_bytes == [0, 0]
-        assert text_bytes > compiled.source.table_bytes
+        assert text_bytes > compiled_model.source.table_bytes
         frame_bytes = [
             int(line.split()[1]) for line in (folder / "avr.su").read_text().splitlines()
         ]
-        assert sum(frame_bytes) <= compiled.source.stack_bytes
+        assert sum(frame_bytes) <= compiled_model.source.stack_bytes
 
 
 @pytest.mark.slow
@@ -437,9 +442,9 @@ def test_avr_holds_the_tables_in_flash(compiled_cascades):
 @avr.needs_simavr
 @pytest.mark.parametrize("cascade_index", range(6))
 def test_the_self_test_passes_on_an_emulated_avr(compiled_cascades, cascade_index):
-    _, compiled = compiled_cascades[cascade_index]
-    name = compiled.source.name
+    _, compiled_model = compiled_cascades[cascade_index]
+    name = compiled_model.source.name
     call, files = f"{name}_selftest()", (f"{name}.c", f"{name}_selftest.c")
     assert not avr.count_differing(
-        compiled.source.folder, call, f"int {name}_selftest(void);", *files
+        compiled_model.source.folder, call, f"int {name}_selftest(void);", *files
     )

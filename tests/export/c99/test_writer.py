@@ -63,10 +63,12 @@ def compiled_systems(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
         systems[name] = make_model().fit(X, CULTIVARS), X
     sources = []
     packed_systems = {}
-    for i, (name, (system, rows)) in enumerate(systems.items()):
-        bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
+    for number, (name, (system, rows)) in enumerate(systems.items()):
+        bundle = pack(system, folder / f"bundle{number}", sample=rows[:48], name=name)
         n_outputs = [spec.outputs for spec in bundle.manifest.stages]
-        source = to_c(bundle, folder / f"c{i}", coded=("float", 16)[i % 2], name=f"m{i}")
+        source = to_c(
+            bundle, folder / f"c{number}", coded=("float", 16)[number % 2], name=f"m{number}"
+        )
         sources.append((source, n_outputs))
         packed_systems[name] = system, rows, bundle
     libraries = compile_models(sources, flags=("-O0",))
@@ -86,18 +88,24 @@ def test_c_refuses_values_and_acquires_as_a_device_in_python(compiled_systems, n
     c_answers = library(rows)
     feature_names = bundle.manifest.feature_names
     with Device(bundle, runner="numpy") as device:
-        for i, row in enumerate(rows):
-            refused_feature = int(c_answers.refused[i])  # -1 if there is none
+        for row_number, row in enumerate(rows):
+            refused_feature = int(c_answers.refused[row_number])  # -1 if there is none
             answer = device.answer_many(row[None])[0]
             if isinstance(answer, SensorError):
-                assert (answer.sensor, c_answers.stages[i]) == (feature_names[refused_feature], -1)
+                assert (answer.sensor, c_answers.stages[row_number]) == (
+                    feature_names[refused_feature],
+                    -1,
+                )
                 continue
             # without a link the features of the cloud are not acquired
-            assert answer.acquired == tuple(np.flatnonzero(c_answers.acquired[i]).tolist())
+            assert answer.acquired == tuple(np.flatnonzero(c_answers.acquired[row_number]).tolist())
             if refused_feature >= 0:
                 problem = "infinite" if np.isinf(row[refused_feature]) else "missing"
                 assert answer.reason == f"{problem}:{feature_names[refused_feature]}"
-            assert (answer.stage, answer.class_index) == (c_answers.stages[i], c_answers.labels[i])
+            assert (answer.stage, answer.class_index) == (
+                c_answers.stages[row_number],
+                c_answers.labels[row_number],
+            )
 
 
 def test_a_system_and_its_bundle_give_the_same_tables(compiled_systems, tmp_path):

@@ -34,14 +34,14 @@ def make_linear_model(n_columns: int, n_outputs: int) -> LinearModel:
 
 def make_ensemble(left: Any, right: Any, roots: Any, n_columns: int) -> TreeEnsemble:
     """Make trees with the given structure, whose nodes test the first column."""
-    n = len(left)
+    n_nodes = len(left)
     return TreeEnsemble(
         feature=np.where(np.asarray(left) < 0, -1, 0).astype(np.int32),
-        threshold=np.linspace(-1, 1, n).astype(F32),
+        threshold=np.linspace(-1, 1, n_nodes).astype(F32),
         left=np.array(left, np.int32),
         right=np.array(right, np.int32),
-        nan_left=np.zeros(n, bool),
-        value=np.linspace(-2, 2, n).astype(F32)[:, None],
+        nan_left=np.zeros(n_nodes, bool),
+        value=np.linspace(-2, 2, n_nodes).astype(F32)[:, None],
         roots=np.array(roots, np.int32),
         output=np.zeros(len(roots), np.int32),
         base=np.zeros(1, F32),
@@ -95,8 +95,8 @@ FILES = make_good_files()
 def make_document(files: dict[str, bytes]) -> Document:
     """Make the manifest of these files."""
     stages = [
-        make_stage_entry(i, [FEATURE_NAMES[k] for k in inputs], kind)
-        for i, (inputs, kind) in enumerate(zip(STAGE_INPUTS, STAGE_KINDS, strict=True))
+        make_stage_entry(stage_index, [FEATURE_NAMES[k] for k in inputs], kind)
+        for stage_index, (inputs, kind) in enumerate(zip(STAGE_INPUTS, STAGE_KINDS, strict=True))
     ]
     point = DOCUMENT["operating_points"][0] | {"thresholds": [0.5, 0.5, 0.25]}
     cloud = {
