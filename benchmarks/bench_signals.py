@@ -291,10 +291,13 @@ def _measure_device_ratio(split: _Split, system: Any) -> float:
     for window, exit_stage, charged_price in zip(
         windows, system.exit_stage(x), system.cost(x), strict=True
     ):
-        acquired = [stage.features for stage in system.stages_[: exit_stage + 1]]
+        features_of_stages = [stage.features for stage in system.stages_[: exit_stage + 1]]
         if exit_stage == len(system.stages_):
-            acquired.append(system.high_cost_model_.features)
-        blocks = [dict.fromkeys(graph.block_of_feature[features].tolist()) for features in acquired]
+            features_of_stages.append(system.high_cost_model_.features)
+        blocks = [
+            dict.fromkeys(graph.block_of_feature[features].tolist())
+            for features in features_of_stages
+        ]
         durations = []
         for _ in range(5):
             start_time = time.perf_counter()

@@ -124,12 +124,12 @@ def path_costs(
         model.model.predict(rows[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
     ).reshape(len(rows), -1)
     trees = model.model.dump_model(num_iteration=model.rounds)["tree_info"]
-    acquired = np.zeros((len(rows), costs.n_features), bool)
+    is_acquired = np.zeros((len(rows), costs.n_features), bool)
     for tree_number, tree in enumerate(trees):
         leaf_features = np.zeros((tree["num_leaves"], costs.n_features), bool)
         _mark_features(tree["tree_structure"], [], model.columns, leaf_features)
-        acquired |= leaf_features[leaves[:, tree_number].astype(np.intp)]
-    return costs.instance_costs(acquired)
+        is_acquired |= leaf_features[leaves[:, tree_number].astype(np.intp)]
+    return costs.instance_costs(is_acquired)
 
 
 def _mark_features(

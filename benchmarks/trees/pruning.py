@@ -220,9 +220,9 @@ def _summarise_seeds(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     """Compute mean and standard deviation of cost and error over seeds."""
     figures: dict[str, float] = {}
     for key in ("cost", "error"):
-        values = [row[key] for row in rows]
-        figures[key] = round(float(np.mean(values)), 5)
-        figures[f"{key}_sd"] = round(float(np.std(values)), 5)
+        figures_of_seeds = [row[key] for row in rows]
+        figures[key] = round(float(np.mean(figures_of_seeds)), 5)
+        figures[f"{key}_sd"] = round(float(np.std(figures_of_seeds)), 5)
     return figures
 
 

@@ -115,7 +115,7 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
     X = as_pandas(X) if signal is None else signal.features(X)
     try:
         with np.errstate(over="ignore"):  # values too large for float32 are refused below
-            validated = validate_data(
+            checked_arrays = validate_data(
                 estimator,
                 X,
                 *other_arrays,
@@ -142,9 +142,9 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
                 "words, an embedding), and give a high-cost model that reads them"
             )
         raise InputError(message) from error
-    x = validated[0] if other_arrays else validated
+    x = checked_arrays[0] if other_arrays else checked_arrays
     _check_finite(estimator, x)
-    return validated
+    return checked_arrays
 
 
 def _check_finite(estimator: Any, x: NDArray[np.float32]) -> None:

@@ -235,13 +235,13 @@ def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
 
 def _read_cells(cells: Series, read_cell: Callable[[Any], Any], fallback: Any) -> list[Any]:
     """Read the cells of a column; a cell that cannot be read gets the value `fallback`."""
-    values = []
+    readings = []
     for cell in cells.tolist():
         try:
-            values.append(read_cell(cell))
+            readings.append(read_cell(cell))
         except (InputError, OverflowError, OSError):
-            values.append(fallback)
-    return values
+            readings.append(fallback)
+    return readings
 
 
 def _read_seconds(cell: Any, date_format: str) -> float:

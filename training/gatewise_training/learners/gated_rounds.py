@@ -210,10 +210,10 @@ def log_loss(margins: Any, target: Any, probabilities: Any) -> Any:
         largest = max(largest, margins[m])
     exp_sum = target_term = 0.0
     for m in range(len(probabilities)):
-        shifted = margins[m] - largest
-        probabilities[m] = np.exp(shifted)
+        shifted_margin = margins[m] - largest
+        probabilities[m] = np.exp(shifted_margin)
         exp_sum += probabilities[m]
-        target_term += target[m] * shifted
+        target_term += target[m] * shifted_margin
     for m in range(len(probabilities)):
         probabilities[m] /= exp_sum
     return np.log(exp_sum) - target_term

@@ -22,17 +22,17 @@ Accounting = Literal["union", "paper", "paths", "paper-paths"]
 def acquired_by_high_cost(model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Mark the features that the high-cost model needs for each row, shape (n, n_features)."""
     x_used = np.ascontiguousarray(x[:, model.features])
-    acquired = np.zeros(x.shape, np.bool_)
-    acquired[:, model.features] = True
+    is_acquired = np.zeros(x.shape, np.bool_)
+    is_acquired[:, model.features] = True
     trees = model.trees
     if isinstance(model.estimator, RandomForestClassifier | ExtraTreesClassifier):
         trees = TreeEnsemble.from_forest(model.estimator)
     if trees is not None:
-        acquired[:, model.features] = trees.visited_features(x_used)
+        is_acquired[:, model.features] = trees.visited_features(x_used)
     system = model.estimator if model.python_model is None else model.python_model.model
     if hasattr(system, "stages_"):
-        acquired[:, model.features] = acquired_by_system(system, x_used, paths=True)
-    return acquired
+        is_acquired[:, model.features] = acquired_by_system(system, x_used, paths=True)
+    return is_acquired
 
 
 def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> NDArray[np.bool_]:
@@ -42,16 +42,16 @@ def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> N
     Otherwise it acquires all features of the high-cost model.
     """
     exit_stages = system._find_exits(x)
-    acquired = np.zeros(x.shape, np.bool_)
+    is_acquired = np.zeros(x.shape, np.bool_)
     for stage_number, stage in enumerate(system.stages_):
         reaches_stage = exit_stages >= stage_number
-        stage_features = np.broadcast_to(stage.acquired(x), acquired.shape)
-        acquired[reaches_stage] |= stage_features[reaches_stage]
+        stage_features = np.broadcast_to(stage.acquired(x), is_acquired.shape)
+        is_acquired[reaches_stage] |= stage_features[reaches_stage]
     high_cost_model = system.high_cost_model_
     is_offloaded = exit_stages == len(system.stages_)
     if high_cost_model is not None and is_offloaded.any():
         if paths:
-            acquired[is_offloaded] |= acquired_by_high_cost(high_cost_model, x[is_offloaded])
+            is_acquired[is_offloaded] |= acquired_by_high_cost(high_cost_model, x[is_offloaded])
         else:
-            acquired[is_offloaded] |= system.feature_costs_.mask(high_cost_model.features)
-    return acquired
+            is_acquired[is_offloaded] |= system.feature_costs_.mask(high_cost_model.features)
+    return is_acquired

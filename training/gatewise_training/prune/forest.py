@@ -54,10 +54,10 @@ class Forest:
         The values of the trees are replaced by the class distributions.
         """
         n_classes = counts.shape[1]
-        values = (_class_shares(counts) / max(trees.n_trees, 1)).astype(np.float32)
+        node_values = (_class_shares(counts) / max(trees.n_trees, 1)).astype(np.float32)
         output = np.full(trees.n_trees, -1, np.int32)
         base = np.zeros(n_classes, np.float32)
-        return cls(replace(trees, value=values, output=output, base=base), counts)
+        return cls(replace(trees, value=node_values, output=output, base=base), counts)
 
     @classmethod
     def from_sklearn(cls, forest: Any) -> Forest:

@@ -51,12 +51,12 @@ class RowAcquisitions:
 
     def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
         """Add the features on the paths of all rows, including out-of-bag rows."""
-        visited = trees.visited_features(x)
+        is_visited = trees.visited_features(x)
         n_features = self.costs.n_features
-        for k in np.flatnonzero(visited.any(axis=0)):
-            self.items[k] |= visited[:, k]
+        for k in np.flatnonzero(is_visited.any(axis=0)):
+            self.items[k] |= is_visited[:, k]
             if self.costs.group[k] >= 0:
-                self.items[n_features + self.costs.group[k]] |= visited[:, k]
+                self.items[n_features + self.costs.group[k]] |= is_visited[:, k]
 
 
 def grow(

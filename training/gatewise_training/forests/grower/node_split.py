@@ -63,7 +63,7 @@ class WorkArrays(NamedTuple):
     # (n_groups,): number of examples at the node that owe the price of a group, or -1 if they are
     # not counted yet
     owing_counts: Any
-    best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
+    best_split: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
 
 
 class SplitSearch(NamedTuple):
@@ -97,7 +97,7 @@ def make_work_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps
         is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
         thresholds=np.empty(MAX_DRAWS),
         owing_counts=np.zeros(n_groups),
-        best=np.empty(HAS_NAN + 1),
+        best_split=np.empty(HAS_NAN + 1),
     )
 
 
@@ -113,22 +113,22 @@ def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
     n_touched = 0
     if len(work.sparse_counts.slots):
         n_touched = count_sparse(columns.sparse, node, work.sparse_counts)
-    best = work.best
-    best[FEATURE] = -1
-    best[MERIT] = -np.inf
-    best[DROP] = 0.0
-    best[HAS_NAN] = 0
+    best_split = work.best_split
+    best_split[FEATURE] = -1
+    best_split[MERIT] = -np.inf
+    best_split[DROP] = 0.0
+    best_split[HAS_NAN] = 0
     path.n_open[depth + 1] = _search_columns(
         columns, rule, prices, acquired, work=work, node=node, path=path, depth=depth
     )
     clear_sparse(columns.sparse, work.sparse_counts, n_touched)
     split = LeafSplit(
-        np.int64(best[FEATURE]),
-        np.int64(best[LAST_LEFT_CODE]),
-        np.int64(best[FIRST_RIGHT_CODE]),
+        np.int64(best_split[FEATURE]),
+        np.int64(best_split[LAST_LEFT_CODE]),
+        np.int64(best_split[FIRST_RIGHT_CODE]),
         False,
     )
-    return split, best[HAS_NAN] > 0
+    return split, best_split[HAS_NAN] > 0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -146,7 +146,7 @@ def _search_columns(
     crossing_work = work.crossing_work
     node_rows = node.rows
     rows = ColumnRows(work.code[: len(node_rows)], node.y, node.weight)
-    best = work.best
+    best_split = work.best_split
     node_features = path.open_features[depth].copy()
     child_features = path.open_features[depth + 1]
     n_open = 0
@@ -160,7 +160,8 @@ def _search_columns(
             penalty = _compute_penalty(
                 k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing_counts=counts
             )
-            can_win = node.impurity - penalty >= best[MERIT]  # the gain is at most the impurity
+            # the gain is at most the impurity
+            can_win = node.impurity - penalty >= best_split[MERIT]
         # codes of the node's rows; the codes of a sparse column are already counted
         low: Any = np.int64(0)
         high: Any = np.int64(0)
@@ -194,7 +195,7 @@ def _search_columns(
             impurity_drop, merit = _drop_and_merit(
                 rule.criterion, node.impurity, score, prices.standalone[k]
             )
-            _keep_better_split(best, k, boundary, impurity_drop, merit, has_nan)
+            _keep_better_split(best_split, k, boundary, impurity_drop, merit, has_nan)
     return n_open
 
 
@@ -215,11 +216,11 @@ def _list_sparse_codes(sparse: Any, k: int, node: Any, counts: Any, events: Any)
 @numba.njit(cache=True, nogil=True)
 def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: Any) -> None:
     """Mark the boundaries of column k that random thresholds fall on."""
-    values = slice(columns.start[k], columns.start[k + 1])
+    column_values = slice(columns.start[k], columns.start[k + 1])
     draw_stumps(
         work.events.code[:n_events],
-        columns.lower[values],
-        columns.upper[values],
+        columns.lower[column_values],
+        columns.upper[column_values],
         n_examples,
         work.is_allowed,
         work.thresholds,
@@ -258,18 +259,18 @@ def _drop_and_merit(criterion: int, impurity: float, score: float, price: float)
 
 @numba.njit(cache=True, nogil=True)
 def _keep_better_split(
-    best: Any, k: int, boundary: Any, impurity_drop: float, merit: float, has_nan: bool
+    best_split: Any, k: int, boundary: Any, impurity_drop: float, merit: float, has_nan: bool
 ) -> None:
-    """Write a split into `best` if it lowers the impurity and its merit is larger."""
-    both_are_free = merit == np.inf and best[MERIT] == np.inf
-    is_better = impurity_drop > best[DROP] if both_are_free else merit > best[MERIT]
+    """Write a split into `best_split` if it lowers the impurity and its merit is larger."""
+    both_are_free = merit == np.inf and best_split[MERIT] == np.inf
+    is_better = impurity_drop > best_split[DROP] if both_are_free else merit > best_split[MERIT]
     if impurity_drop > 0.0 and is_better:
-        best[FEATURE] = k
-        best[LAST_LEFT_CODE] = boundary.last_left_code
-        best[FIRST_RIGHT_CODE] = boundary.first_right_code
-        best[MERIT] = merit
-        best[DROP] = impurity_drop
-        best[HAS_NAN] = has_nan
+        best_split[FEATURE] = k
+        best_split[LAST_LEFT_CODE] = boundary.last_left_code
+        best_split[FIRST_RIGHT_CODE] = boundary.first_right_code
+        best_split[MERIT] = merit
+        best_split[DROP] = impurity_drop
+        best_split[HAS_NAN] = has_nan
 
 
 @numba.njit(cache=True, nogil=True)

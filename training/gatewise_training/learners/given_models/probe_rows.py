@@ -195,16 +195,18 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
 def _list_neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> FlatRows:
     """List numbers of one column, the middles between them, and their float32 neighbours."""
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.unique(numbers.astype(np.float32))
-    values = values[np.abs(values) < MAX_MAGNITUDE]
-    if len(values) > MAX_CRITICAL_VALUES:
-        values = np.sort(rng.choice(values, MAX_CRITICAL_VALUES, replace=False))
-    if not len(values):
+        distinct_numbers = np.unique(numbers.astype(np.float32))
+    distinct_numbers = distinct_numbers[np.abs(distinct_numbers) < MAX_MAGNITUDE]
+    if len(distinct_numbers) > MAX_CRITICAL_VALUES:
+        distinct_numbers = np.sort(rng.choice(distinct_numbers, MAX_CRITICAL_VALUES, replace=False))
+    if not len(distinct_numbers):
         return EXTREME_VALUES
-    centres = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
+    centres = np.concatenate(
+        [distinct_numbers, distinct_numbers[1:] / 2 + distinct_numbers[:-1] / 2]
+    )
     lower_neighbours = np.nextafter(centres, np.float32(-np.inf))
     higher_neighbours = np.nextafter(centres, np.float32(np.inf))
-    outer_values = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
+    outer_values = np.array([distinct_numbers[0] - 1, distinct_numbers[-1] + 1, 0], np.float32)
     return np.concatenate([centres, lower_neighbours, higher_neighbours, outer_values])
 
 
