@@ -40,7 +40,7 @@ def test_bad_input_gives_a_one_line_message(
 
 
 def find_committed_benchmarks():
-    """Yield the benchmarks whose figures and page are in the repository."""
+    """Yield the benchmarks with figures and a page in the repository."""
     for file in sorted(Path(harness.__file__).parent.glob("bench_*.py")):
         module = importlib.import_module(f"benchmarks.{file.stem}")
         benchmark = getattr(module, "BENCHMARK", None)

@@ -12,12 +12,12 @@ from benchmarks.data.fleet_bundles import FleetBundle
 from gatewise_sim.fleet.results import REASON, Answers
 from tests.support.digits_system import fit_digits_system
 
-#: Classes of the four rows, of which the devices get the second one wrong.
+#: Classes of the four rows; the devices get the second one wrong.
 TRUTH = np.array([0, 1, 0, 1])
 
 
 def make_answers(offset_ms: float = 0.0, *, changed_index: int | None = None) -> Answers:
-    """Make answers to 100 instances, of which every fourth one is offloaded.
+    """Make answers to 100 instances; every fourth one is offloaded.
 
     `changed_index` is the instance that gets another label, and `offset_ms` is added to latencies.
     """

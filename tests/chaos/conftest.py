@@ -1,4 +1,4 @@
-"""Fixtures of a fleet of processes on a test network, whose parts tests kill or cut off."""
+"""Fixtures of a fleet on a test network; tests kill its processes, or cut off its parts."""
 
 import functools
 import os

@@ -34,7 +34,7 @@ def make_picture_blocks():
 
 @pytest.fixture(scope="module")
 def system(make_once):
-    """System on digits whose stages read features and whose network reads the whole picture."""
+    """System on digits: its stages read features, and its network reads the whole picture."""
 
     def fit_system(_):
         x, y = load_digit_images()

@@ -37,7 +37,7 @@ def make_priced_blocks():
 
 
 def draw_windows(n, seed=0):
-    """Draw vibrations of three classes, two of which differ in level and the third in frequency."""
+    """Draw vibrations of three classes: two differ in level, and the third in frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     seconds = np.arange(64) / RATE_HZ

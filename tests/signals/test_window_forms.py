@@ -19,7 +19,7 @@ WINDOW_SHAPE = (20, 2)
 
 
 def draw_windows(n_windows=40):
-    """Draw windows of two classes, whose means differ by 2, and their classes."""
+    """Draw windows of two classes with means that differ by 2, and their classes."""
     rng = np.random.default_rng(0)
     classes = np.arange(n_windows) % 2
     noise = rng.normal(0, 1, (n_windows, *WINDOW_SHAPE))

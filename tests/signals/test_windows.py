@@ -105,7 +105,7 @@ def test_a_clock_error_causes_neither_gaps_nor_drift(clock_error):
 
 @pytest.mark.parametrize(("delay_in_samples", "n_gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
 def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(delay_in_samples, n_gaps):
-    """At 10 Hz, 32 samples take 3.2 s, a tenth of which is 3.2 sample intervals."""
+    """At 10 Hz, 32 samples take 3.2 s. A tenth of that is 3.2 sample intervals."""
     windower = Windower(64, rate_hz=10.0)
     windower.push(np.arange(32), time=0.0)
     assert len(windower.push(np.arange(32), time=3.2 + delay_in_samples / 10.0)) == 1 - n_gaps

@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """A certificate authority whose certificate is `folder`/`name`.pem.
+    """A certificate authority with the certificate `folder`/`name`.pem.
 
     Its certificates name `address` and are valid for a day before and after `days` from now.
     """

@@ -92,7 +92,7 @@ def _split_in_halves(X: Any, y: Any) -> tuple[Any, Any, Any, Any]:
 
 
 def _fit_on_half(system: Any, X: Any, y: Any, *, has_gaps: bool = False) -> FittedSystem:
-    """Fit a system on half of the rows, of which a fifth of the values may be missing."""
+    """Fit a system on half of the rows; a fifth of their values may be missing."""
     x, y, rows, labels = _split_in_halves(X, y)
     rng = np.random.default_rng(1)
     for table in (x, rows) if has_gaps else ():

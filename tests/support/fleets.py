@@ -24,7 +24,7 @@ RUN_TIMINGS = Timings(
 
 
 def make_table(n_rows: int = 10, n_offloaded: int = 10, **changed_fields: Any) -> RowTable:
-    """Make a table of `n_rows` rows, of which the first `n_offloaded` are offloaded.
+    """Make a table of `n_rows` rows; the first `n_offloaded` are offloaded.
 
     The label of each row is class 1. The cloud answers 1, and the device answers 0 to the offloaded
     rows and 1 to the others. Features cost 1 without a request and 3 with one, an unanswered

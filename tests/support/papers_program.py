@@ -51,7 +51,7 @@ def make_papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr
 
 
 def _mark_paths(problem: PruneProblem) -> sp.csr_array:
-    """Make the square matrix whose row h marks the nodes from the root to h."""
+    """Make the square matrix in which row h marks the nodes from the root to h."""
     nodes = np.arange(problem.n_nodes)
     row_indices = [nodes]
     column_indices = [nodes]

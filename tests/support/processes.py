@@ -98,7 +98,7 @@ def assert_command_refused(*arguments: object, folder: Path | None = None) -> st
 
 
 class Command:
-    """A ``gatewise`` command in a new process, whose output can be read line by line."""
+    """A ``gatewise`` command in a new process; its output can be read line by line."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ def read_command_line(pid: int) -> str:
 
 
 def find_descendants_named(text: str, pid: int | None = None) -> list[int]:
-    """Find the descendants of a process whose command line contains `text`, the oldest first."""
+    """Find the descendants of a process with `text` in their command line, the oldest first."""
     return sorted(
         child_pid for child_pid in find_descendants(pid) if text in read_command_line(child_pid)
     )

@@ -1,4 +1,4 @@
-"""Queries with documents whose relevance can be learned."""
+"""Queries with documents of a relevance that can be learned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def draw_queries(seed: int, n_queries: int = 60) -> tuple[Any, Any, Any]:
-    """Draw documents whose relevance grows with the first three of six features.
+    """Draw documents; their relevance grows with the first three of six features.
 
     Returns features, grades and query ids.
     """

@@ -38,7 +38,7 @@ def roughness(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def make_window_bundle(folder: Path) -> Path:
-    """Fit and pack a system whose second stage uses the expensive block of the function."""
+    """Fit and pack a system; its second stage uses the expensive block of the function."""
     windows, y = draw_windows(300)
     channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [

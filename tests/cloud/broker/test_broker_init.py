@@ -24,7 +24,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def read_files(folder):
-    """Read the content of each file whose name has a suffix."""
+    """Read the content of each file that has a suffix."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*.*")

@@ -130,7 +130,7 @@ class Fleet:
             self._answer_instances()
 
     def _answer_instances(self) -> None:
-        """Answer about 100 instances on each device, of which 5 to 15 are audited."""
+        """Answer about 100 instances on each device, and audit 5 to 15 of them."""
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
             n_audits = self._rng.integers(5, 16, N_DEVICES) * in_group

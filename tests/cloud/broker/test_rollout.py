@@ -16,7 +16,7 @@ from tests.support.small_bundle import write_bundle
 
 
 def make_metric_counts(n_devices, n_disagreeing):
-    """Make counts of devices with 1,000 answers each, of which some were audited and disagree."""
+    """Make counts of devices with 1,000 audited answers each; some of these disagree."""
     return {"errors": [], "fallbacks": [], "disagreement": [(n_disagreeing, 1000.0)] * n_devices}
 
 

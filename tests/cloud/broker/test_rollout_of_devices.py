@@ -79,7 +79,7 @@ class Traffic:
 
 
 def _draw_row(rng: random.Random) -> list[float]:
-    """Draw a hard row, whose class only the cloud knows, or a row for which stage 0 stops."""
+    """Draw a hard row, which only the cloud classifies right, or a row for which stage 0 stops."""
     sign = rng.choice((-1.0, 1.0))
     if rng.random() < HARD_SHARE:
         return [0.1 * sign, 0, 0.1, 0, rng.choice((-1.0, 1.0)), 0]

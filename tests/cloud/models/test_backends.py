@@ -53,7 +53,7 @@ SPECIES_NAMES = np.array(["setosa", "versicolor", "virginica"])
 
 @pytest.fixture(scope="module")
 def packed_system(tmp_path_factory):
-    """A system whose high-cost model is a function, and its bundle."""
+    """A system with a function as its high-cost model, and its bundle."""
     folder = tmp_path_factory.mktemp("opaque")
     (folder / "opaque_flower.py").write_text(BACKEND_MODULE)
     sys.path.insert(0, str(folder))

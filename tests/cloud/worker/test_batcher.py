@@ -15,7 +15,7 @@ WINE = ("wine", "2")
 
 
 def make_ticket(number=0, *, n_rows=1, model=DIGITS, arrived_at=0.0, ttl_seconds=1.0, device="pi"):
-    """Make a request whose id and cells are its number."""
+    """Make a request with its number as id and cells."""
     return Ticket(
         device=device,
         id=number.to_bytes(16, "big"),

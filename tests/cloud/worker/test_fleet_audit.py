@@ -62,7 +62,7 @@ def test_the_evidence_does_not_depend_on_the_portions_of_offloads(portions):
 
 @dataclass(frozen=True)
 class Stream:
-    """Stream of instances whose errors occur mostly in the least certain tenth."""
+    """Stream of instances with errors mostly in the least certain tenth."""
 
     disagreement_rate: float
     audit_share: float

@@ -19,7 +19,7 @@ def backends():
 
 @pytest.fixture
 def models(bundle, backends):
-    """Models whose backends count the calls of `close`."""
+    """Models with backends that count the calls of `close`."""
 
     class CountingBackend(OnnxBackend):
         n_closes = 0

@@ -1,4 +1,4 @@
-"""A device with a hung, dead or slow sensor answers every instance whose stages do not need it."""
+"""A device with a hung, dead or slow sensor answers if the stages do not need the sensor."""
 
 from __future__ import annotations
 

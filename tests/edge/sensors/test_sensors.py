@@ -389,7 +389,7 @@ def make_device(bundle, *, has_link=True, timeout=None, policy="system", **repla
 
 @pytest.fixture
 def bundle_with_missing(make_bundle):
-    """A bundle whose cloud, but not its stages, allows missing values."""
+    """A bundle with a cloud that allows missing values, and stages that do not."""
     return make_bundle("tolerant", missing=MissingSpec("refused", "allowed"))
 
 

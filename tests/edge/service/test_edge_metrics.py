@@ -48,7 +48,7 @@ def fetch_page(url: str) -> tuple[int, str]:
 
 
 class SampleSource(InstanceSource):
-    """A source of windows, of which one was refused."""
+    """A source that has refused one of its windows."""
 
     @property
     def counts(self) -> dict[str, int]:

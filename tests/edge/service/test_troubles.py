@@ -11,7 +11,7 @@ NOT_CONNECTED = "broker mqtt://broker is not connected"
 
 
 class FailingLink:
-    """A link whose first attempt to connect fails."""
+    """A link that fails in its first attempt to connect."""
 
     device = "pi-1"
     url = "mqtt://broker"

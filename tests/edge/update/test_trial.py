@@ -214,7 +214,7 @@ def test_restart_keeps_the_counts_of_the_previous_release(run_device, fleet, clo
     answer = updated_device.device.answer(SURE_ROW)
 
     def observe_answers(n_answers):
-        """Observe answers of which two in five are late."""
+        """Observe answers; two in five of them are late."""
         for answer_number in range(n_answers):
             clock.now += 10.0  # so that each late answer began within the trial
             latency_ms = 5001.0 if answer_number % 5 < 2 else 1.0  # the deadline is 5000 ms

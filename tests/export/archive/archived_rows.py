@@ -10,7 +10,7 @@ FACTS = ShardFacts(
 
 
 def make_archived_rows(n_rows, seed=0, *, audit_share=0.3, dtype=np.float32):
-    """Make instances, of which `audit_share` are audits with a probability of 0.1."""
+    """Make instances; a share `audit_share` are audits with a probability of 0.1."""
     rng = np.random.default_rng(seed)
     first_class_probability = rng.random(n_rows).astype(np.float32)
     is_audit = rng.random(n_rows) < audit_share

@@ -15,7 +15,7 @@ from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 
 def make_choice(X, shape, **changed_facts):
-    """Choose all rows of an array, whose inputs are named <0>, <1> and so on."""
+    """Choose all rows of an array with inputs named <0>, <1> and so on."""
     rows = replace(make_archived_rows(len(X)), X=X)
     input_names = tuple(f"<{i}>" for i in range(X.shape[1]))  # HTML must escape them
     facts = msgspec.structs.replace(FACTS, shape=shape, inputs=input_names, **changed_facts)

@@ -266,7 +266,7 @@ def test_a_file_truncated_at_any_length_is_refused() -> None:
 
 def test_pickles_are_never_loaded(tmp_path: Any) -> None:
     class Trap:
-        """An object whose pickle creates a file when it is loaded."""
+        """An object with a pickle that creates a file when it is loaded."""
 
         def __reduce__(self) -> Any:
             return open, (str(tmp_path / "sprung"), "w")

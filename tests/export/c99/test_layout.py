@@ -165,7 +165,7 @@ def test_the_error_for_too_many_thresholds_names_a_larger_form():
         lay_out(cascade, 16)
 
 
-# A slot has one, two or four bytes, of which NaN takes the highest bit.
+# A slot has one, two or four bytes, and NaN takes the highest bit.
 @pytest.mark.parametrize(
     ("n_features", "flag"),
     [(1, 1 << 7), (128, 1 << 7), (129, 1 << 15), (32768, 1 << 15), (32769, 1 << 31)],
@@ -243,7 +243,7 @@ def test_a_cascade_that_reads_nothing_has_one_value():
 
 
 def make_constant_model() -> LinearModel:
-    """Make a model without inputs, whose only output is its bias."""
+    """Make a model without inputs; its only output is its bias."""
     return LinearModel(
         np.zeros(0, "f4"), np.zeros(0, "f4"), np.zeros((0, 1), "f4"), np.ones(1, "f4")
     )

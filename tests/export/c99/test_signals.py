@@ -249,7 +249,7 @@ def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
 
 
 def make_linear_cascade() -> Cascade:
-    """Cascade of two linear stages on noise, the second of which reads spectra."""
+    """Cascade of two linear stages on noise; the second one reads spectra."""
     channels = make_channels()
     blocks = [
         sig.Mean(channels),

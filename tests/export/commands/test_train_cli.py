@@ -44,7 +44,7 @@ def label_by_measures(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def label_by_whole_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Replace the labels by whole numbers, of which most occur once."""
+    """Replace the labels by whole numbers; most of them occur once."""
     return frame.assign(cultivar=(1000 * frame.ash + 100 * frame.hue).astype(int))
 
 

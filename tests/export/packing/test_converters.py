@@ -201,7 +201,7 @@ def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None
 
 
 def make_given_graph(form: str) -> tuple[OnnxModel, NDArray[Any]]:
-    """Make a graph whose outputs differ from skl2onnx's, and the labels that it outputs."""
+    """Make a graph with other outputs than skl2onnx's, and the labels that it outputs."""
     species_names = np.array(["setosa", "versicolor", "virginica"])
     if form == "tables":
         return OnnxModel(

@@ -33,7 +33,7 @@ FAST_PARAMETERS = {"n_stages": 2, "families": ("linear",)}
 
 
 def make_rows(n_rows, seed, *, is_shifted=False, has_new_class=False):
-    """Make rows whose classes swap in the shifted regime.
+    """Make rows with classes that swap in the shifted regime.
 
     No linear model can learn both regimes. With `has_new_class`, about 30 % of the rows belong to a
     new class far from the others.

@@ -21,7 +21,7 @@ def compute_features(block, pictures):
 
 
 def split_into_cells(size, n_cells):
-    """Split the pixels of a side into cells whose sizes differ by one at most."""
+    """Split the pixels of a side into cells of sizes that differ by one at most."""
     return [slice(k * size // n_cells, (k + 1) * size // n_cells) for k in range(n_cells)]
 
 

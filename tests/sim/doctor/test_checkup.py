@@ -71,7 +71,7 @@ def find_problem(broker, **settings):
 
 @pytest.fixture(scope="module")
 def broker_files(tmp_path_factory):
-    """Certificates and access list of a broker whose clients need certificates."""
+    """Certificates and access list of a broker that requires certificates."""
     return make_broker_folder(tmp_path_factory.mktemp("doctor") / "broker")
 
 

@@ -60,7 +60,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A project whose system is fitted with the backend."""
+    """A project with a system that is fitted with the backend."""
     folder = tmp_path_factory.mktemp("backend")
     (folder / "iris_backend.py").write_text(BACKEND_MODULE)
     sys.path.insert(0, str(folder))  # fit imports the backend in this process

@@ -23,7 +23,7 @@ from tests.support.fleets import (
 
 @pytest.fixture(scope="module")
 def table():
-    """A table of 60 rows, a third of which are offloaded."""
+    """A table of 60 rows; a third of them are offloaded."""
     return make_table(60, 20)
 
 

@@ -1,4 +1,4 @@
-"""Tests of live runs whose processes are killed, by planned outages or unexpectedly."""
+"""Tests of live runs in which processes are killed, by planned outages or unexpectedly."""
 
 import os
 import signal

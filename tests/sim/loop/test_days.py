@@ -15,7 +15,7 @@ pytest.importorskip("pyarrow")
 
 
 def draw_rows(n_rows, seed, *, is_shifted=False):
-    """Draw rows whose class depends on two features; a shift inverts one and marks the third.
+    """Draw rows with classes that depend on two features; a shift inverts one and marks the third.
 
     The third feature is 0, and 3 after the shift, so that a refit can tell the shifted rows.
     """

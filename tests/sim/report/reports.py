@@ -42,7 +42,7 @@ POLICY_NAMES = {
 }
 #: Offload rates of the policies that do not offload a fifth of the instances.
 OFFLOAD_RATES = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
-#: Timings of which none is assumed.
+#: Timings without an assumed one.
 MEASURED_TIMINGS = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
 

@@ -32,7 +32,7 @@ def read_visible_text(page: str) -> str:
 
 @pytest.fixture
 def without_plots(monkeypatch):
-    """Omit the plots, each of which takes a tenth of a second to draw."""
+    """Omit the plots, because drawing each one takes a tenth of a second."""
     for module in (run_plots, timeline):
         monkeypatch.setattr(module, "draw_svg", lambda *_, **__: Markup("<svg/>"))
 

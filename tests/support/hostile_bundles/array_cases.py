@@ -50,7 +50,7 @@ def change_number(name: str, index: int, value: int) -> MakeArray:
 
 
 def make_lying_file(length: int = 1 << 40, body: bytes = b"") -> bytes:
-    """Make an npz file whose headers state another length than that of the data."""
+    """Make an npz file with headers that state another length than that of the data."""
     array_file = io.BytesIO()
     header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(array_file, header)

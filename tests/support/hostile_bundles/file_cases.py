@@ -99,7 +99,7 @@ def make_link_entry() -> zipfile.ZipInfo:
 
 
 def add_a_million_entries(content: bytes) -> bytes:
-    """Add 40 MB of entries, each of which would need half a kilobyte of memory."""
+    """Add 40 MB of entries; each would need half a kilobyte of memory."""
     # the end-of-central-directory record and a file header of APPNOTE.TXT, sections 4.3.16 and
     # 4.3.12; field 5 is the size of the directory
     position = content.rfind(b"PK\x05\x06")
@@ -120,7 +120,7 @@ def change_field(content: bytes, offset: int, value: int) -> bytes:
 
 
 def state_too_many_bytes(text: str) -> str:
-    """State file sizes in the manifest whose sum is too large."""
+    """State file sizes in the manifest that add up to too much."""
     manifest = json.loads(text)
     for spec in manifest["files"].values():
         spec["size"] = 1 << 30

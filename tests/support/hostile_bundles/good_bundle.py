@@ -33,7 +33,7 @@ def make_linear_model(n_columns: int, n_outputs: int) -> LinearModel:
 
 
 def make_ensemble(left: Any, right: Any, roots: Any, n_columns: int) -> TreeEnsemble:
-    """Make trees with the given structure, whose nodes test the first column."""
+    """Make trees with the given structure and nodes that test the first column."""
     n_nodes = len(left)
     return TreeEnsemble(
         feature=np.where(np.asarray(left) < 0, -1, 0).astype(np.int32),
@@ -155,5 +155,5 @@ Cases = dict[str, tuple[WriteBundle, str]]
 
 
 def replace_file(name: str, content: Callable[[], bytes]) -> WriteBundle:
-    """Make a function that writes a bundle with another file, whose hash is in the manifest."""
+    """Make a function that writes a bundle with another file and its hash."""
     return lambda path: write_directory(path, {name: content()})

@@ -211,7 +211,7 @@ def test_methods_certify_their_points(method):
 
 
 class UnexpectedFit(LogisticRegression):
-    """A model whose fit fails the test because settings must be checked earlier."""
+    """A model with a fit that fails the test, because settings must be checked earlier."""
 
     def fit(self, X, y, sample_weight=None):
         raise AssertionError("a model was fitted")

@@ -33,7 +33,7 @@ from tests.support.fit_problems import make_problem
 
 
 def draw_chessboard(n, seed=0):
-    """Draw rows of two features whose label only many leaves can represent."""
+    """Draw rows of two features with a label that only many leaves can represent."""
     x = np.random.default_rng(seed).random((n, 2)).astype(np.float32)
     return x, np.floor(x * 6).sum(axis=1).astype(int) % 2
 

@@ -187,7 +187,7 @@ def test_pairs_keep_a_cap_on_the_instance_cost():
 
 
 def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():
-    """Check 200 random small cascades, whose stages and cloud each add a cost."""
+    """Check 200 random small cascades; each stage and the cloud add a cost."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         n = int(rng.integers(1, 5))

@@ -228,7 +228,7 @@ def test_onnx_labels_keep_the_order_of_the_given_class_names(class_names, low_co
 
 
 class ReversedForest(ExtraTreesClassifier):
-    """A forest whose `predict` differs from scikit-learn's."""
+    """A forest with another `predict` than scikit-learn's."""
 
     def predict(self, X):
         return super().predict(X)[::-1]

@@ -19,7 +19,7 @@ from gatewise_training.learners.screening import MAX_COLUMNS, most_different_col
 
 
 def draw_table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
-    """Draw rows of noise, whose class depends on columns 7 and 8."""
+    """Draw rows of noise; their class depends on columns 7 and 8."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n_rows, n_columns)).astype(np.float32)
     return x, (x[:, 7] + x[:, 8] > 0).astype(np.int64)

@@ -26,7 +26,7 @@ NO_DEPTH_LIMIT = 99  # no tree of these tests is as deep
 
 
 def draw_table(seed):
-    """Draw rows with few distinct values, whose label depends on all features."""
+    """Draw rows with few distinct values and a label that depends on all features."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 6, size=(N_ROWS, N_FEATURES)).astype(np.float32)
     y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N_ROWS)

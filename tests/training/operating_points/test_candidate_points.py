@@ -22,7 +22,7 @@ make_promise = Promise.from_bounds
 
 
 def draw_record(seed, n_rows=400, n_stages=3, has_ties=False, has_nan=False, has_cloud=True):
-    """Draw a record whose stages err more often at low scores; later stages err less often."""
+    """Draw a record of stages that err more often at low scores; later stages err less often."""
     rng = np.random.default_rng(seed)
     scores = rng.gamma(2.0, size=(n_stages, n_rows)).astype(np.float32)
     if has_ties:

@@ -93,7 +93,7 @@ def test_margins_grow_if_halves_of_the_groups_disagree(group_loss, cost_share):
 
 
 def draw_record_of_groups(n_groups, n_losing, has_cloud=True):
-    """Draw a record whose stage is wrong in the first `n_losing` groups only."""
+    """Draw a record of a stage that is wrong in the first `n_losing` groups only."""
     groups = np.repeat(np.arange(n_groups), 20)
     is_right = (groups >= n_losing).astype(float)
     scores = np.random.default_rng(0).normal(size=(1, len(groups))).astype(np.float32)

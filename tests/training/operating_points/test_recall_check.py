@@ -22,7 +22,7 @@ FAST_SETTINGS = {"n_stages": 2, "families": ("linear",), "effort": "low", "rando
 
 @pytest.fixture(scope="module")
 def rows_and_labels():
-    """Rows of which 4 % are faults that are hard to separate, and their labels."""
+    """Rows and their labels; 4 % are faults that are hard to separate."""
     x, y = make_classification(
         2400, 8, n_informative=5, n_clusters_per_class=3, weights=[0.96], class_sep=1.2, flip_y=0,
         random_state=1,

@@ -46,7 +46,7 @@ def draw_costs_per_row(record, seed=0):
 
 
 def draw_class_weights(record, seed=0):
-    """Draw two classes, the first of which weighs six times as much."""
+    """Draw two classes; the first one weighs six times as much."""
     is_first = np.random.default_rng(seed).random(len(record.weights)) < 0.2
     return replace(record, class_weights=np.where(is_first, 6.0, 1.0))
 

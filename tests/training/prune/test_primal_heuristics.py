@@ -51,7 +51,7 @@ def list_columns(problem):
 
 
 def find_best_trees(problem, gain):
-    """Keep the nodes whose subtrees have a positive gain."""
+    """Keep the nodes with subtrees of a positive gain."""
 
     def compute_subtree_gain(h):
         children = np.flatnonzero(problem.parent == h)

@@ -19,7 +19,7 @@ def wine_table():
 
 @pytest.fixture(scope="module")
 def system(wine_table, make_once):
-    """Three stages on the wine table, whose features cost 1 to 6, at the point without a loss."""
+    """Three stages on the wine table with prices of 1 to 6, at the point without a loss."""
     prices = dict(zip(wine_table[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
     unfitted_system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
