@@ -21,10 +21,10 @@ from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.fleet.workload import Arrivals, Workload, draw_arrivals, read_workload
 from gatewise_sim.timings import Timings
 
-#: A number of things, of which at least one is needed.
+#: A number of things, at least one.
 Count = Annotated[int, Meta(ge=1)]
 
-#: Fields that choose an operating point, of which a scenario may have one.
+#: Fields that choose an operating point; a scenario may have one of them.
 GOALS: Final = ("budget", "max_loss", "offload_rate")
 #: Length of a run by its engine. A live run takes this long in real time.
 _DEFAULT_TIME: Final = {"virtual": "1h", "live": "60s"}

@@ -214,7 +214,7 @@ def _find_usable_port(host: str, port: int) -> int:
     """Return `port`, or a free port if it is 0; BrokerError if `port` cannot be used."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-            # as in brokers, a port whose old connections are still closing counts as free
+            # as in brokers, a port counts as free while its old connections are still closing
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
             listener.listen(1)

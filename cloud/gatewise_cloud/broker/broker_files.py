@@ -65,7 +65,7 @@ _WORKER_ACCESS: Final = {
 _LABELLER_ACCESS: Final = {"gw/v1/%u/labels": "write", "gw/v1/%u/labels/json": "write"}
 _OPERATOR_ACCESS: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
-#: Role of clients whose connections the broker refuses.
+#: Role of clients without rights; the broker refuses their connections.
 REVOKED: Final = "revoked"
 #: Topics of the dynamic security plugin for commands and responses.
 CONTROL_TOPICS: Final = "$CONTROL/dynamic-security/#"

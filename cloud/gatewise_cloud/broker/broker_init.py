@@ -90,14 +90,15 @@ class BrokerSettings(Settings, frozen=True):
         _Names, typer.Option(metavar="A,B", help="Machines that may send labels of instances.")
     ] = ()
     revoke: Annotated[
-        _Names, typer.Option(metavar="A,B", help="Clients whose certificates to revoke.")
+        _Names,
+        typer.Option(metavar="A,B", help="Clients that lose their certificate and their rights."),
     ] = ()
     renew: Annotated[
         _Names, typer.Option(metavar="A,B", help="Clients that get a new certificate.")
     ] = ()
     bundles: Annotated[
         tuple[Path, ...],
-        typer.Option("--bundle", help="Bundle whose largest request must fit. Repeatable."),
+        typer.Option("--bundle", help="Bundle; its largest request must fit. Repeatable."),
     ] = ()
     port: Annotated[_Port | None, typer.Option(help="TCP port; by default 8883.")] = None
     max_message: Annotated[

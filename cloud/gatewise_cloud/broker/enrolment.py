@@ -47,7 +47,7 @@ _TOKEN_LIFETIME_SECONDS: Final = 86400.0
 _SOCKET_TIMEOUT_SECONDS: Final = 10.0
 #: Time for which the server collects requests before it enrols them together.
 _COLLECT_SECONDS: Final = 0.2
-#: Largest number of connections at the same time, each of which has a thread.
+#: Largest number of connections at the same time; each has a thread.
 _MAX_CONNECTIONS: Final = 64
 
 

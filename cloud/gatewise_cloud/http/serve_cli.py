@@ -35,7 +35,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     broker: Annotated[
         str | None,
-        typer.Option(help="URL of the broker whose workers answer hard rows: mqtt(s)://host."),
+        typer.Option(help="URL of the broker of workers that answer hard rows: mqtt(s)://host."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="Id of this service on the broker; by default a random id.")

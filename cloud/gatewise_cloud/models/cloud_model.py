@@ -86,7 +86,7 @@ class CloudModel:
         the bundle.
         """
         bundle = open_bundle(bundle)
-        if backend is not None:  # the operator's own code, whose memory is not limited
+        if backend is not None:  # the operator's own code, without a limit of its memory
             return cls._make_tested(bundle, backend)
         # check that the model loads within the limits
         check_provider(provider)

@@ -29,7 +29,7 @@ class CloudSettings(WorkerSettings, frozen=True):
 
     bundles: Annotated[
         tuple[Path, ...],
-        typer.Argument(metavar="[BUNDLE...]", help="Bundles whose high-cost model to serve."),
+        typer.Argument(metavar="[BUNDLE...]", help="Bundles with the high-cost models to serve."),
     ] = ()
     pool_file: Annotated[
         Path | None,

@@ -53,7 +53,7 @@ _LOSS_CONFIDENCE: Final = 0.95
 class RefitSettings(Settings, frozen=True, kw_only=True):
     """Options of ``gatewise refit``."""
 
-    bundle: Annotated[Path, Argument(help="Bundle whose instances were kept.")]
+    bundle: Annotated[Path, Argument(help="Bundle that answered the kept instances.")]
     train: Annotated[
         str, Option(help="File of the bundle's training rows: .csv, .parquet or .npz.")
     ]

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _COMPARED_LATENCIES: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 #: Largest number of simulated requests of a baseline, which need not be as precise as the system.
 _MAX_BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
-#: Packages whose versions may change the figures of a report.
+#: Packages with versions on which the figures of a report may depend.
 _VERSIONED_PACKAGES: Final = ("gatewise", "numpy", "onnxruntime")
 
 

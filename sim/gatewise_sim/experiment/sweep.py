@@ -35,7 +35,7 @@ from gatewise_sim.timings import Timings
 CSV_FILE: Final = "sweep.csv"
 ORIGIN_FILE: Final = "sweep.json"
 PLOT_FILE: Final = "sweep.svg"
-#: Largest number of points of a sweep, each of which takes seconds.
+#: Largest number of points of a sweep, because each one takes seconds.
 MAX_POINTS: Final = 1000
 #: Settings without a sweep. Other programs would disturb the times of a live run.
 _EXCLUDED_SETTINGS: Final = ("engine", "broker", "timings", "baselines")

@@ -25,7 +25,7 @@ from gatewise_sim.timings import Timings
 
 #: The instance of each request. It has no values, because the queue only counts instances.
 ONE_ROW: Final = np.zeros((1, 0), np.float32)
-#: Wait in ms that a refusal of a sampled worker asks for, whose queue is not simulated.
+#: Wait in ms that a refusal of a sampled worker asks for, because its queue is not simulated.
 _SAMPLED_WAIT_MS: Final = 1000
 
 

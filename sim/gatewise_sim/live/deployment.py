@@ -27,7 +27,7 @@ from gatewise_sim.scenario import Scenario
 _READY_SECONDS: Final = 60.0
 #: Time between two checks whether a restarted worker serves requests.
 _CHECK_SECONDS: Final = 0.05
-#: Environment variable for the broker's URL, whose password must not be in a command line.
+#: Environment variable for the broker's URL, because a password must not be in a command line.
 BROKER_VARIABLE: Final = "GATEWISE_BROKER"
 
 

@@ -77,7 +77,7 @@ class EdgeProcesses:
         self.send_delays: list[float] = []
         self.troubles: list[str] = []
         self._devices = devices
-        # not a SimpleQueue, whose `get` with a timeout can block forever (see tests/test_house.py)
+        # not a SimpleQueue: its `get` with a timeout can block forever (see tests/test_house.py)
         self._events: queue.Queue[tuple[int, OutputLine | None]] = queue.Queue()
         self._sent_instances: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []
