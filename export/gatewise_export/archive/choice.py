@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.file_lock import lock_file
 from gatewise_export.archive.folder import find_release, read_rows, shards_by_release
 from gatewise_export.archive.shard import (
     ArchivedRows,
@@ -183,6 +185,23 @@ def _scaled_probabilities(shares: Floats, n_labels: int) -> Floats:
             return probability
         probability[is_newly_capped] = 1.0
         is_below_1 &= ~is_newly_capped
+
+
+@contextmanager
+def lock_choices(archive_path: Path) -> Iterator[None]:
+    """Wait until no other process chooses in the archive, and keep others out in the block.
+
+    Otherwise two choices at the same time could cover the same instances. A missing archive is not
+    made, so that :func:`choose` can name it.
+    """
+    if not archive_path.is_dir():
+        yield
+        return
+    folder = archive_path / LABELS_FOLDER
+    folder.mkdir(exist_ok=True, mode=0o700)
+    with (folder / "choice.lock").open("wb") as file:
+        lock_file(file.fileno())
+        yield
 
 
 def choose(

@@ -17,6 +17,7 @@ from gatewise_export.archive.choice import (
     Purpose,
     choice_csv,
     choose,
+    lock_choices,
     read_choices,
     write_choice,
 )
@@ -81,22 +82,23 @@ def choose_instances(
     for path in paths:
         if path.exists():
             raise InputError(f"{path} exists: move it, or name another file")
-    choice = choose(
-        archive, n_instances, np.random.default_rng(seed), version=version, purpose=purpose
-    )
-    text_of_path = {out: choice_csv(choice)}
-    if page is not None:
-        text_of_path[page] = page_of_choice(choice)
-    try:
-        for path, text in text_of_path.items():
-            write_file(path, text.encode())
-        # 15 digits of milliseconds, so that the names of choices sort by time
-        write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
-    except BaseException:
-        # labels of a choice that is not recorded could not be added
-        for path in paths:
-            path.unlink(missing_ok=True)
-        raise
+    with lock_choices(archive):
+        choice = choose(
+            archive, n_instances, np.random.default_rng(seed), version=version, purpose=purpose
+        )
+        text_of_path = {out: choice_csv(choice)}
+        if page is not None:
+            text_of_path[page] = page_of_choice(choice)
+        try:
+            for path, text in text_of_path.items():
+                write_file(path, text.encode())
+            # 15 digits of milliseconds, so that the names of choices sort by time
+            write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
+        except BaseException:
+            # labels of a choice that is not recorded could not be added
+            for path in paths:
+                path.unlink(missing_ok=True)
+            raise
     reasons, counts = np.unique(choice.main_reason, return_counts=True)
     count_by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
     summary = (

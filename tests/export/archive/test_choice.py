@@ -1,6 +1,8 @@
 """Choices of instances to label, with their probabilities, reasons and files."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from gatewise_export.archive.choice import (
     choice_csv,
     choice_probabilities,
     choose,
+    lock_choices,
     read_choices,
     reason_scores,
     write_choice,
@@ -154,3 +157,20 @@ def test_a_choice_without_instances_is_refused(tmp_path):
     open_folder(tmp_path).add(make_archived_rows(10), FACTS, NOW)
     with pytest.raises(InputError, match="has tiny/1, not 9"):
         choose(tmp_path, 5, make_rng(), version="9")
+
+
+def test_of_two_choices_at_once_the_second_covers_no_instance_of_the_first(tmp_path):
+    open_folder(tmp_path).add(make_archived_rows(100), FACTS, NOW)
+    barrier = Barrier(2)
+
+    def choose_and_write(timestamp):
+        barrier.wait()
+        with lock_choices(tmp_path):
+            choice = choose(tmp_path, 10, make_rng())
+            write_choice(tmp_path, choice, timestamp)
+
+    with ThreadPoolExecutor(2) as threads:
+        futures = [threads.submit(choose_and_write, timestamp) for timestamp in ("1", "2")]
+    (error,) = filter(None, [future.exception() for future in futures])
+    assert "newer than the last choice" in str(error)
+    assert len(read_choices(tmp_path)) == 1
