@@ -62,6 +62,7 @@ def test_wait_ms_is_the_expected_time_of_the_queued_rows():
         assert tested_batcher.expected_seconds(DIGITS, 2) == pytest.approx(0.1)
     assert (batcher.wait_ms, parallel_batcher.wait_ms) == (200, 100)  # four rows of 50 ms
     batcher.admit(make_ticket(9, model=WINE), 0.0)
+    assert batcher.wait_ms == 200  # the time of a model that has not run is unknown
     batcher.observe_run(WINE, 1, 0.0065)
     assert batcher.wait_ms == 207  # 6.5 ms more, rounded up
     for number in range(2, 40):
