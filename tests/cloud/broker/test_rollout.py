@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.rollout import AbortLimits, _may_become_decided, planned_shares, roll_out
+from gatewise_cloud.broker.rollout import (
+    AbortLimits,
+    _may_become_decided,
+    planned_shares,
+    read_share,
+    roll_out,
+)
 from gatewise_cloud.broker.rollout_report import RolloutReport
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.release import FULL_ROLLOUT
@@ -289,9 +295,31 @@ def test_planned_shares_start_below_half_and_leave_a_tenth_until_the_end():
     limits = AbortLimits(worse_by=0.01)
     assert planned_shares([0.05, 0.25, 1.0], limits) == [0.05, 0.25, 0.9, 1.0]
     assert planned_shares([1.0], limits) == [0.45, 0.9, 1.0]
+    assert planned_shares([0.6, 1.0], limits) == [0.45, 0.6, 0.9, 1.0]
     assert planned_shares([0.1, 0.95, 1.0], limits) == [0.1, 0.95, 1.0]
     assert planned_shares([0.1, 0.2], limits) == [0.1, 0.2]
     assert planned_shares([1.0], AbortLimits(failed=0.05)) == [1.0]
+
+
+@pytest.mark.parametrize(("text", "share"), [("10%", 0.1), ("0.1", 0.1), ("100%", 1.0)])
+def test_a_share_is_read_from_a_percentage_or_a_number(text, share):
+    assert read_share(text) == share
+    with pytest.raises(InputError, match="is not a share"):
+        read_share(f"{text} of all")
+
+
+def test_the_answers_to_detect_a_loss_need_three_devices():
+    limits = AbortLimits(worse_by=0.01)
+    for n_devices, metrics in ((2, []), (3, ["disagreement"])):
+        baseline = make_report(10, n_others=n_devices)
+        assert list(limits.answers_to_detect(baseline)) == metrics
+
+
+@pytest.mark.parametrize("half", [0.5, 0.6])
+def test_an_undecided_comparison_ends_before_a_step_to_half_of_the_devices(repository, half):
+    report = make_report(2, n_disagreeing=70.0)
+    end, offered_shares = roll_out_shares(repository, (0.05, half), lambda _: report)
+    assert (end.outcome, offered_shares) == ("undecided", [0.05, 0.45])
 
 
 def test_devices_that_report_no_counts_give_no_evidence(repository):
