@@ -66,8 +66,24 @@ class SelectedStage:
 
 
 @dataclass(eq=False)
+class _FitProgress:
+    """Number of fits that were begun, of about `n_total`."""
+
+    report: Callable[[int, int], None]
+    n_total: int
+    n_begun: int = 0
+
+    def count_fit(self) -> None:
+        self.report(min(self.n_begun, self.n_total), self.n_total)
+        self.n_begun += 1
+
+
+@dataclass(eq=False)
 class FamilySelection:
-    """Selection of the best family on each feature set, which fills `best_stages`."""
+    """Selection of the best family on each feature set, which fills `best_stages`.
+
+    Each step of a selection reads `best_stages` and `regrets` of the steps before.
+    """
 
     problem: FitProblem
     families: Sequence[str]
@@ -88,50 +104,49 @@ class FamilySelection:
         )
         if not sets_by_cost:
             return self.best_stages
-        model_variants = self._model_variants
-        probe_step = self.probe_step if len(model_variants) > 1 else 1
+        families = list(self._model_variants)
+        probe_step = self.probe_step if len(families) > 1 else 1
         probe_indices = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
-        first_indices = sorted({probe_indices[len(probe_indices) // 3], probe_indices[-1]})
-        first_sets = [sets_by_cost[index] for index in first_indices]
-        n_probes = len(probe_indices)
-        n_total = n_probes * len(model_variants) + 2 * (len(sets_by_cost) - n_probes)
-        n_done = 0
-        split = self.problem.split
-        if self._trial_split is not split:
-            n_total += len(sets_by_cost)
-
-        def fit_jobs(
-            jobs: Sequence[tuple[FeatureSet, str]], split: ValidationSplit = self._trial_split
-        ) -> None:
-            nonlocal n_done
-            self._fit_and_compare(
-                jobs,
-                lambda n_new: self.report_progress(min(n_done + n_new, n_total), n_total),
-                split,
-            )
-            n_done += len(jobs)
-
-        # 1. all families on a cheap probe and on the costliest one
-        fit_jobs([(features, family) for features in first_sets for family in model_variants])
+        probes = [sets_by_cost[index] for index in probe_indices]
+        progress = self._make_progress(len(sets_by_cost), len(probes))
+        # 1. all families on the costliest probe and on a cheap one: a third of the probes cost less
+        first_probes = [*dict.fromkeys((probes[len(probes) // 3], probes[-1]))]
+        self._try_families(first_probes, families, progress)
         # 2. the families that are near the best there, on the other probes
         near_families = [
             family
-            for family in model_variants
-            if any(self._is_near_best(features, family) for features in first_sets)
+            for family in families
+            if any(self._is_near_best(features, family) for features in first_probes)
         ]
-        later_sets = [sets_by_cost[index] for index in probe_indices if index not in first_indices]
-        fit_jobs([(features, family) for features in later_sets for family in near_families])
+        later_probes = [features for features in probes if features not in first_probes]
+        self._try_families(later_probes, near_families, progress)
         # 3. the families of the nearest probes, on the sets between them
-        fit_jobs(self._list_jobs_between(sets_by_cost, probe_indices))
+        jobs_between = self._list_jobs_between(sets_by_cost, probe_indices)
+        self._fit_and_compare(jobs_between, self._trial_split, progress)
         # 4. if families were tried on a sample, the selected families on all rows
-        if self._trial_split is not split:
+        if self._trial_split is not self.problem.split:
             selected_families = [
                 (features, self.best_stages[features].family)
                 for features in sets_by_cost
                 if features in self.best_stages
             ]
-            fit_jobs(selected_families, split)
+            self._fit_and_compare(selected_families, self.problem.split, progress)
         return self.best_stages
+
+    def _make_progress(self, n_sets: int, n_probes: int) -> _FitProgress:
+        """Estimate the number of fits, which is smaller if a step leaves out families."""
+        # a probe tries all families, and a set between two probes the families of these two
+        n_fits = n_probes * len(self._model_variants) + 2 * (n_sets - n_probes)
+        if self._trial_split is not self.problem.split:
+            n_fits += n_sets  # one fit on all rows
+        return _FitProgress(self.report_progress, n_fits)
+
+    def _try_families(
+        self, feature_sets: Sequence[FeatureSet], families: Sequence[str], progress: _FitProgress
+    ) -> None:
+        """Try each family on each set."""
+        jobs = [(features, family) for features in feature_sets for family in families]
+        self._fit_and_compare(jobs, self._trial_split, progress)
 
     def _list_jobs_between(
         self, sets_by_cost: Sequence[FeatureSet], probe_indices: Sequence[int]
@@ -183,8 +198,8 @@ class FamilySelection:
     def _fit_and_compare(
         self,
         jobs: Sequence[tuple[FeatureSet, str]],
-        report_progress: Callable[[int], None],
         split: ValidationSplit,
+        progress: _FitProgress,
     ) -> None:
         """Fit stages on the rows of a split; a fit on all rows replaces the trial on a sample."""
         problem = self.problem
@@ -200,10 +215,8 @@ class FamilySelection:
             for features, name in jobs
         )
         fitted_stages = parallel_results(fits, shared_data=split)
-        for n_done, ((features, family), (stage, outputs)) in enumerate(
-            zip(jobs, fitted_stages, strict=True)
-        ):
-            report_progress(n_done)
+        for (features, family), (stage, outputs) in zip(jobs, fitted_stages, strict=True):
+            progress.count_fit()
             if not self.bounds.allows(stage):
                 self.rejected_sizes.append(packed_bytes((stage,)))
                 continue

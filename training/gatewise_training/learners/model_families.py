@@ -57,10 +57,15 @@ class _StageFit:
 
 @dataclass(frozen=True, eq=False)
 class _FamilyTask:
-    """Data and settings of one fit of a family; `x` has the columns of the stage."""
+    """Data and settings of one fit of a family; `x` has the columns of the stage.
+
+    If there is a `grid`, the values of `x` are rounded to its thresholds.
+    """
 
     split: ValidationSplit
+    features: NDArray[np.intp]
     x: NDArray[np.float32]
+    grid: ThresholdGrid | None
     rows: Rows
     unseen_rows: Rows | None
     rounds: int | None
@@ -186,11 +191,13 @@ def _fit_linear(task: _FamilyTask) -> _FamilyFit:
     regression.fit(scaled_x, task.y_fit, sample_weight=task.weight)
     weights = regression.coef_.T
     bias = regression.intercept_
-    if n_classes > 2:  # a class without rows in this fold gets a very small margin
+    if n_classes > 2:
         classes = np.asarray(regression.classes_)
+        # two classes have one margin m: softmax (0, m) = (1 - p, p) with p = 1 / (1 + exp(-m))
         if len(classes) == 2:
             weights = weights * [[0.0, 1.0]]
             bias = np.append(0.0, bias)
+        # a class without rows in this fold has probability 0: exp(-1e9) = 0 in softmax
         all_weights = np.zeros((x.shape[1], n_classes))
         all_weights[:, classes] = weights
         weights = all_weights
@@ -276,45 +283,56 @@ def cross_fitted_stage(
     if bounds.n_thresholds is not None and family not in ("linear", "svm"):
         grid = ThresholdGrid.of_table(x[split.fit_rows], bounds.n_thresholds)
         x = grid.round_rows(x)
-
-    def make_task(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _FamilyTask:
-        return _FamilyTask(
-            split=split,
-            x=x,
-            rows=rows,
-            unseen_rows=unseen_rows,
-            rounds=rounds,
-            n_classes=n_classes,
-            seed=seed,
-            bounds=bounds,
-        )
-
-    def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> _StageFit:
-        return fit_within_bounds(FAMILIES[family](make_task(rows, unseen_rows, rounds)))
-
-    def fit_within_bounds(family_fit: _FamilyFit) -> _StageFit:
-        def stage_of(rounds: int) -> Stage:
-            model = family_fit.model
-            if isinstance(model, TreeEnsemble):
-                if rounds < family_fit.rounds:
-                    n_trees = model.n_trees * rounds // family_fit.rounds
-                    model, _ = model.select_trees(np.arange(n_trees))
-                model = bounds.round_leaves(model if grid is None else grid.move_thresholds(model))
-            stage = Stage.from_model(model, family_fit.link)
-            return replace(stage, features=features[stage.features])
-
-        # as many rounds as the bounds allow
-        rounds = bounds.max_rounds(stage_of, family_fit.rounds)
-        return _StageFit(stage_of(rounds), rounds)
-
+    task = _FamilyTask(
+        split=split,
+        features=features,
+        x=x,
+        grid=grid,
+        rows=split.fit_rows,
+        unseen_rows=None,
+        rounds=None,
+        n_classes=n_classes,
+        seed=seed,
+        bounds=bounds,
+    )
     # margins of left-out rows replace five folds: they are cheaper, and all have the same scale
     if family == "svm" and len(split.folds) > 1:
-        family_fit, left_out_margins = _fit_svm_with_left_out(make_task(split.fit_rows, None, None))
-        return fit_within_bounds(family_fit).stage, left_out_margins[split.validation_rows]
+        family_fit, left_out_margins = _fit_svm_with_left_out(task)
+        return _shorten_to_bounds(task, family_fit).stage, left_out_margins[split.validation_rows]
     final_fit, outputs = cross_fit(
-        split, fit, lambda fold_fit, rows: fold_fit.stage.margins(split.x[rows])
+        split,
+        partial(_fit_stage, task, family),
+        lambda fold_fit, rows: fold_fit.stage.margins(split.x[rows]),
     )
     return final_fit.stage, outputs
+
+
+def _fit_stage(
+    task: _FamilyTask, family: str, rows: Rows, unseen_rows: Rows | None, rounds: int | None
+) -> _StageFit:
+    """Fit a stage with the data and settings of a task, but on the rows of one fold."""
+    fold_task = replace(task, rows=rows, unseen_rows=unseen_rows, rounds=rounds)
+    return _shorten_to_bounds(fold_task, FAMILIES[family](fold_task))
+
+
+def _shorten_to_bounds(task: _FamilyTask, family_fit: _FamilyFit) -> _StageFit:
+    """Make a stage with as many rounds as the bounds allow."""
+    rounds = task.bounds.max_rounds(partial(_make_stage, task, family_fit), family_fit.rounds)
+    return _StageFit(_make_stage(task, family_fit, rounds), rounds)
+
+
+def _make_stage(task: _FamilyTask, family_fit: _FamilyFit, rounds: int) -> Stage:
+    """Make the stage of the first `rounds` rounds; other models than boosted trees stay whole."""
+    model = family_fit.model
+    if isinstance(model, TreeEnsemble):
+        if rounds < family_fit.rounds:
+            n_trees = model.n_trees * rounds // family_fit.rounds
+            model, _ = model.select_trees(np.arange(n_trees))
+        if task.grid is not None:
+            model = task.grid.move_thresholds(model)
+        model = task.bounds.round_leaves(model)
+    stage = Stage.from_model(model, family_fit.link)
+    return replace(stage, features=task.features[stage.features])
 
 
 def family_of(stage: Stage) -> str:
