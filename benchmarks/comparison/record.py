@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,22 +17,19 @@ from gatewise_training.data.validation_split import ValidationSplit
 #: Bounds on the bytes of models, by the suffix of the methods that are fitted within them.
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
 
-#: Fields of a point in the cached results, in this order.
-COLUMNS = ("val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes")
-
 
 @dataclass(frozen=True)
 class Point:
     """Operating point with its figures on validation and test rows.
 
-    Costs are means per instance. The accuracy of a ranking is AP@5.
+    Costs are means per instance. An offloaded instance pays for the features of device and cloud.
+    The accuracy of a ranking is AP@5.
     """
 
     val_accuracy: float
     val_cost: float
     accuracy: float
-    cost: float  # an offloaded instance pays for the features of device and cloud
-    cost_paper: float  # an offloaded instance pays only for the features of the cloud
+    cost: float
     offload_rate: float = 0.0
     nbytes: int = 0  # size of the models on the device as C99 tables
 
@@ -56,7 +53,6 @@ class Point:
             val_cost=val_cost,
             accuracy=accuracies[1],
             cost=test_cost,
-            cost_paper=test_cost,
             nbytes=nbytes,
         )
 
@@ -77,6 +73,10 @@ class Point:
             (fold.test_truth.to_answers(test_proba), fold.test_truth),
         )
         return cls.of_single_model(*answers_and_truths, cost, nbytes)
+
+
+#: Fields of a point in the cached results, in this order.
+COLUMNS = tuple(field.name for field in fields(Point))
 
 
 def threshold_quantiles(scores: NDArray[Any], n_thresholds: int) -> list[float]:
@@ -123,7 +123,6 @@ def cascade_points(
                 val_cost=price + val_rate * (costs.total - price),
                 accuracy=accuracies[1],
                 cost=price + rate * (costs.total - price),
-                cost_paper=(1 - rate) * price + rate * costs.total,
                 offload_rate=rate,
                 nbytes=nbytes,
             )

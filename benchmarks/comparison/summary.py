@@ -191,17 +191,16 @@ def _apply_rule(
     for folds, top_folds in pairs:
         chosen_points = [rule(fold, top) for fold, top in zip(folds, top_folds, strict=True)]
         points = [
-            point or Point(0, 0, top.best_point.accuracy, full_price, full_price, offload_rate=1.0)
+            point or Point(0, 0, top.best_point.accuracy, full_price, offload_rate=1.0)
             for point, top in zip(chosen_points, top_folds, strict=True)
         ]
         means = {
             name: _average_folds([getattr(point, name) for point in points], folds)
-            for name in ("cost", "cost_paper", "accuracy", "offload_rate", "nbytes")
+            for name in ("cost", "accuracy", "offload_rate", "nbytes")
         }
         means_by_seed.append(
             {
                 "cut": 1 - means["cost"] / full_price,
-                "cut_paper": 1 - means["cost_paper"] / full_price,
                 "loss": top_accuracy - means["accuracy"],
                 "offload_rate": means["offload_rate"],
                 "nbytes": means["nbytes"],

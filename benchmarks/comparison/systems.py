@@ -33,7 +33,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             _StageRun.on_rows(system, stages, rows, truth, answers)
             for (rows, truth), answers in zip(row_sets, cloud_answers, strict=True)
         ]
-        union_costs, paper_costs = _compute_exit_costs(system, stages, fold.test[0])
+        costs = _compute_exit_costs(system, stages, fold.test[0])
         # size of the stages up to and including each one
         bytes_up_to_stage = [
             packed_bytes(stages[:n_stages]) for n_stages in range(1, len(stages) + 1)
@@ -56,8 +56,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     val_accuracy=runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
                     val_cost=point.cost,
                     accuracy=runs[0].score(point.thresholds),
-                    cost=float(select_exit_costs(union_costs, exits).mean()),
-                    cost_paper=float(select_exit_costs(paper_costs, exits).mean()),
+                    cost=float(select_exit_costs(costs, exits).mean()),
                     offload_rate=float((exits == len(stages)).mean()),
                     nbytes=int(bytes_up_to_stage[last_stage]),
                 )
@@ -85,7 +84,6 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
         val_cost=point.cost,
         accuracy=score(test_rows, fold.test_truth),
         cost=float(chosen_system.cost(test_rows).mean()),
-        cost_paper=float(chosen_system.cost(test_rows, accounting="paper").mean()),
         offload_rate=float(
             np.mean(chosen_system.exit_stage(test_rows) == len(chosen_system.stages_))
         ),
@@ -143,28 +141,18 @@ def _answer_in_cloud(system: Any, rows: NDArray[np.float32], truth: Truth) -> ND
     )
 
 
-def _compute_exit_costs(
-    system: Any, stages: Any, rows: NDArray[np.float32]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the costs of all exits, by the union of features and as in the paper.
+def _compute_exit_costs(system: Any, stages: Any, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Compute the costs of all exits.
 
     The costs are per row if a stage acquires features node by node.
     """
     costs, high_cost_model = system.feature_costs_, system.high_cost_model_
     acquired_by_stage = [stage.acquired(rows) for stage in stages]
     if high_cost_model is None:
-        local_costs = exit_costs(costs, acquired_by_stage)
-        return local_costs, local_costs
-    cloud_features = costs.mask(high_cost_model.features)
-    request_price = system.cloud_prices_.offload_price(len(high_cost_model.features))
-    union_costs, paper_costs = (
-        exit_costs(
-            costs,
-            acquired_by_stage,
-            cloud_features,
-            request_price=request_price,
-            pays_for_stages=pays_for_stages,
-        )
-        for pays_for_stages in (True, False)
+        return exit_costs(costs, acquired_by_stage)
+    return exit_costs(
+        costs,
+        acquired_by_stage,
+        costs.mask(high_cost_model.features),
+        request_price=system.cloud_prices_.offload_price(len(high_cost_model.features)),
     )
-    return union_costs, paper_costs

@@ -119,7 +119,7 @@ def test_error_names_a_missing_file():
 @pytest.mark.parametrize("figure", [np.nan, np.inf])
 def test_points_with_infinite_figures_are_refused(figure):
     with pytest.raises(InputError, match="not finite"):
-        list_checked_points("mine", [Point(0.9, figure, 0.9, 1.0, 1.0)])
+        list_checked_points("mine", [Point(0.9, figure, 0.9, 1.0)])
 
 
 def test_points_of_another_type_are_refused():

@@ -149,8 +149,8 @@ def test_sampled_fold_has_complete_queries(fold):
 
 
 def test_figures_name_their_metric(problem):
-    free_point = Point(val_accuracy=0.1, val_cost=0.0, accuracy=0.1, cost=0.0, cost_paper=0.0)
-    point = Point(val_accuracy=0.3, val_cost=2.0, accuracy=0.31, cost=2.0, cost_paper=2.0)
+    free_point = Point(val_accuracy=0.1, val_cost=0.0, accuracy=0.1, cost=0.0)
+    point = Point(val_accuracy=0.3, val_cost=2.0, accuracy=0.31, cost=2.0)
     points = [list(astuple(free_point)), list(astuple(point))]
     fold_figures = {"n_test": 40, "points": points, "own": None, "seconds": 1.0, "about": {}}
     run_record = {"seed": 0, "code": "c", "folds": [fold_figures]}

@@ -10,13 +10,12 @@ from benchmarks.data import problems
 
 
 def make_point_row(*, val_accuracy, accuracy, cost, nbytes=0):
-    """Make the row of a point in a cell, with all costs equal and no offloads."""
+    """Make the row of a point in a cell, with equal costs and no offloads."""
     point = Point(
         val_accuracy=val_accuracy,
         val_cost=cost,
         accuracy=accuracy,
         cost=cost,
-        cost_paper=cost,
         nbytes=nbytes,
     )
     return [getattr(point, column) for column in COLUMNS]
@@ -128,8 +127,8 @@ def test_byte_bound_uses_the_fit_within_this_bound():
 
 
 def test_budget_chooses_on_validation_and_reports_test_rows(summary_figures):
-    # Accuracy and cost on validation rows, then accuracy and both costs on test rows.
-    points = [Point(0.5, 0, 0.5, 0, 0), Point(0.7, 3, 0.99, 3, 3), Point(0.9, 4, 0.1, 9, 9)]
+    # Accuracy and cost on validation rows, then accuracy and cost on test rows.
+    points = [Point(0.5, 0, 0.5, 0), Point(0.7, 3, 0.99, 3), Point(0.9, 4, 0.1, 9)]
     assert summary.pick_budget(points, 3.5).accuracy == 0.99
     assert summary.pick_budget(points, 4).accuracy == 0.1
     budget_figures = summary_figures["methods"]["staged"]["at_budgets"]

@@ -110,10 +110,6 @@ def _list_method_columns(metric: str) -> list[Column]:
         Column("method", lambda row: row["method"]),
         Column(f"best {metric}", lambda row: mean_and_error_text(row["best_accuracy"], 2)),
         Column("cut / loss", lambda row: _write_cut_and_loss(row["within_1"])),
-        Column(
-            "paper's accounting",
-            lambda row: mean_and_error_text(row["within_1"]["cut_paper"], 1),
-        ),
         Column("with 0.2 slack", lambda row: cut_and_loss_text(row["within_1_slack"])),
     ]
     for title, rule_name in {"own choice": "own_choice", **BYTE_RULES}.items():
