@@ -31,7 +31,7 @@ class Server(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.files: dict[str, bytes] = {}
-        self.paths: list[str] = []
+        self.requested_paths: list[str] = []
         self.n_missing_bytes = 0
         self.address = f"http://127.0.0.1:{self.server_port}"
 
@@ -40,7 +40,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.server.paths.append(self.path)
+        self.server.requested_paths.append(self.path)
         content = self.server.files.get(self.path)
         if content is None:
             self.send_error(404)
@@ -92,7 +92,7 @@ def test_fetched_set_has_the_known_arrays_and_is_fetched_once(server, tmp_path, 
     assert command.main(arguments) == 0
     assert "CC BY 4.0" in capsys.readouterr().err
     assert command.main(arguments) == 0
-    assert server.paths == ["/letter/letter-recognition.data"]
+    assert server.requested_paths == ["/letter/letter-recognition.data"]
     with np.load(tmp_path / "letter.npz") as file, np.load(SMALL_SETS / "letter.npz") as known:
         assert sorted(file.files) == sorted(known.files)
         assert all(np.array_equal(file[key], known[key]) for key in file.files)
@@ -110,7 +110,7 @@ def test_changed_arrays_are_prepared_again_from_the_fetched_file(server, tmp_pat
         assert (
             hash_arrays({key: file[key] for key in file.files}) == SOURCES["letter"].arrays_sha256
         )
-    assert len(server.paths) == 1
+    assert len(server.requested_paths) == 1
 
 
 def test_changed_file_is_refused_and_deleted(server, tmp_path):
@@ -131,7 +131,9 @@ def test_truncated_file_is_refused_and_deleted(server, tmp_path, n_missing_bytes
 
 
 def test_error_for_a_missing_file_names_its_address(server, tmp_path):
-    with pytest.raises(InputError, match=f"{server.address}/thyroid/ann-train.data cannot be fet"):
+    with pytest.raises(
+        InputError, match=f"{server.address}/thyroid/ann-train.data cannot be fetched"
+    ):
         fetch("thyroid", tmp_path, mirror=server.address)
 
 
@@ -150,7 +152,7 @@ def test_unknown_set_is_refused_before_any_download(server, tmp_path, capsys):
     arguments = ["fetch", "letter", "nothing", "--folder", str(tmp_path)]
     assert command.main([*arguments, "--mirror", server.address]) == 2
     assert "no source of 'nothing'" in capsys.readouterr().err
-    assert server.paths == []
+    assert server.requested_paths == []
 
 
 def test_list_shows_the_file_of_each_set(capsys, monkeypatch, tmp_path):
