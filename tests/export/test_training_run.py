@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,31 +154,34 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     is_folder_writable: bool,
 ) -> None:
     key, _ = keygen(tmp_path / "fleet")
+    moved_key = tmp_path / "away"
     folder = tmp_path / "folder"
     settings = replace(settings, sign=key, out=folder / "bundle")
 
-    def split_and_lose_the_key(*arguments: Any, **options: Any) -> Any:
-        key.rename(tmp_path / "away")
+    # The run checks key and folder before it splits the rows, and needs them only after the fit.
+    def split_rows_and_break_packing(*arguments: Any, **options: Any) -> Any:
+        key.rename(moved_key)
         if not is_folder_writable:
             folder.write_text("in the way")
         return split_rows(*arguments, **options)
 
-    monkeypatch.setattr(training_run, "split_rows", split_and_lose_the_key)
-    with pytest.raises(
-        GatewiseError, match=r"fleet\.key" if is_folder_writable else "cannot be written"
-    ):
-        train_bundle(settings, quiet=True)
-    monkeypatch.undo()
-    message = capsys.readouterr().err
-    (tmp_path / "away").rename(key)
+    with monkeypatch.context() as patch:
+        patch.setattr(training_run, "split_rows", split_rows_and_break_packing)
+        with pytest.raises(
+            GatewiseError, match=r"fleet\.key" if is_folder_writable else "cannot be written"
+        ):
+            train_bundle(settings, quiet=True)
+    moved_key.rename(key)
     if not is_folder_writable:
         folder.unlink()
-    pack_call = message[message.index("gw.pack(") : message.rindex(")") + 1]
     assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
-    bundle = eval(pack_call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
+    note = capsys.readouterr().err
+    advice = re.search(r"saved to (?P<file>.+); pack it in Python with (?P<call>gw\.pack.+)", note)
+    assert advice is not None, note
+    bundle = eval(advice["call"], {"gw": gw, "joblib": joblib})  # users copy this call
     assert bundle.path == settings.out
     assert bundle.claimed_key_ids()
-    system = joblib.load(message.split("saved to ")[1].split(";")[0])["system"]
+    system = joblib.load(advice["file"])["system"]
     assert verify(system, bundle, load_dataset(settings).X).agrees
 
 

@@ -20,15 +20,18 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from tests.edge.update import killed_device
+from tests.edge.update import killed_device as device_program
 
 #: Number of random kills, and of damaged files.
 N_KILLS = int(os.environ.get("GATEWISE_UPDATE_KILLS", "10"))
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload([killed_device.__name__])
+_PROCESSES.set_forkserver_preload([device_program.__name__])
 
-
+#: More changes to the disk than an update makes.
+MAX_CHANGES = 400
+#: Changes from one kill to the next: each ninth by default, each one from 96 kills on.
+CHANGES_BETWEEN_KILLS = max(1, 96 // N_KILLS)
 #: Seconds until a device must report: its own timeout of 120 s, twice for a loaded machine.
 REPORT_TIMEOUT_S = 240
 #: Seconds until a process that has reported or was killed must have ended.
@@ -60,7 +63,7 @@ class KilledDevice:
 
 @pytest.fixture
 def launch_device(fleet, server, first_path):
-    def launch_device(store, version, *, n_changes=-1):
+    def launch(store, version, *, n_changes=-1):
         settings = {
             "store": str(store),
             "first": str(first_path),
@@ -72,13 +75,13 @@ def launch_device(fleet, server, first_path):
         }
         receiver, sender = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(
-            target=killed_device.run_device, args=(settings, sender), daemon=True
+            target=device_program.run_device, args=(settings, sender), daemon=True
         )
         process.start()
         sender.close()
         return KilledDevice(process, receiver)
 
-    return launch_device
+    return launch
 
 
 def run_to_version(launch_device, store, version):
@@ -105,15 +108,14 @@ def seed_store(fleet, launch_device, tmp_path):
 def test_device_killed_before_any_change_to_the_disk_updates_on_its_next_start(
     launch_device, seed_store, tmp_path
 ):
-    # An update makes fewer than 400 changes. With the default, a device is killed at each ninth.
-    for n_changes in range(0, 400, max(1, 96 // N_KILLS)):
+    for n_changes in range(0, MAX_CHANGES, CHANGES_BETWEEN_KILLS):
         store = tmp_path / f"store-{n_changes}"
         shutil.copytree(seed_store, store, symlinks=True)
-        killed_device = launch_device(store, "9", n_changes=n_changes)
-        reports = killed_device.wait_for_reports()
-        if killed_device.process.exitcode == 0:
+        device = launch_device(store, "9", n_changes=n_changes)
+        reports = device.wait_for_reports()
+        if device.process.exitcode == 0:
             break
-        assert killed_device.process.exitcode == -signal.SIGKILL, reports
+        assert device.process.exitcode == -signal.SIGKILL, reports
         # It never returns to the first bundle.
         assert run_to_version(launch_device, store, "9")[0] in ("started 8", "started 9")
     assert n_changes > 20  # else the changes were not counted
