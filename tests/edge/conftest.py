@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_edge.link import wire
+from tests.support import lazy_bundle as tree_bundle
 from tests.support import mqtt_clients, processes, small_bundle
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import SimulatedWorker
@@ -15,6 +16,7 @@ from tests.support.mqtt_clients import SimulatedWorker
 # pytest finds fixtures of other modules by their names here
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
+lazy_bundle = tree_bundle.lazy_bundle
 command = processes.command
 quick_reconnects = mqtt_clients.quick_reconnects
 
