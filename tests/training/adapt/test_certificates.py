@@ -1,6 +1,6 @@
-"""Test the Adapt family against its theory.
+"""Test the linear methods of the Adapt family against their theory.
 
-The tests check optimality conditions, descent, special cases and shared prices.
+The tests check descent, optimality conditions, shared prices, convexity and a bound.
 
 The symbols are those of the paper (NIPS 2017): f0 and f1 are the high-cost and the low-cost model,
 g is the gate's margin, q are the free offload probabilities, whose mean is at most `p_full`, and
@@ -9,7 +9,8 @@ gamma is the weight of the penalty. z are the features, scaled to mean 0 and var
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,40 +18,19 @@ from scipy.special import expit
 
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.alternation import (
-    Start,
     alternate,
-    best_starts,
     featureless_pair,
     set_up_m_step,
 )
-from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.lin import AdaptLin, fit_path
 from gatewise_training.adapt.lstsq import AdaptLstsq
-from gatewise_training.adapt.m_step import LinearPair
+from gatewise_training.adapt.m_step import LinearPair, MStep
 from gatewise_training.adapt.qstep import KullbackLeibler, LogOdds
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.learners.growth_settings import Growth
 from gatewise_training.learners.losses import log_loss
+from tests.support.adapt_samples import PRICES, draw_sample
 
 pytestmark = pytest.mark.slow
-
-PRICES = FeatureCosts(
-    [1.0, 0.5, 2.0, 0.0, 1.0, 0.0],
-    group=["a", "a", None, "b", "b", None],
-    shared={"a": 1.5, "b": 0.7},
-)
-
-
-def draw_sample(n_classes=2, costs=PRICES, n=300, seed=0, has_equal_weights=False):
-    """Draw correlated features, noisy linear labels, and small losses of the high-cost model."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, costs.n_features)) @ rng.normal(size=2 * (costs.n_features,))
-    margins = x @ rng.normal(size=(costs.n_features, n_classes))
-    y = (margins + 2.0 * rng.normal(size=margins.shape)).argmax(axis=1)
-    weight = np.ones(n) if has_equal_weights else rng.uniform(0.5, 1.5, n)
-    f0_loss = rng.exponential(0.1, n)
-    return Sample(x.astype(np.float32), y, weight / weight.mean(), f0_loss, n_classes, costs)
-
 
 DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 
@@ -142,134 +122,55 @@ def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_
     assert weights_below[~is_free].any()
 
 
-def test_group_lasso_pays_a_shared_price_once():
-    # the two features are worth one price together, but not one price each
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(400, 2)).astype(np.float32)
-    y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
-    p_full = 0.2
+@dataclass(frozen=True)
+class TwoFeatureFit:
+    """Labels by the sum of two features, and the pair that acquires neither."""
 
-    def fit_featureless_pair(costs):
+    training_sample: Sample
+    problem: MStep
+    featureless: LinearPair
+    critical_penalty: float  # smallest gamma at which no feature is acquired
+
+    #: Largest share of offloaded rows.
+    P_FULL: ClassVar[float] = 0.2
+
+    @classmethod
+    def with_prices(cls, costs):
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(400, 2)).astype(np.float32)
+        y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
         training_sample = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
         problem, start, *_ = set_up_m_step(training_sample)
-        return (
-            training_sample,
-            problem,
-            featureless_pair(problem, start, training_sample.f0_loss, p_full, DISTANCES["kl"]),
+        featureless, critical_penalty = featureless_pair(
+            problem, start, training_sample.f0_loss, cls.P_FULL, DISTANCES["kl"]
         )
+        return cls(training_sample, problem, featureless, critical_penalty)
 
-    def find_acquired_features(costs, gamma):
-        training_sample, problem, (featureless, _) = fit_featureless_pair(costs)
+    def find_acquired_features(self, gamma):
+        """Find the features that the fit acquires, as a mask, if the penalty has weight `gamma`."""
         pair, _ = alternate(
-            replace(problem, gamma=gamma),
-            training_sample.f0_loss,
-            p_full,
-            featureless,
+            replace(self.problem, gamma=gamma),
+            self.training_sample.f0_loss,
+            self.P_FULL,
+            self.featureless,
             tol=1e-9,
             max_steps=500,
         )
         return pair.weights.any(axis=1)
 
-    shared_price = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
-    own_prices = FeatureCosts([1.0, 1.0])
-    (_, critical_penalty), (_, critical_penalty_of_own_prices) = (
-        fit_featureless_pair(shared_price)[2],
-        fit_featureless_pair(own_prices)[2],
+
+def test_group_lasso_pays_a_shared_price_once():
+    # the two features are worth one price together, but not one price each
+    shared_fit = TwoFeatureFit.with_prices(
+        FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
     )
+    own_fit = TwoFeatureFit.with_prices(FeatureCosts([1.0, 1.0]))
     # With equal gradients d of both features, a penalty on the norm of both weights is critical
     # at sqrt(2) d, and one on each weight at d.
-    assert critical_penalty > 1.2 * critical_penalty_of_own_prices
-    penalty_between = 0.5 * (critical_penalty + critical_penalty_of_own_prices)
-    assert find_acquired_features(shared_price, penalty_between).all()
-    assert not find_acquired_features(own_prices, penalty_between).any()
-
-
-@pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
-@pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICES], ids=["uniform", "groups"])
-def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_classes, newton):
-    training_sample = draw_sample(n_classes, costs, n=500)
-    growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
-    # with p_full=0 no row may be offloaded; p_full=None grows trees without a gate
-    adapt_trees = grow_gated_trees(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
-    miser_trees = grow_gated_trees(training_sample, growth, 0.004, p_full=None, seed=0)
-    n_margins = 1 if n_classes == 2 else n_classes
-    assert (adapt_trees.n_outputs, miser_trees.n_outputs) == (n_margins + 1, n_margins)
-    f1_trees, _ = adapt_trees.select_trees(np.flatnonzero(adapt_trees.output < n_margins).tolist())
-    assert 0 < f1_trees.n_trees <= 12 * n_margins  # trees without a split are left out
-    assert (miser_trees.feature >= 0).any()
-    for name in ("feature", "threshold", "left", "right", "value", "roots", "output"):
-        np.testing.assert_array_equal(getattr(f1_trees, name), getattr(miser_trees, name))
-    # the gate stays at 0
-    np.testing.assert_array_equal(adapt_trees.margins(training_sample.x)[:, -1], 0)
-
-
-def test_first_order_trees_fit_the_gradient_by_least_squares():
-    training_sample = draw_sample(n=400, costs=FeatureCosts.uniform(6))
-    growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
-    model = grow_gated_trees(training_sample, growth, 0.0, p_full=None, seed=0)
-    base_margin = float(model.base[0])
-    margin_changes = model.margins(training_sample.x)[:, 0] - base_margin
-    smaller_change, larger_change = np.unique(margin_changes)
-    for change in (smaller_change, larger_change):
-        rows = margin_changes == change
-        # a leaf's value is the mean of the weighted negative gradients of its rows
-        residuals = training_sample.weight[rows] * (training_sample.y[rows] - expit(base_margin))
-        assert change == pytest.approx(residuals.mean(), rel=1e-5)  # float32 leaves
-
-
-@pytest.mark.parametrize("p_full", [None, 0.3])
-def test_the_first_use_of_a_group_pays_its_shared_price_once(p_full):
-    # the first feature is worth the shared price; the second is worth only its own price
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(800, 3)).astype(np.float32)
-    y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
-    growth = Growth(n_rounds=30, num_leaves=8, learning_rate=0.3)
-
-    def find_used_features(costs, nats):
-        training_sample = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
-        gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
-        trees = grow_gated_trees(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
-        used_features = set(trees.feature[trees.feature >= 0].tolist())
-        return tuple(sorted(used_features - {2}))  # feature 2 is noise, which cheap splits may use
-
-    # the first use of either feature costs 2.1 with both tables of prices
-    group_price = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
-    own_prices = FeatureCosts([2.1, 2.1, 0.1])
-    pairs_of_feature_sets = {
-        (find_used_features(own_prices, nats), find_used_features(group_price, nats))
-        for nats in np.geomspace(0.02, 0.5, 12)
-    }
-    assert ((0,), (0, 1)) in pairs_of_feature_sets
-    assert pairs_of_feature_sets <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
-
-
-def test_starts_offload_the_given_share_of_weight():
-    """Rows that the start offloads get the probability 0.98, others 0.02."""
-    column = np.array([3.0, 1.0, 2.0, 0.0])
-    weight = np.array([1.0, 1.0, 2.0, 4.0])  # the two largest values have 3/8 of the weight
-    np.testing.assert_allclose(
-        Start(0, is_upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
-    )
-    np.testing.assert_allclose(
-        Start(0, is_upper=False).offload(column, weight, 0.5), [0.02, 0.02, 0.02, 0.98]
-    )
-
-
-def test_starts_rank_the_feature_of_gate_and_answer_first():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(1000, 4)).astype(np.float32)
-    # rows with feature 2 above -0.5 can be answered by a linear model on that feature
-    y = np.where(x[:, 2] > -0.5, x[:, 2] > 0.5, rng.random(1000) < 0.5).astype(np.int64)
-    costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
-    training_sample = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
-    starts = best_starts(training_sample, p_full=0.3, n_starts=3)
-    assert starts[0] == Start(2, is_upper=False)
-    assert {start.feature for start in starts} == {0, 1, 2}  # every model has the free feature
-    # the best start becomes the last if its feature has a very high price
-    costly_sample = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
-    assert best_starts(costly_sample, p_full=0.3, n_starts=3)[-1] == Start(2, is_upper=False)
-    assert best_starts(training_sample, p_full=0.3, n_starts=0) == []
+    assert shared_fit.critical_penalty > 1.2 * own_fit.critical_penalty
+    penalty_between = 0.5 * (shared_fit.critical_penalty + own_fit.critical_penalty)
+    assert shared_fit.find_acquired_features(penalty_between).all()
+    assert not own_fit.find_acquired_features(penalty_between).any()
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
