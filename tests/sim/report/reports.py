@@ -1,9 +1,11 @@
-"""Synthetic reports with all their parts, and helpers that find the plots of their pages."""
+"""Synthetic reports with all their parts.
+
+The figures are round numbers that grow with the offload rate, so that tests can predict texts and
+sums.
+"""
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
 from typing import Any
 
 from msgspec.structs import replace
@@ -42,6 +44,10 @@ POLICY_NAMES = {
 }
 #: Offload rates of the policies that do not offload a fifth of the instances.
 OFFLOAD_RATES = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
+#: 1,000 instances of 10 devices in an hour are 100 a device and hour.
+INSTANCES_PER_DEVICE_DAY = 100 * 24
+#: Energy of a device in a day that does not depend on its instances.
+IDLE_JOULES_PER_DAY = 300.0
 #: Timings without an assumed one.
 MEASURED_TIMINGS = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
@@ -57,20 +63,12 @@ def make_policy_result(
 ) -> PolicyResult:  # fmt: skip
     """Make the results of a policy for 1,000 instances.
 
-    Most policies offload a fifth of them, 10 of which become fallbacks. The other figures are round
-    numbers that grow with the offload rate, so that tests can predict texts and sums.
+    Most policies offload a fifth of them. `changes` are fields of the results.
     """
     offload_rate = OFFLOAD_RATES.get(key, 0.2)
-    n_fallbacks = round(50 * offload_rate)  # 5 % of the offloads
-    latency = {
-        quantile: make_estimate(factor * p95_ms, 1.0)
-        for quantile, factor in (("p50", 0.5), ("p95", 1), ("p99", 1.5))
-    }
-    if offload_rate:
-        latency |= {
-            f"offloaded_{quantile}": make_estimate(2 * estimate.value, 2.0)
-            for quantile, estimate in latency.items()
-        }
+    has_labels = accuracy is not None
+    joules = JouleUse(radio=5 * offload_rate, features=0.5, stages=0.25)
+    joules_per_instance = joules.radio + joules.features + joules.stages
     policy_result = PolicyResult(
         key=key,
         name=POLICY_NAMES[key],
@@ -83,7 +81,7 @@ def make_policy_result(
         offload_rate=make_estimate(offload_rate, 0.05 if 0 < offload_rate < 1 else 0.0),
         cost=make_estimate(cost, 0.1),
         feature_cost=make_estimate(cost, 0.1),
-        latency_ms=latency,
+        latency_ms=make_latency(offload_rate, p95_ms),
         bytes=ByteUse(
             up=make_estimate(500 * offload_rate, offload_rate),
             down=make_estimate(250 * offload_rate, offload_rate),
@@ -91,22 +89,20 @@ def make_policy_result(
             response=220 * offload_rate,
             protocol=80 * offload_rate,
         ),
-        joules=JouleUse(radio=5 * offload_rate, features=0.5, stages=0.25),
-        joules_per_device_day=2400 * (5 * offload_rate + 0.75) + 300.0,
+        joules=joules,
+        joules_per_device_day=INSTANCES_PER_DEVICE_DAY * joules_per_instance + IDLE_JOULES_PER_DAY,
         battery_days=None,
-        answers=AnswerCounts(
-            edge=round(1000 * (1 - offload_rate)),
-            cloud=round(1000 * offload_rate) - n_fallbacks,
-            fallback=n_fallbacks,
-            late=n_fallbacks // 2,
-            retries=n_fallbacks,
-            lost=0,
-        ),
+        answers=make_answer_counts(offload_rate),
         money=None
         if money is None
         else Bill(
-            currency="EUR", data=money / 2, workers=money / 2, energy=0.0, features=0.0,
-            requests=0.0, devices=0.0,
+            currency="EUR",
+            data=money / 2,
+            workers=money / 2,
+            energy=0.0,
+            features=0.0,
+            requests=0.0,
+            devices=0.0,
         ),
         utilisation=0.1,
         workers={"utilisation": 0.1, "wait_ms": 1.5, "batch": 2.0, "answered": 190.0},
@@ -126,20 +122,59 @@ def make_policy_result(
             "offloaded": 950 * offload_rate,
             "timeout": 50 * offload_rate,
         },
-        timeline=tuple(make_timeline(has_labels=accuracy is not None)),
-        classes=tuple(
-            ClassResult(
-                label=f"kind {index}",
-                instances=200.0 * (index < 5),
-                offload_rate=0.1 * index if index < 5 else None,
-                accuracy=0.98 - 0.04 * index if index < 5 and accuracy is not None else None,
-                edge_accuracy=0.95 - 0.1 * index if index < 5 and accuracy is not None else None,
-                precision=None,
-            )
-            for index in range(6)  # the last class has no instance
-        ),
-    )  # fmt: skip
+        timeline=tuple(make_timeline(has_labels=has_labels)),
+        classes=make_class_results(has_labels=has_labels),
+    )
     return replace(policy_result, **changes)
+
+
+def make_latency(offload_rate: float, p95_ms: float) -> dict[str, Estimate]:
+    """Make quantiles in ms; those of offloaded instances are twice as large."""
+    factors = {"p50": 0.5, "p95": 1.0, "p99": 1.5}
+    latency = {name: make_estimate(factor * p95_ms, 1.0) for name, factor in factors.items()}
+    if offload_rate:
+        latency |= {
+            f"offloaded_{name}": make_estimate(2 * factor * p95_ms, 2.0)
+            for name, factor in factors.items()
+        }
+    return latency
+
+
+def make_answer_counts(offload_rate: float) -> AnswerCounts:
+    """Count the routes of 1,000 instances; 5 % of the offloads become fallbacks after a retry."""
+    n_offloads = round(1000 * offload_rate)
+    n_fallbacks = round(0.05 * n_offloads)
+    return AnswerCounts(
+        edge=1000 - n_offloads,
+        cloud=n_offloads - n_fallbacks,
+        fallback=n_fallbacks,
+        late=n_fallbacks // 2,
+        retries=n_fallbacks,
+        lost=0,
+    )
+
+
+def make_class_results(*, has_labels: bool) -> tuple[ClassResult, ...]:
+    """Make the results of five classes, each with a fifth of the instances, and of an empty one.
+
+    Each class has more offloads and a lower accuracy than the class before it.
+    """
+    class_results = [
+        ClassResult(
+            label=f"kind {index}",
+            instances=200.0,
+            offload_rate=0.1 * index,
+            accuracy=0.98 - 0.04 * index if has_labels else None,
+            edge_accuracy=0.95 - 0.1 * index if has_labels else None,
+            precision=None,
+        )
+        for index in range(5)
+    ]
+    empty_class = ClassResult(
+        label="kind 5", instances=0.0, offload_rate=None, accuracy=None, edge_accuracy=None,
+        precision=None,
+    )  # fmt: skip
+    return (*class_results, empty_class)
 
 
 def make_report(
@@ -234,22 +269,6 @@ def make_live_report(**changes: Any) -> Report:
         run={"seconds": 20.0, "created": "2026-01-01T00:00:00+00:00", "machine": "Linux x86_64"},
         **changes,
     )
-
-
-def parse_plots(html: str) -> list[ET.Element]:
-    """Parse the plots of a page, which must be well-formed."""
-    svg_texts = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
-    # A browser knows the prefix xlink, but an XML parser needs its declaration.
-    return [ET.fromstring(svg_text.replace("xlink:href", "href")) for svg_text in svg_texts]
-
-
-#: Width, height and horizontal edges of each visible plot.
-PLOT_BOXES = """
-[...document.querySelectorAll("svg[role=img]")]
-  .map(svg => svg.getBoundingClientRect())
-  .filter(box => box.width > 0)
-  .map(box => [box.width, box.height, box.left, box.right])
-"""
 
 
 def replace_system(report: Report, **changes: Any) -> Report:

@@ -8,12 +8,20 @@ from msgspec.structs import replace
 
 from gatewise_sim.report.document import StageResult
 from gatewise_sim.report.run_page import render_page
-from tests.sim.report.reports import PLOT_BOXES, make_live_report, make_report
+from tests.sim.report.reports import make_live_report, make_report
 
 pytestmark = pytest.mark.slow  # starts a browser
 
 #: Widths (CSS pixels) of a phone, of both sides of a change of the layout, and of a large window.
 WIDTHS = (360, 700, 800, 1400)
+
+#: Width, height and horizontal edges of each visible plot.
+PLOT_BOXES = """
+[...document.querySelectorAll("svg[role=img]")]
+  .map(svg => svg.getBoundingClientRect())
+  .filter(box => box.width > 0)
+  .map(box => [box.width, box.height, box.left, box.right])
+"""
 
 #: Pairs of overlapping texts of a plot, and texts that extend beyond their plot. The box of a text
 #: is a few pixels larger than its letters, so small overlaps are allowed: 4 px on the left, 14 px
