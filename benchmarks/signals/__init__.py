@@ -1,0 +1,1 @@
+"""Fits and page of :mod:`benchmarks.bench_signals`."""
