@@ -5,9 +5,9 @@
 The log has a row per question. Its column `win_rate` is the router's probability that the strong
 model's answer is better. `weak_grade` and `strong_grade` are the grades of both answers, from 0 to
 1, and `weak_cents` and `strong_cents` their costs. The strong model answers if the probability
-reaches the threshold. The threshold guarantees, with confidence 0.95, that the mean grade is at
-most 0.02 below the strong model's. The printed `model` is RouteLLM's name of a router with this
-threshold.
+reaches the threshold. The threshold guarantees, with confidence CONFIDENCE, that the mean grade is
+at most MAX_LOSS below the strong model's. The printed `model` is RouteLLM's name of a router with
+this threshold.
 """
 
 from __future__ import annotations
@@ -18,6 +18,13 @@ import sys
 import pandas as pd
 
 import gatewise as gw
+
+#: Largest loss of the mean grade, compared with the strong model alone.
+MAX_LOSS = 0.02
+#: Confidence of the guarantee that the loss is not larger.
+CONFIDENCE = 0.95
+#: RouteLLM's name of its router by matrix factorisation, before the threshold.
+ROUTER_PREFIX = "router-mf-"
 
 
 def main(path: str) -> None:
@@ -31,13 +38,15 @@ def main(path: str) -> None:
         big_cost=log["strong_cents"],
         is_routed=True,  # only one of the two models answers
     )
-    cascade = gw.OutcomeCascade(max_loss=0.02, guarantee=0.95, random_state=0).fit(outcomes)
+    cascade = gw.OutcomeCascade(max_loss=MAX_LOSS, guarantee=CONFIDENCE, random_state=0).fit(
+        outcomes
+    )
     print(cascade.summary(), file=sys.stderr)
     (threshold,) = cascade.operating_point_.thresholds
     # The score is the negative win rate. Without a threshold the strong model always answers.
     win_rate_threshold = 0.0 if threshold is None else -threshold
     configuration = {
-        "model": f"router-mf-{win_rate_threshold:.5f}",
+        "model": f"{ROUTER_PREFIX}{win_rate_threshold:.5f}",
         "threshold": win_rate_threshold,
         "expected_strong_share": round(cascade.operating_point_.offload_rate, 4),
         "expected_cents": round(cascade.operating_point_.cost, 4),

@@ -25,6 +25,9 @@ from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
 
+#: Method that fits each model which other methods reuse, by the name of the model.
+METHOD_OF_MODEL = {"cloud": "f0", "subsets": "static"}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -131,7 +134,7 @@ def run_cells(
     first_cells = {cell.key(settings): cell for cell in reversed(uncached_cells)}
     cells_to_run = list(first_cells.values())[::-1]
     report(f"{len(cells) - len(uncached_cells)} of {len(cells)} cells are in the cache")
-    shared_model_cells = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
+    shared_model_cells = [cell for cell in cells_to_run if cell.method in METHOD_OF_MODEL.values()]
     other_cells = [cell for cell in cells_to_run if cell not in shared_model_cells]
     n_done = 0
     for batch in (shared_model_cells, other_cells):
@@ -157,11 +160,14 @@ def _run_timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float
 def _model_cache(
     cell: Cell, settings: Settings, fold_number: int, cache: Path
 ) -> Callable[[str, Callable[[], Any]], Any]:
-    """Make a function that caches models under the key of the method that fits them."""
+    """Make a function that caches models under the key of the method that fits them.
+
+    The key is that of a cell, so it covers settings, data and code. A model's name and a fold have
+    one function `fit_model`, so the cache ignores this function.
+    """
 
     def read_or_fit(name: str, fit_model: Callable[[], Any]) -> Any:
-        fitting_method = {"cloud": "f0", "subsets": "static"}[name]
-        key = Cell(cell.problem, fitting_method, cell.seed).key(settings)
+        key = Cell(cell.problem, METHOD_OF_MODEL[name], cell.seed).key(settings)
         model_memory = joblib.Memory(cache / "shared", verbose=0)
         return model_memory.cache(_fit, ignore=["fit_model"])(
             f"{key}.{name}.{fold_number}", fit_model

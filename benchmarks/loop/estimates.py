@@ -15,7 +15,7 @@ from gatewise_export.archive.shard import ArchivedRows
 
 #: Accuracies of the high-cost model.
 ACCURACIES: Final = (0.99, 0.95, 0.85)
-#: Numbers of labels after which the interval is read.
+#: Numbers of labels after which the interval is read, in ascending order.
 LABEL_COUNTS: Final = (25, 50, 100, 200)
 #: Number of labels, one of LABEL_COUNTS, at which widths are compared.
 N_WIDTH_LABELS: Final = 100
@@ -65,8 +65,9 @@ def _measure_stream(
     N_WIDTH_LABELS of the interval and of one from labels alone.
     """
     rows, is_right = drawn_stream(rng, N_INSTANCES, accuracy).archive(rng)
-    # an instance is among the share s of the labels if its number is below s, which has the
-    # probability s times that of the choice; the maximum avoids a division by 0
+    # The samples of labels are nested. An instance is in the last and largest one with the
+    # probability p. With u uniform in (0, 1), it is in the sample of the share s if u / p < s, thus
+    # with the probability s p. The maximum avoids a division by 0.
     probability, _ = choice_probabilities(rows, LABEL_COUNTS[-1], rng)
     label_number = rng.random(len(rows)) / np.maximum(probability, 1e-12)
     is_covered = []
