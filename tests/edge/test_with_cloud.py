@@ -1,4 +1,4 @@
-"""Devices and real worker processes, connected by a real broker."""
+"""Tests of devices with real workers that freeze, die and test audits, over a real broker."""
 
 from __future__ import annotations
 

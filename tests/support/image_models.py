@@ -1,10 +1,11 @@
-"""Images of digits, and independent classifiers of them as ONNX files."""
+"""Images of digits, and classifiers of them as ONNX files that this project did not write."""
 
 from __future__ import annotations
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
+from onnx import TensorProto
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -25,7 +26,7 @@ def fit_conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     """
     rng = np.random.default_rng(0)
     filters = rng.normal(size=(12, 1, 3, 3)).astype(np.float32)
-    scale = np.full(12, 1 / 16, np.float32)
+    scale = np.full(12, 1 / 16, np.float32)  # pixels are 0 to 16
     zeros = np.zeros(12, np.float32)
     ones = np.ones(12, np.float32)
     trunk_nodes = [
@@ -36,9 +37,11 @@ def fit_conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
         node("Flatten", "pooled", "flat", axis=1),
     ]
     constants = {"filters": filters, "scale": scale, "zeros": zeros, "ones": ones}
-    graph_input: TensorSpec = ("image", 1, ["n", 1, 8, 8])
+    graph_input: TensorSpec = ("image", TensorProto.FLOAT, ["n", 1, 8, 8])
+    # padding keeps 8 x 8 pixels, and pooling leaves 4 x 4 of each filter
+    flat_output: TensorSpec = ("flat", TensorProto.FLOAT, ["n", 12 * 4 * 4])
     session = onnxruntime.InferenceSession(
-        graph_of(trunk_nodes, graph_input, ("flat", 1, ["n", 192]), **constants),
+        graph_of(trunk_nodes, graph_input, flat_output, **constants),
         providers=["CPUExecutionProvider"],
     )
     x = images[:, None].astype(np.float32)
@@ -51,7 +54,7 @@ def fit_conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     return graph_of(
         [*trunk_nodes, last_node],
         graph_input,
-        ("logits", 1, ["n", 10]),
+        ("logits", TensorProto.FLOAT, ["n", 10]),
         weights=weights,
         bias=bias,
         **constants,

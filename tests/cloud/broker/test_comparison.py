@@ -140,7 +140,8 @@ class Fleet:
             # An audit with the probability of a tenth counts ten times.
             counts += 10.0 * np.column_stack([n_disagreeing, n_audits])
 
-    def read_report(self, offer: OfferedRelease) -> RolloutReport:
+    def step_and_report(self, offer: OfferedRelease) -> RolloutReport:
+        """Set the groups by the offer, answer instances, and report the counts of the groups."""
         if offer not in self._is_offered:
             self._is_offered[offer] = np.array([offer.is_for(name) for name in NAMES.tolist()])
         is_offered = self._is_offered[offer]
@@ -183,10 +184,10 @@ def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):
             (0.05, 0.25, 0.5, 1.0),
             AbortLimits(failed=0.05, worse_by=worse_by),
             announce=lambda offer: None,
-            read_report=fleet.read_report,
+            read_report=fleet.step_and_report,
             wait=lambda: None,
             show_progress=lambda offer, report: None,
-            baseline=fleet.read_report(repository.find("small/1")),
+            baseline=fleet.step_and_report(repository.find("small/1")),
         )
         outcomes_and_shares.append((end.outcome, fleet.largest_share))
     return outcomes_and_shares

@@ -143,6 +143,10 @@ def test_an_unsuitable_graph_is_not_served(tmp_path, kind, graph, message):
         CloudModel.from_bundle(path)
     assert error_info.value.model == "tiny 1"
     assert "\n" not in str(error_info.value)
+
+
+def test_a_changed_graph_is_not_served(tmp_path):
+    path = tiny.write_bundle(tmp_path / "b")
     (path / "cloud.onnx").write_bytes(b"other")
     with pytest.raises(BundleError, match=r"cloud\.onnx"):
         CloudModel.from_bundle(path)

@@ -74,23 +74,25 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
     # No answer was changed or counted twice.
     assert [counters[route] for route in ("edge", "cloud", "fallback")] == [1, 0, 3]
     assert counters["late_dropped"] == counters["late_lost"] == 0
-    # A late request has the device's answer with the probability 1, and its lateness, which is
-    # rounded up to 1 s because 0 marks a live request.
+    # The lateness of a request is rounded up to 1 s because 0 marks a live request.
     assert min(request.late_s for request in requests) >= 1
     request_by_id = {request.id.hex(): request for request in requests}
     assert len(request_by_id) == 4
     correction_by_id = {correction["request"]: correction for correction in corrections}
-    classes = bundle.manifest.classes
     for answer in fallbacks:
         request = request_by_id[answer.request]
-        assert request.audit.class_index == answer.class_index
-        assert request.audit.probability == 1.0
-        correction = correction_by_id[answer.request]
-        assert correction["answered"] == answer.label
-        cloud_labels, _ = cloud_answers(request.X)
-        assert correction["label"] == classes[int(cloud_labels[0])]
+        check_late_fallback(answer, request, correction_by_id[answer.request], bundle)
     # Nobody waits for a correction of an answer of the edge.
     assert edge_answer.request == ""
+
+
+def check_late_fallback(answer, request, correction, bundle):
+    """Check that the request audits the answer, and that the correction has the cloud's label."""
+    assert request.audit.class_index == answer.class_index
+    assert request.audit.probability == 1.0
+    assert correction["answered"] == answer.label
+    cloud_labels, _ = cloud_answers(request.X)
+    assert correction["label"] == bundle.manifest.classes[int(cloud_labels[0])]
 
 
 @pytest.mark.slow
@@ -191,7 +193,7 @@ def test_requests_of_a_full_store_state_the_probability_of_being_there(bundle, t
 def test_command_publishes_late_answers_on_the_topic_of_corrections(
     bundle, broker, command, make_peer, tmp_path
 ):
-    """Also for an instance that an earlier process has stored."""
+    """It also publishes the answer of an instance that an earlier process stored."""
     broker.kill()
     topic = "gw/v1/pi/corrections"
     options = (

@@ -20,7 +20,13 @@ def make_choice(X, shape, **changed_facts):
     input_names = tuple(f"<{i}>" for i in range(X.shape[1]))  # HTML must escape them
     facts = msgspec.structs.replace(FACTS, shape=shape, inputs=input_names, **changed_facts)
     reasons = np.array(["even"] * len(X))
-    return LabelChoice(rows, np.ones(len(X)), reasons, facts, ChoiceFacts((), 1.0, 0.0))
+    return LabelChoice(
+        rows=rows,
+        choice_probability=np.ones(len(X)),
+        main_reason=reasons,
+        facts=facts,
+        choice_facts=ChoiceFacts(shards=(), total_weight=1.0, largest_correction=0.0),
+    )
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])

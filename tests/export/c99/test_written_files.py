@@ -156,30 +156,39 @@ def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, opt
 # -- missing values -------------------------------------------------------------------------
 
 
+#: Outcomes in C; 0 is a stop at a stage.
+OFFLOAD, FALLBACK, ERROR = 1, 2, 3
+
+
 def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_path):
     """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
     n_outputs = [1, 1]  # of each stage
     (compiled_model,) = compile_models([(source, n_outputs)], flags=("-O0",))
+    # Each case has the values of a, b and c, the outcomes in Python and in C, and the feature that
+    # C refuses, also if it offloads the row.
     nan, inf = np.nan, np.inf
-    rows = np.array(
-        [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
-         [nan, inf, 0, 0, 0, 0], [0, 0, nan, 0, 0, 0], [0, nan, nan, 0, 0, 0]],
-        np.float32,
-    )  # fmt: skip
+    cases = [
+        ((1, nan, 0), "cloud", OFFLOAD, "b"),
+        ((nan, 0, 0), "error", ERROR, "a"),
+        ((nan, nan, 0), "error", ERROR, "a"),
+        ((0, inf, 0), "error", ERROR, "b"),
+        ((nan, inf, 0), "error", ERROR, "b"),
+        ((0, 0, nan), "fallback", FALLBACK, "c"),
+        # the caller of the C code finds that c is missing when it makes the request
+        ((0, nan, nan), "error", OFFLOAD, "b"),
+    ]
+    values, expected_routes, expected_outcomes, refused_names = zip(*cases, strict=True)
+    rows = np.array([[*abc, 0, 0, 0] for abc in values], np.float32)
     link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         answers = device.answer_many(rows)
     routes = ["error" if isinstance(answer, SensorError) else answer.route for answer in answers]
-    assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
+    assert routes == list(expected_routes)
     c_answers = compiled_model(rows)
-    # Outcomes in C: 0 stopped, 1 offload, 2 fallback, 3 error. The C code offloads the last row;
-    # its caller then finds that the feature c is missing when it makes the request.
-    assert c_answers.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
-    # the refused feature, also of rows that are offloaded without it
-    a, b, c = range(3)
-    assert c_answers.refused.tolist() == [b, a, a, b, b, c, b]
+    assert c_answers.outcomes.tolist() == list(expected_outcomes)
+    assert [small_bundle.NAMES[index] for index in c_answers.refused] == list(refused_names)
 
 
 # -- builds without the flags of the Makefile --------------------------------------------------

@@ -31,10 +31,10 @@ def folder(digits, tmp_path_factory):
 
     The tests of this file share it, so each writes to its own ``--out``.
     """
-    folder = tmp_path_factory.mktemp("user")
-    repack(digits.bundle.path, folder / "digits.gwb")
-    shutil.copy(digits.table, folder)
-    return folder
+    path = tmp_path_factory.mktemp("user")
+    repack(digits.bundle.path, path / "digits.gwb")
+    shutil.copy(digits.table, path)
+    return path
 
 
 def test_command_writes_a_report_whose_command_repeats_it_exactly(folder):

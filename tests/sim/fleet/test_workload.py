@@ -1,4 +1,8 @@
-"""Tests of arrivals and their distributions, and of parsed workloads."""
+"""Tests of arrivals and their distributions, and of parsed workloads.
+
+Numbers may differ by four standard deviations from their means. A correct draw fails a test with a
+p-value of 1e-3 for one seed in a thousand.
+"""
 
 import math
 
@@ -56,10 +60,6 @@ def test_arrivals_are_sorted_and_follow_from_the_seed(workload_name):
 
 
 def test_poisson_gaps_are_exponential_and_counts_poisson():
-    """A correct draw fails a test with a p-value of 1e-3 for one seed in a thousand.
-
-    Numbers may differ by four standard deviations from their means, here and below.
-    """
     times, devices, rows = draw_arrivals(Poisson(0.5), 200, 1000.0, n_rows=20)
     assert stats.chisquare(np.bincount(rows, minlength=20)).pvalue > 1e-3
     expected_count = 200 * 1000 * 0.5
@@ -87,6 +87,9 @@ def test_jitter_moves_arrivals_across_start_and_end():
     # each count differs from 10, by one, with a probability below one half
     assert abs(len(times) - 4000) < 4 * math.sqrt(400 / 2)
     first_times = np.array([times[devices == device][0] for device in range(400)])
+    # A device with the phase 10 u has no arrival in the first period if the jitter moves one of the
+    # period before out of the run, with the probability 1 - u, and the next one out of the period,
+    # with the probability u. The integral of u (1 - u) is 1/6, and 1/6 * 5/6 is the variance.
     assert abs((first_times < 10).sum() - 400 * 5 / 6) < 4 * math.sqrt(400 * 5 / 36)
 
 

@@ -8,6 +8,8 @@ the device.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,10 @@ from scipy.special import expit, logit
 from gatewise.errors import InputError
 from gatewise_training.adapt.qstep import KullbackLeibler, q_step, q_step_log_odds
 
+#: Smallest difference of losses at which the objective ``d sigmoid(t) + (t - g)^2`` of a row can
+#: have two minima, in nats: its second derivative is ``2 + d sigmoid''(t)``, and the smallest value
+#: of ``sigmoid''`` is ``-1 / (6 sqrt(3))``. It is 20.78.
+TWO_MINIMA_NATS = 12 * math.sqrt(3)
 N_ROWS = 12
 WEIGHTS = arrays(np.float64, N_ROWS, elements=st.floats(0.1, 5.0))
 
@@ -65,8 +71,8 @@ def test_q_step_of_log_odds_meets_the_kkt_conditions(edge_loss, offload_loss, we
     np.testing.assert_allclose(derivatives, 0, atol=1e-8)
     assert beta >= -1e-8
     loss_gap = offload_loss - edge_loss + beta
-    # below 20.8 nats the objective has one minimum: no row jumps, so the slackness is exact
-    if np.abs(loss_gap).max() < 20.7:
+    # below the limit the objective has one minimum: no row jumps, so the slackness is exact
+    if np.abs(loss_gap).max() < TWO_MINIMA_NATS - 0.08:
         assert abs(beta * (p_full - mean_q)) <= 1e-8
     # t is the global minimum of each row
     grid = np.linspace(-20, 20, 4001)[:, None]
@@ -111,8 +117,7 @@ def solve_log_odds(gap, g):
     return q_step_log_odds(np.maximum(-gap, 0.0), np.maximum(gap, 0.0), g, 1.0)
 
 
-# The limit is 12 sqrt(3) = 20.78: the second derivative of d sigmoid(t) + (t - g)^2 is
-# 2 + d sigmoid''(t), and the smallest value of sigmoid'' is -1 / (6 sqrt(3)).
+# 20.7 is below TWO_MINIMA_NATS and 20.8 above it.
 @SIGNS
 @pytest.mark.parametrize("gap", [20.7, 20.8, 21.5, 30.0, 60.0, 200.0])
 def test_log_odds_are_the_lower_minimum_if_losses_differ_by_over_20_8_nats(gap, sign):

@@ -1,4 +1,4 @@
-"""Constants in the header of blocks that firmware checks."""
+"""Tests of the C code of blocks: the rate in its header, and blocks that it leaves out."""
 
 from __future__ import annotations
 
