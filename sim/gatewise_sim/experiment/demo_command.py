@@ -28,7 +28,7 @@ def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
         gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
     from gatewise_sim.experiment.demo import run_demo
-    from gatewise_sim.report.tables import show_run
+    from gatewise_sim.report.terminal import show_run
 
     with exit_on_termination(), showing_progress():
         report = run_demo(settings)

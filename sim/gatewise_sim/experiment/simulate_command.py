@@ -82,7 +82,7 @@ def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
     from gatewise_sim.experiment.run import run_scenario
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
-    from gatewise_sim.report.tables import show_run
+    from gatewise_sim.report.terminal import show_run
 
     SIMULATION.check(out)
     report = run_scenario(job.prepare(), job.command(out))

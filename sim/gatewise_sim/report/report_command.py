@@ -30,7 +30,7 @@ def report(
     """
     # imported here, so that other commands start fast
     from gatewise_sim.report.side_by_side import comparison_table, read_report
-    from gatewise_sim.report.tables import print_report, print_table
+    from gatewise_sim.report.terminal import print_report, print_table
 
     report_documents = [read_report(path) for path in reports]
     if as_json:

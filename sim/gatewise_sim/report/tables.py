@@ -1,20 +1,17 @@
-"""Tables of a run for the page of its report, and a summary for the terminal."""
+"""Tables of a run for the page of its report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
-from gatewise_sim.report.caveats import list_caveats
 from gatewise_sim.report.document import Report
-from gatewise_sim.report.findings import audit_findings, format_interval, summary_sentence
+from gatewise_sim.report.findings import format_interval
 from gatewise_sim.report.policy_result import (
     AnswerCounts,
     ClassResult,
@@ -62,21 +59,6 @@ class PageTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     text: str = ""
-
-
-def print_table(table: PageTable, *, shows_small_text: bool = True) -> None:
-    """Print a table on the terminal; the smaller text of a cell is in brackets, or left out."""
-    text_rows = [
-        [_format_cell(cell, shows_small_text=shows_small_text) for cell in row]
-        for row in table.rows
-    ]
-    console.print_table("", table.columns, text_rows)
-
-
-def _format_cell(cell: Cell, *, shows_small_text: bool) -> str:
-    if isinstance(cell, str):
-        return cell
-    return f"{cell[0]} ({cell[1]})" if shows_small_text and cell[1] else cell[0]
 
 
 def _make_table(
@@ -268,7 +250,9 @@ def spending_table(report: Report) -> PageTable:
 
 def _read_amounts(record: object, names: Sequence[str]) -> dict[str, float]:
     """Get fields of a record by name, or zeros without a record."""
-    return {name: getattr(record, name, 0.0) for name in names}
+    if record is None:
+        return dict.fromkeys(names, 0.0)
+    return {name: getattr(record, name) for name in names}
 
 
 def _list_policy_headings(report: Report) -> list[str]:
@@ -336,27 +320,3 @@ def setting_text(setting: Any) -> str:
     if isinstance(setting, float):
         return f"{setting:g}"
     return f"{setting:,}" if isinstance(setting, int) else str(setting)
-
-
-def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
-    """Print the report as JSON, or a summary and the path of the page in `folder`."""
-    if as_json:
-        console.emit(msgspec.to_builtins(report))
-    else:
-        print_report(report)
-        print(folder / "report.html", flush=True)
-
-
-def print_report(report: Report) -> None:
-    """Print the figures, the summary sentence and the caveats of a run."""
-    table = policy_table(report)
-    rows = [row for row in table.rows if row[0] not in ("engine", "simulated")]
-    for route in ("edge", "cloud", "fallback", "error", "lost"):
-        n_answers = [getattr(policy.answers, route) for policy in report.policies]
-        if any(n_answers) or route in ("edge", "cloud", "fallback"):
-            name = f"answered by {route}" if route not in ("error", "lost") else route
-            rows.append([name, *map(count, n_answers)])
-    print(f"{report.method}: {report.instances:,} instances")
-    print_table(replace(table, rows=rows), shows_small_text=False)
-    audits = filter(None, [audit_findings(report)])
-    print("\n".join(["", "".join(summary_sentence(report)), *audits, *list_caveats(report)]))

@@ -1,4 +1,4 @@
-"""Tests of the tables of a run, for the page and the terminal."""
+"""Tests of the tables of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from gatewise_sim.report import tables
 from gatewise_sim.report.document import StageResult
-from gatewise_sim.report.tables import print_report
 from tests.sim.report.reports import make_live_report, make_report
 
 
@@ -46,6 +45,12 @@ def test_spending_table_has_only_nonzero_parts(money):
     assert rows["ms: network"][:3] == ["8", "0", "40"]
     bill_rows = [name for name in rows if "a month" in name]
     assert bill_rows == (["EUR a month: data", "EUR a month: workers"] if money else [])
+
+
+def test_spending_table_refuses_a_part_that_is_no_field(monkeypatch):
+    monkeypatch.setattr(tables, "_BYTE_PARTS", ("requests",))
+    with pytest.raises(AttributeError, match="requests"):
+        tables.spending_table(make_report())
 
 
 def test_class_table_has_the_recall_with_and_without_the_cloud():
@@ -92,15 +97,3 @@ def test_engine_table_compares_live_and_virtual():
         "offload rate": ["20.00 %", "20.00 %"],
         "p95": ["50 ms", "n/a"],
     }
-
-
-def test_terminal_shows_figures_summary_and_caveats(capsys):
-    print_report(make_report(money=30.0))
-    output = capsys.readouterr().out
-    lines = {line.split("  ")[0]: line for line in output.splitlines()}
-    assert "1,000 instances" in output
-    assert lines["accuracy"].split()[1:3] == ["90.0", "%"]
-    assert lines["EUR a month"].split()[3:5] == ["30", "24"]
-    assert "lost" not in lines
-    assert "offloading every instance" in output
-    assert "Assumed, not measured" in output
