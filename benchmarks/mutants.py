@@ -70,6 +70,7 @@ TARGETS = {
     "edge/gatewise_edge/link/offload.py": "tests/edge/link/test_offload.py",
     "edge/gatewise_edge/link/encoding.py": "tests/edge/link/test_encoding.py",
     "edge/gatewise_edge/link/messages.py": "tests/edge/link/test_messages.py",
+    "edge/gatewise_edge/update/state.py": "tests/edge/update/test_state.py",
     "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
     "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_trial.py",
     "cloud/gatewise_cloud/worker/batcher.py": "tests/cloud/worker/test_batcher.py",

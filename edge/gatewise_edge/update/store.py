@@ -19,33 +19,20 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from msgspec import field
 from msgspec.structs import replace
 
-from gatewise.documents import (
-    Amount,
-    DocumentError,
-    Finite,
-    Meta,
-    Record,
-    convert,
-    decode_json,
-    encode_json,
-    plain_values,
-)
 from gatewise.file_lock import lock_file
+from gatewise_edge.update.state import read_state, write_state
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.storage import replace_file, sync_folder
+from gatewise_export.bundle.storage import sync_folder
 from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
@@ -57,131 +44,9 @@ _MAX_REFUSED_RELEASES: Final = 16
 _MAX_STARTS: Final = 5
 #: Bytes of the disk that a release must leave free, so that the state can still be written.
 _SPARE_BYTES: Final = 8 << 20
-#: File names of the state.
-_STATE_FILES: Final = ("state.json", "state.copy.json")
 #: Largest number of times that the pause of a release is doubled. The bound keeps it a finite
 #: number.
 _MAX_DOUBLINGS: Final = 16
-#: Largest number of bytes to read of a state file. A state has a few kilobytes, but a damaged file
-#: may have any size.
-_MAX_STATE_BYTES: Final = 64 << 10
-Count = Annotated[int, Meta(ge=0)]
-
-
-class State(Record, frozen=True):
-    """State of the updates, which is kept over restarts.
-
-    A release is identified by its digest. An empty digest stands for the bundle with which the
-    device was set up. The active release is on trial if it is not the proved one.
-
-    Attributes
-    ----------
-    revision : int
-        Number of the state's last write.
-    device : str
-        Random id, for staged rollouts to a device without an id.
-    active : str
-        Release to run.
-    proved, previous : str
-        Last release that passed its trial, and the one that passed before it.
-    n_good, n_bad : int
-        Answers in time of the release on trial, and its late answers and errors.
-    trial_seconds : float
-        Running time of the release on trial.
-    n_starts : int
-        Starts of the release on trial since its last answer.
-    n_bad_before, n_answers_before : int
-        Late answers and errors of the release that ran before the trial, and all its answers.
-    postponed : str
-        Release that gave no answer in several starts.
-    postponed_s : float
-        Running time in seconds until the device tries `postponed` again.
-    n_postponements : int
-        Number of times that `postponed` was postponed.
-    refused : tuple of str
-        Releases that failed on this device, the latest last.
-    seen_versions : dict
-        See :data:`gatewise_export.repository.client.SeenVersions`.
-    """
-
-    revision: Count = 0
-    device: str = field(default_factory=lambda: secrets.token_hex(8))
-    active: str = ""
-    proved: str = ""
-    previous: str = ""
-    n_good: Count = 0
-    n_bad: Count = 0
-    trial_seconds: Amount = 0.0
-    n_starts: Count = 0
-    n_bad_before: Count = 0
-    n_answers_before: Count = 0
-    postponed: str = ""
-    postponed_s: Finite = 0.0
-    n_postponements: Count = 0
-    refused: tuple[str, ...] = ()
-    seen_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
-
-    @property
-    def is_on_trial(self) -> bool:
-        """Whether the active release is on trial."""
-        return self.active != self.proved
-
-    @property
-    def trial_counts(self) -> dict[str, Any]:
-        """Counts with which :meth:`.Trial.begin` continues the trial."""
-        names = ("n_good", "n_bad", "trial_seconds")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def digests(self) -> list[str]:
-        """Releases to keep in the store, in the order in which a start tries them."""
-        digests = [self.active, self.proved if self.is_on_trial else self.previous]
-        return [digest for digest in digests if digest]
-
-
-class _StateDocument(Record, frozen=True):
-    """Content of a state file."""
-
-    state: State
-    sha256: str
-
-
-def read_state(folder: Path) -> tuple[State, bool]:
-    """Read the newer undamaged state file; return its state, and whether the state was lost."""
-    states = []
-    has_damaged_file = False
-    for file_name in _STATE_FILES:
-        try:
-            with (folder / file_name).open("rb") as file:
-                states.append(_decode_state(file.read(_MAX_STATE_BYTES + 1)))
-        except (FileNotFoundError, NotADirectoryError):
-            pass
-        except (OSError, DocumentError):
-            _LOG.error("%s is ignored: it is damaged or cannot be read", folder / file_name)
-            has_damaged_file = True
-    if not states:
-        return State(), has_damaged_file
-    return max(states, key=lambda state: state.revision), False
-
-
-def write_state(folder: Path, state: State) -> None:
-    """Write both state files, one after the other; raise OSError."""
-    # Convert the state as reading does, because 1 and 1.0 have different checksums.
-    state = convert(plain_values(state), State)
-    content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
-    for file_name in _STATE_FILES:
-        replace_file(folder / file_name, content)
-
-
-def _checksum(state: State) -> str:
-    return hashlib.sha256(json.dumps(plain_values(state), sort_keys=True).encode()).hexdigest()
-
-
-def _decode_state(content: bytes) -> State:
-    document = decode_json(content, _StateDocument, "state.json")
-    if _checksum(document.state) != document.sha256:
-        raise DocumentError("state.json", "sha256", "does not match: the file is damaged")
-    return document.state
 
 
 class Store:
@@ -276,7 +141,6 @@ class Store:
         """
         staging_folder = self.partial_folder / digest
         try:
-            # Make room for the whole release before any file is fetched.
             for path in self.partial_folder.iterdir():
                 if path != staging_folder:
                     shutil.rmtree(path, ignore_errors=True)
@@ -285,17 +149,9 @@ class Store:
                 for file_name, file_spec in release.files.items()
                 if not has_file(staging_folder / file_name, file_spec.sha256)
             }
-            n_needed_bytes = (
-                sum(file_spec.size for file_spec in missing_files.values()) + _SPARE_BYTES
-            )
-            n_free_bytes = shutil.disk_usage(staging_folder).free
-            if missing_files and n_free_bytes < n_needed_bytes:
-                raise UpdateError(
-                    "store",
-                    f"no room for {release} in {self.folder}: it needs {n_needed_bytes} bytes, of "
-                    f"which {_SPARE_BYTES} must stay free, but only {n_free_bytes} bytes are free",
-                )
-            # Copy the files that the device already has, and fetch the others.
+            # There must be space for all files before any is fetched.
+            if missing_files:
+                self._check_disk_space(release, sum(spec.size for spec in missing_files.values()))
             for file_name, file_spec in missing_files.items():
                 path = staging_folder / file_name
                 content = self._stored_content(file_name, file_spec.sha256, first_bundle)
@@ -305,18 +161,34 @@ class Store:
                     path.write_bytes(content)
             if release.damaged_file(staging_folder) is not None:
                 raise UpdateError("store", f"{release} was damaged on the disk")
-            # Write all files to the disk, then rename the folder.
-            for path in [*staging_folder.iterdir(), staging_folder]:
-                sync_folder(path)
-            if self.path(digest).exists():  # it was damaged
-                damaged_folder = self.partial_folder / f"{digest}.old"
-                shutil.rmtree(damaged_folder, ignore_errors=True)
-                os.rename(self.path(digest), damaged_folder)
-            os.rename(staging_folder, self.path(digest))
-            sync_folder(self.bundle_folder)
+            self._move_to_bundles(staging_folder)
         except OSError as error:
             self._record_trouble(error)
             raise UpdateError("store", str(self.trouble)) from None
+
+    def _check_disk_space(self, release: Release, n_missing_bytes: int) -> None:
+        """Raise UpdateError if the disk has no space for the missing files of a release."""
+        n_needed_bytes = n_missing_bytes + _SPARE_BYTES
+        n_free_bytes = shutil.disk_usage(self.partial_folder).free
+        if n_free_bytes < n_needed_bytes:
+            raise UpdateError(
+                "store",
+                f"no room for {release} in {self.folder}: it needs {n_needed_bytes} bytes, of "
+                f"which {_SPARE_BYTES} must stay free, but only {n_free_bytes} bytes are free",
+            )
+
+    def _move_to_bundles(self, staging_folder: Path) -> None:
+        """Move the folder of a complete release to :attr:`bundle_folder`; raise OSError."""
+        # All files must be on the disk before the new name is.
+        for path in [*staging_folder.iterdir(), staging_folder]:
+            sync_folder(path)
+        bundle_path = self.path(staging_folder.name)
+        if bundle_path.exists():  # it was damaged
+            damaged_folder = self.partial_folder / f"{staging_folder.name}.old"
+            shutil.rmtree(damaged_folder, ignore_errors=True)
+            os.rename(bundle_path, damaged_folder)
+        os.rename(staging_folder, bundle_path)
+        sync_folder(self.bundle_folder)
 
     def _stored_content(
         self, file_name: str, sha256: str, first_bundle: Path | None

@@ -176,7 +176,7 @@ def test_device_leaves_a_withdrawn_release_despite_failures(
         usage = SimpleNamespace(free=1 << 20)
         monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: usage)
     else:
-        monkeypatch.setattr(store_module, "replace_file", raise_read_only)
+        monkeypatch.setattr("gatewise_edge.update.state.replace_file", raise_read_only)
         metadata_path = device_at_8.store.folder / "metadata"
         shutil.rmtree(metadata_path)
         metadata_path.write_text("not a folder: nothing can be written in it")
@@ -272,7 +272,7 @@ def test_device_answers_while_the_store_cannot_be_written(
     def raise_full(path, content):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("gatewise_edge.update.store.replace_file", raise_full)
+    monkeypatch.setattr("gatewise_edge.update.state.replace_file", raise_full)
     clock.now += 100.0  # so that the counts of the trial are due to be saved
     device_on_trial.updater.observe(device_on_trial.device.answer(SURE_ROW))
     device_on_trial.announce()
