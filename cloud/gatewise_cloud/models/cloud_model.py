@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise.graph_loading import MAX_LOAD_LIMITS, GraphLoadError, LoadLimits, check_loads
 from gatewise.imports import CPU, PROVIDER_TOLERANCE, check_provider
+from gatewise.models.booster_files import Library
 from gatewise.models.instances import find_unrepresentable
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_spec
@@ -19,6 +20,7 @@ from gatewise_edge.errors import SelfTestError
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
+    from gatewise_export.bundle.manifest_records import CloudSpec
 
 
 class CloudAnswer(NamedTuple):
@@ -88,50 +90,9 @@ class CloudModel:
         bundle = open_bundle(bundle)
         if backend is not None:  # the operator's own code, without a limit of its memory
             return cls._make_tested(bundle, backend)
-        # check that the model loads within the limits
         check_provider(provider)
-        manifest = bundle.manifest
-        title = manifest.title
-        cloud = cloud_spec(manifest)
-        if cloud.backend is not None:
-            raise ModelError(
-                title,
-                f"bundle {title} does not contain its high-cost model, because it was packed with "
-                f"{cloud.backend}; name the model's code with --backend python:module:attribute",
-            )
-        model_bytes = bundle.read(cloud.file)
-        kind = cloud.kind
-        # all other kinds are names of libraries; mypy does not narrow the type by `in`
-        library = None if kind == "margins" or kind == "classifier" else kind
-        n_classes = manifest.n_classes
-        try:
-            check_loads(
-                model_bytes,
-                _sample_inputs(bundle),
-                manifest.loading,
-                load_limits,
-                library=library,
-                n_classes=n_classes,
-            )
-        except GraphLoadError as error:
-            raise ModelError(
-                title, f"the high-cost model of bundle {title} does not load: {error}"
-            ) from None
-        # make the backend
-        if library is None:
-            backend = OnnxBackend(
-                model_bytes, kind=kind, model=title, n_threads=n_threads, provider=provider
-            )
-        elif provider != CPU:
-            raise ModelError(
-                title,
-                f"{library} runs the high-cost model of bundle {title} on the CPU: leave out the "
-                f"provider {provider!r}",
-            )
-        else:
-            backend = BoosterBackend(
-                library, model_bytes, n_classes, model=title, n_threads=n_threads
-            )
+        model_bytes = _read_loadable_model(bundle, load_limits)
+        backend = _make_backend(bundle.manifest, model_bytes, n_threads, provider)
         return cls._make_tested(bundle, backend, provider)
 
     @classmethod
@@ -230,6 +191,62 @@ class CloudModel:
                 f"{len(expected_labels)} sample rows differently than at packing: do not serve it",
                 {"cloud_label": n_different},
             )
+
+
+def _find_library(cloud: CloudSpec) -> Library | None:
+    """Find the library that runs a model; None if the model is an ONNX graph."""
+    # the other kinds are names of libraries; mypy does not narrow the type by `in`
+    return None if cloud.kind == "margins" or cloud.kind == "classifier" else cloud.kind
+
+
+def _read_loadable_model(bundle: Bundle, load_limits: LoadLimits) -> bytes:
+    """Read the file of the high-cost model; ModelError if it is absent or breaks the limits."""
+    manifest = bundle.manifest
+    title = manifest.title
+    cloud = cloud_spec(manifest)
+    if cloud.backend is not None:
+        raise ModelError(
+            title,
+            f"bundle {title} does not contain its high-cost model, because it was packed with "
+            f"{cloud.backend}; name the model's code with --backend python:module:attribute",
+        )
+    model_bytes = bundle.read(cloud.file)
+    try:
+        check_loads(
+            model_bytes,
+            _sample_inputs(bundle),
+            manifest.loading,
+            load_limits,
+            library=_find_library(cloud),
+            n_classes=manifest.n_classes,
+        )
+    except GraphLoadError as error:
+        raise ModelError(
+            title, f"the high-cost model of bundle {title} does not load: {error}"
+        ) from None
+    return model_bytes
+
+
+def _make_backend(
+    manifest: Manifest, model_bytes: bytes, n_threads: int, provider: str
+) -> OnnxBackend | BoosterBackend:
+    """Make the backend for the kind of model that a manifest describes."""
+    title = manifest.title
+    cloud = cloud_spec(manifest)
+    library = _find_library(cloud)
+    if library is None:
+        return OnnxBackend(
+            model_bytes, kind=cloud.kind, model=title, n_threads=n_threads, provider=provider
+        )
+    if provider != CPU:
+        raise ModelError(
+            title,
+            f"{library} runs the high-cost model of bundle {title} on the CPU: leave out the "
+            f"provider {provider!r}",
+        )
+    return BoosterBackend(
+        library, model_bytes, manifest.n_classes, model=title, n_threads=n_threads
+    )
 
 
 def _sample_inputs(bundle: Bundle) -> NDArray[np.float32]:
