@@ -47,9 +47,6 @@ def check_data(
     ``accuracy`` (``r2`` for a regressor, nothing for a ranker), and a list ``remarks`` if it is not
     empty.
     """
-    from gatewise_training.data import datasets
-    from gatewise_training.data.instance_files import load_instances
-
     manifest = bundle.manifest
     if bundle.absent_files():
         raise InputError(
@@ -61,22 +58,7 @@ def check_data(
             f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
             "give --backend python:module:attribute, or leave out --data"
         )
-    # read rows in the form that the bundle reads: windows, arrays, features or raw columns
-    if manifest.signal is not None:
-        bundle.read_block_models()
-        instances, labels = load_instances(source, target or label_array_name(source))
-        rows = manifest.signal.features(instances)
-    elif manifest.instance is not None:
-        instances, labels = load_instances(source, target or label_array_name(source))
-        rows = manifest.instance.flat(instances)
-    elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
-        dataset = datasets.load(source, target=target)
-        rows = np.ascontiguousarray(dataset.columns(manifest.feature_names, source))
-        labels = dataset.y
-    else:
-        rows, labels = datasets.read_rows(
-            source, manifest.column_names, manifest.encoder, target=target
-        )
+    rows, labels = _read_rows(bundle, source, target)
     _check_missing(rows, manifest, source)
     decisions = graph_decisions(
         bundle, rows, cloud_answers=None if cloud_function is None else cloud_function(rows)
@@ -95,6 +77,28 @@ def check_data(
     if remarks:
         figures["remarks"] = remarks
     return verify_graphs(bundle, rows, decisions), figures
+
+
+def _read_rows(
+    bundle: Bundle, source: str, target: str | None
+) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+    """Read the rows and labels of a table of windows, arrays, features or raw columns."""
+    # imported here, because a check without data needs no package of training
+    from gatewise_training.data import datasets
+    from gatewise_training.data.instance_files import load_instances
+
+    manifest = bundle.manifest
+    if manifest.signal is not None:
+        bundle.read_block_models()
+        instances, labels = load_instances(source, target or label_array_name(source))
+        return manifest.signal.features(instances), labels
+    if manifest.instance is not None:
+        instances, labels = load_instances(source, target or label_array_name(source))
+        return manifest.instance.flat(instances), labels
+    if manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
+        dataset = datasets.load(source, target=target)
+        return np.ascontiguousarray(dataset.columns(manifest.feature_names, source)), dataset.y
+    return datasets.read_rows(source, manifest.column_names, manifest.encoder, target=target)
 
 
 def label_array_name(source: str) -> str | None:
