@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,14 +18,10 @@ from gatewise_cloud.broker.comparison import (
     GroupShare,
     answers_to_detect,
 )
-from gatewise_cloud.broker.rollout import AbortLimits, roll_out
-from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
-from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
+from tests.support.simulated_rollouts import simulate_rollouts
 
 #: Simulated fleets, so that a probability of 5 % is estimated with a standard error of 2 %.
 N_FLEETS = 150
-N_DEVICES = 100
-NAMES = np.array([f"pi-{i}" for i in range(N_DEVICES)])
 
 
 def test_one_device_counts_no_more_than_four_times_the_median():
@@ -90,121 +85,19 @@ def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
     assert n_answers == pytest.approx(expected_answers, rel=0.15)
 
 
-class InMemoryRepository:
-    """Release repository with one offer in memory, without keys and files."""
-
-    def __init__(self, version: int) -> None:
-        self.version = 1
-        self._offer = OfferedRelease("small", f"{version}", 1, 0, "00" * 32)
-
-    def find(self, release: str) -> OfferedRelease:
-        return self._offer
-
-    def preferred_release(self, model: str) -> OfferedRelease | None:
-        return self._offer if self._offer.rollout else None
-
-    def publish(self, release: str, share: float, *, expected_version: int) -> OfferedRelease:
-        self.version += 1
-        self._offer = replace(self._offer, rollout=round(share * FULL_ROLLOUT))
-        return self._offer
-
-    def rollback(self, release: str) -> OfferedRelease:
-        return self.publish(release, 0.0, expected_version=self.version)
-
-
-class Fleet:
-    """Simulated fleet of 100 devices, which audits a tenth of its answers."""
-
-    def __init__(self, rng: np.random.Generator, excess: float, *, n_offline: int = 0) -> None:
-        self._rng = rng
-        self._excess = excess
-        # The devices differ: 5 % of the answers disagree, with a standard deviation of 1 %.
-        self._disagreement_rates = np.clip(rng.normal(0.05, 0.01, N_DEVICES), 0.001, 1.0)
-        self._is_offline = np.arange(N_DEVICES) < n_offline
-        # Disagreements and answers of each device, with the release and without it.
-        self._counts = {has_release: np.zeros((N_DEVICES, 2)) for has_release in (True, False)}
-        self._has_release = np.zeros(N_DEVICES, bool)
-        self._is_offered: dict[OfferedRelease, np.ndarray] = {}
-        self.largest_share = 0.0
-        for _ in range(10):  # before the rollout
-            self._answer_instances()
-
-    def _answer_instances(self) -> None:
-        """Answer about 100 instances on each device, and audit 5 to 15 of them."""
-        for has_release, counts in self._counts.items():
-            in_group = ~self._is_offline & (self._has_release == has_release)
-            n_audits = self._rng.integers(5, 16, N_DEVICES) * in_group
-            n_disagreeing = self._rng.binomial(
-                n_audits, self._disagreement_rates + (self._excess if has_release else 0.0)
-            )
-            # An audit with the probability of a tenth counts ten times.
-            counts += 10.0 * np.column_stack([n_disagreeing, n_audits])
-
-    def step_and_report(self, offer: OfferedRelease) -> RolloutReport:
-        """Set the groups by the offer, answer instances, and report the counts of the groups."""
-        if offer not in self._is_offered:
-            self._is_offered[offer] = np.array([offer.is_for(name) for name in NAMES.tolist()])
-        is_offered = self._is_offered[offer]
-        self._has_release = is_offered & ~self._is_offline
-        self.largest_share = max(self.largest_share, is_offered.mean())
-        self._answer_instances()
-        counts_by_group = {}
-        for has_release, counts in self._counts.items():
-            in_group = ~self._is_offline & (self._has_release == has_release)
-            group_counts = [
-                (n_cases, n_answers)
-                for n_cases, n_answers in counts[in_group].tolist()
-                if n_answers
-            ]
-            counts_by_group[has_release] = {metric: [] for metric in METRICS} | {
-                "disagreement": group_counts
-            }
-        return RolloutReport(
-            running_devices=self._names(self._has_release),
-            other_devices=self._names(~self._has_release & ~self._is_offline),
-            offline_devices=self._names(self._is_offline),
-            offered_devices=self._names(is_offered),
-            release_counts=counts_by_group[True],
-            other_counts=counts_by_group[False],
-        )
-
-    def _names(self, mask: np.ndarray) -> frozenset[str]:
-        return frozenset(NAMES[mask].tolist())
-
-
-def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):
-    """Return the outcome and the largest offered share of a rollout to each simulated fleet."""
-    outcomes_and_shares = []
-    for seed in range(n_fleets):
-        fleet = Fleet(np.random.default_rng(seed), excess, n_offline=n_offline)
-        repository = InMemoryRepository(seed)
-        end = roll_out(
-            repository,
-            "small/1",
-            (0.05, 0.25, 0.5, 1.0),
-            AbortLimits(failed=0.05, worse_by=worse_by),
-            announce=lambda offer: None,
-            read_report=fleet.step_and_report,
-            wait=lambda: None,
-            show_progress=lambda offer, report: None,
-            baseline=fleet.step_and_report(repository.find("small/1")),
-        )
-        outcomes_and_shares.append((end.outcome, fleet.largest_share))
-    return outcomes_and_shares
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("worse_by", "n_offline"), [(0.0, 0), (0.01, 30)])
 def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, n_offline):
     outcomes = Counter(
-        outcome for outcome, _ in simulate_rollouts(0.0, worse_by, n_offline=n_offline)
+        outcome
+        for outcome, _ in simulate_rollouts(0.0, worse_by, n_offline=n_offline, n_fleets=N_FLEETS)
     )
     assert outcomes["done"] >= 0.95 * N_FLEETS, outcomes
 
 
 @pytest.mark.slow
 def test_a_release_three_points_worse_is_withdrawn_before_half_of_the_fleet_has_it():
-    rollouts = simulate_rollouts(0.03, 0.01)
+    rollouts = simulate_rollouts(0.03, 0.01, n_fleets=N_FLEETS)
     n_before_half = sum(outcome == "withdrawn" and share < 0.5 for outcome, share in rollouts)
     # An excess of 0.02 above the limit is detected with probability 0.95.
     assert n_before_half >= 0.9 * N_FLEETS, Counter(outcome for outcome, _ in rollouts)
