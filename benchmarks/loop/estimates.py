@@ -39,10 +39,10 @@ def measure_estimates(options: Options) -> list[dict[str, Any]]:
         records.append(
             {
                 "accuracy": accuracy,
-                "system": truth,
+                "system_accuracy": truth,
                 "streams": n_streams,
                 "coverage": is_covered.mean(axis=0).tolist(),
-                "at_all_looks": float(is_covered.all(axis=1).mean()),
+                "coverage_at_all_looks": float(is_covered.all(axis=1).mean()),
                 "width": float(widths[:, 0].mean()),
                 "width_alone": float(widths[:, 1].mean()),
             }

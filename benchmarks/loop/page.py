@@ -61,9 +61,9 @@ def _list_estimate_columns() -> list[Column]:
     ]
     return [
         Column("f0", lambda record: f"{record['accuracy']:.0%}"),
-        Column("system", lambda record: f"{record['system']:.1%}"),
+        Column("system", lambda record: f"{record['system_accuracy']:.1%}"),
         *coverage_columns,
-        Column("at all looks", lambda record: f"{record['at_all_looks']:.1%}"),
+        Column("at all looks", lambda record: f"{record['coverage_at_all_looks']:.1%}"),
         Column(f"width at {N_WIDTH_LABELS}", lambda record: f"{record['width']:.3f}"),
         Column("labels alone", lambda record: f"{record['width_alone']:.3f}"),
         Column("ratio", lambda record: f"{record['width'] / record['width_alone']:.2f}"),
