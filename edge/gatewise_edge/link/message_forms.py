@@ -124,6 +124,9 @@ def decode_json_request(payload: bytes) -> Request:
         return request
     except msgspec.ValidationError as error:
         raise WireError("type", str(error)[:200], id=request_id) from None
+    except UnicodeDecodeError as error:
+        # The id is readable, because msgspec skips other texts without decoding them.
+        raise WireError("json", f"not a message in JSON: {error}", id=request_id) from None
     except InputError as error:
         raise WireError("json", str(error), id=request_id) from None
     except WireError as error:

@@ -118,6 +118,14 @@ def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
             check_schema(json.loads(make_payload(**changes)))
 
 
+@pytest.mark.parametrize("field", [b'"m": "\xff"', b'"\xff": 1'])
+def test_text_that_is_not_utf_8_raises_an_error_with_the_id(field):
+    payload = b'{"id": "%s", %s}' % (REQUEST_ID.hex().encode(), field)
+    with pytest.raises(WireError, match="not a message in JSON") as error_info:
+        decode_json_request(payload)
+    assert (error_info.value.reason, error_info.value.id) == ("json", REQUEST_ID)
+
+
 @pytest.mark.parametrize(("key", "json_text"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
 def test_error_names_an_unknown_or_repeated_key(key, json_text):
     # The second key is written with an escape, so that only a parser sees the repetition.
