@@ -103,6 +103,7 @@ class InProcessLink:
         except WireError as error:
             if error.id is None:
                 return None
+            # Without a decoded request, the names of model and version are not known.
             return Response(id=error.id, model="", version="", error=BAD_REQUEST, detail=str(error))
         try:
             labels, probabilities = self._answer(request.X.astype(np.float32, copy=False))

@@ -96,9 +96,7 @@ def read_arrays(
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} is listed twice")
-                npy_content = _read_member(archive, entry, max_bytes - n_bytes)
-                if npy_content is None:
-                    raise ValueError(f"arrays larger than {max_bytes} B")
+                npy_content = _read_member(archive, entry, n_bytes, max_bytes)
                 n_bytes += npy_content.nbytes
                 arrays[name] = _parse_npy(npy_content)
     except _READING_ERRORS as error:
@@ -107,14 +105,14 @@ def read_arrays(
 
 
 def _read_member(
-    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int
-) -> memoryview | None:
-    """Read a member; None if it has more than `max_bytes` bytes."""
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, n_bytes_before: int, max_bytes: int
+) -> memoryview:
+    """Read a member; ValueError if it and the members before have more than `max_bytes` bytes."""
     content = io.BytesIO()
     with open_entry(archive, entry) as member:
         while chunk := member.read(CHUNK_BYTES):
-            if content.tell() + len(chunk) > max_bytes:
-                return None
+            if n_bytes_before + content.tell() + len(chunk) > max_bytes:
+                raise ValueError(f"arrays larger than {max_bytes} B")
             content.write(chunk)
     return content.getbuffer().toreadonly()
 

@@ -125,6 +125,8 @@ def _make_feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any]
     """
     frame: Any = as_pandas(X)
     raw_rows: Any = None
+    # The order matters: encoders read columns by name, and only they make the features that the
+    # second step selects by name. An array has no names.
     # raw columns become features
     if manifest.encoder is not None and hasattr(frame, "columns"):
         from gatewise_training.data.table_encoder import encode_table

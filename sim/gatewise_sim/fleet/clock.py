@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Clock:
-    """Clock that shows the time of the latest event, in s.
+    """Clock that shows the time of the latest event, or of the end of a run, in s.
 
     >>> clock = Clock()
     >>> letters = []
@@ -39,7 +39,7 @@ class Clock:
         heappush(self._heap, (event_time, self._n_scheduled, action, args))
 
     def run(self, until: float = math.inf) -> None:
-        """Run all events before the time `until`, in s."""
+        """Run all events before the time `until`, in s; move the clock to a finite `until`."""
         heap = self._heap
         while heap and heap[0][0] < until:
             self.now, _, action, args = heappop(heap)

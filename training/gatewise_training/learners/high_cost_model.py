@@ -50,6 +50,8 @@ def is_graph(model: Any) -> bool:
 class HighCostModel:
     """A fitted high-cost model of any kind.
 
+    Exactly one of `trees`, `estimator`, `onnx` and `python_model` is not None: it is the model.
+
     Attributes
     ----------
     features : ndarray of intp, shape (n_used,)
@@ -113,7 +115,11 @@ class HighCostModel:
             class_index = own_index if self.class_indices is None else self.class_indices[own_index]
             return class_index, self._move_to_all_classes(own_probabilities)
         class_index = self._predict_labels(columns)
-        return class_index, self._predict_own_proba(columns, class_index)
+        if hasattr(self.estimator, "predict_proba"):
+            return class_index, self._predict_estimator_proba(columns)
+        one_hot = np.zeros((len(columns), self.n_classes))
+        one_hot[np.arange(len(columns)), class_index] = 1.0
+        return class_index, one_hot
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities of instances, float64 (n, n_classes).
@@ -122,7 +128,7 @@ class HighCostModel:
         has all features of the instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
-            return self._predict_own_proba(x[:, self.features], np.empty(0, np.int64))
+            return self._predict_estimator_proba(x[:, self.features])
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -137,16 +143,9 @@ class HighCostModel:
         own_index = class_positions(np.asarray(self.estimator.classes_), predicted_labels)
         return own_index if self.class_indices is None else self.class_indices[own_index]
 
-    def _predict_own_proba(
-        self, x_used: NDArray[np.float32], class_indices: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        if hasattr(self.estimator, "predict_proba"):
-            return self._move_to_all_classes(
-                self.estimator.predict_proba(named_rows(self.estimator, x_used))
-            )
-        one_hot = np.zeros((len(x_used), self.n_classes))
-        one_hot[np.arange(len(x_used)), class_indices] = 1.0
-        return one_hot
+    def _predict_estimator_proba(self, x_used: NDArray[np.float32]) -> NDArray[np.float64]:
+        own_probabilities = self.estimator.predict_proba(named_rows(self.estimator, x_used))
+        return self._move_to_all_classes(own_probabilities)
 
     def _move_to_all_classes(self, own_probabilities: NDArray[Any]) -> NDArray[np.float64]:
         """Move the columns of the model's own classes to their class indices."""

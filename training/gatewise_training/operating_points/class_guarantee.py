@@ -113,8 +113,10 @@ def _mean_passes(
         group_means = splitter.group_means(row_values)[np.newaxis]
         pvalues = mean_pvalue(group_means, bound, np.array([lowest]), np.ones(1), level)
         return bool(pvalues[0] <= level)
-    if lowest == 0.0:
+    if lowest == 0.0:  # values 0 or 1: the exact binomial test of their sum
         return bool(rate_pvalue(int(row_values.sum()), n, bound) <= level)
+    # values -1, 0 or 1: the exact test of a paired difference, n_worse - n_better <= limit, where
+    # the limit depends on the number of rows that differ
     n_worse = int((row_values > 0).sum())
     n_better = int((row_values < 0).sum())
     return bool(n_worse - n_better <= loss_limits(n, bound, level)[n_worse + n_better])

@@ -48,6 +48,8 @@ def repair(problem: PruneProblem, is_kept: NodeMask, lam: float) -> tuple[NodeMa
     objective = float(problem.objective(is_kept, lam))
     for _ in range(MAX_REPAIRS):
         new_is_kept = is_kept
+        # gain of a node = profit - lam * (depth price + prices of its acquisitions that count): if
+        # nodes are dropped, those that it alone makes; if they are added, those that no node makes
         for is_adding in (False, True):
             gain = problem.profit - lam * problem.depth_price
             _charge_changes(start, nodes, lam * problem.column_price, new_is_kept, is_adding, gain)

@@ -31,6 +31,7 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
     lam = check_price(lam)
     closure, closure_number = reduce_problem(problem)
     closure_kept, cut_value, iterations = best_closure(closure, lam)
+    # DROPPED = -2 and FREE = -1 are indices from the end, so they read the two values added there
     is_kept = np.append(closure_kept, [False, True])[closure_number]
     free_profit = float(problem.profit[closure_number == FREE].sum())
     bound = problem.base_error - free_profit - (closure.total_profit - cut_value)
