@@ -54,8 +54,11 @@ class BlockingReader:
     def __init__(self, max_hung_threads: int = 0) -> None:
         self._max_hung_threads = max_hung_threads
         self._n_hung_threads = 0
+        #: Protects `is_finished` and `is_abandoned` of a task, which the caller and the thread
+        #: decide against each other, and the number of hung threads.
         self._lock = threading.Lock()
-        #: Held by the call that runs on the thread, from its start to its end or abandonment.
+        #: Held by the call that runs on the thread, from its start to its end or abandonment. Only
+        #: this call and :meth:`close` change `_thread`, and only this call `_running_task`.
         self._thread_permit = threading.Semaphore(1)
         self._tasks: SimpleQueue[ReadTask | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -85,9 +88,10 @@ class BlockingReader:
 
     def close(self) -> None:
         """End the thread; wait at most a second for a running call."""
-        if self._thread is not None:
+        thread = self._thread  # another thread's call may abandon it at the same time
+        if thread is not None:
             self._tasks.put(None)
-            self._thread.join(timeout=1.0)
+            thread.join(timeout=1.0)
             self._thread = None
 
     def _submit(self, function: Callable[[ReadTask], Result]) -> ReadTask:
