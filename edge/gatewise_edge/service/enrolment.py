@@ -55,7 +55,6 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     the URL is malformed or the folder already has a key, and LinkError if the server cannot be
     reached, does not match the token, refuses, or sends a malformed response.
     """
-    # Check the arguments.
     token_match = _TOKEN_PATTERN.fullmatch(token)
     if not url.startswith("https://") or token_match is None:
         raise InputError("give the https:// URL of the enrolment server, and the whole token")
@@ -63,8 +62,26 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     key_file = folder / "device.key"
     if key_file.exists():
         raise InputError(f"{key_file} already exists: enrol into another folder")
-    # Get the authority's certificate over an unverified connection, because no certificate is
-    # trusted yet. The digest in the token proves that it is the right certificate.
+    authority_certificate = _fetch_authority_certificate(url, digest)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate, broker_url = _request_certificate(url, token, name, key, authority_certificate)
+    # Write the files last, because a key would block another try.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    encoded_key = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(encoded_key)
+    (folder / "device.crt").write_text(certificate)
+    (folder / "ca.crt").write_bytes(authority_certificate)
+    return {"device": name, "broker": broker_url}
+
+
+def _fetch_authority_certificate(url: str, digest: str) -> bytes:
+    """Get the authority's certificate (PEM) over an unverified connection, and verify its digest.
+
+    No certificate is trusted yet. The digest in the token proves that it is the right one.
+    """
     unverified_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified_context.check_hostname = False
     unverified_context.verify_mode = ssl.CERT_NONE
@@ -76,12 +93,18 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     if not has_digest_of_token:
         raise LinkError(url, f"{url} is not the server that made this token: check both")
     # Trust only the first certificate, because the digest does not cover what follows it.
-    authority_certificate = x509.load_pem_x509_certificate(content).public_bytes(
-        serialization.Encoding.PEM
-    )
-    # Make the key and ask for its certificate.
+    return x509.load_pem_x509_certificate(content).public_bytes(serialization.Encoding.PEM)
+
+
+def _request_certificate(
+    url: str,
+    token: str,
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    authority_certificate: bytes,
+) -> tuple[str, str]:
+    """Request a certificate (PEM) for a key; return it with the URL of the broker."""
     verified_context = ssl.create_default_context(cadata=authority_certificate.decode())
-    key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signing_request = (
         x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -96,16 +119,7 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
         x509.load_pem_x509_certificate(certificate.encode())
     except (ValueError, KeyError, TypeError):
         raise LinkError(url, f"{url} sends a malformed response") from None
-    # Write the files last, because a key would block another try.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    encoded_key = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(encoded_key)
-    (folder / "device.crt").write_text(certificate)
-    (folder / "ca.crt").write_bytes(authority_certificate)
-    return {"device": name, "broker": broker_url}
+    return certificate, broker_url
 
 
 def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
