@@ -101,7 +101,11 @@ class CascadeService:
     # -- answers ---------------------------------------------------------------------------
 
     async def _answer_rows(self, rows: Sequence[Any]) -> list[Answer | Exception]:
-        """Answer rows; the list contains the error for a row that cannot be answered."""
+        """Answer rows; the list contains the error for a row that cannot be answered.
+
+        A row whose cells are fetched needs a thread that waits for them. One row without a fetch
+        takes a thread only if it is offloaded.
+        """
         if self._fetch is not None:
             loop = asyncio.get_running_loop()
             fetched_rows = [self._make_fetched_row(row, loop) for row in rows]
@@ -163,6 +167,7 @@ class CascadeService:
         manifest = self._device.bundle.manifest
         rows = read_rows(message, manifest.column_names)
         answers = await self._answer_rows(rows) if rows else []
+        # the Open Inference Protocol has one error for the whole response, not one for each row
         successful_answers = []
         for answer in answers:
             if isinstance(answer, Exception):

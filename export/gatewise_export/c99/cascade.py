@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,27 +151,32 @@ class Cascade:
             ]
         exits = exit_stages([score for _, score in margins_and_scores], self.thresholds)
         last_stage = np.minimum(exits, len(self.stages) - 1)
-        label_after_stage = np.full((len(self.stages) + 1, len(rows)), -1)
-        # Row i + 1 has the label of the last stage up to i that has a model. Row 0 is -1, because
-        # no stage ran.
-        for stage_index, (margins, _) in enumerate(margins_and_scores):
-            label_after_stage[stage_index + 1] = (
-                labels(margins)
-                if self.stage_has_model[stage_index]
-                else label_after_stage[stage_index]
-            )
-        is_acquired = np.zeros(rows.shape, np.bool_)
-        for stage_index, stage in enumerate(self.stages):
-            is_acquired |= (
-                np.broadcast_to(stage.acquired(rows), rows.shape)
-                & (last_stage >= stage_index)[:, None]
-            )
         return ExpectedAnswers(
             outputs=tuple(
                 outputs_of_stage[:, :n_outputs]
                 for outputs_of_stage, n_outputs in zip(outputs, self.stage_n_outputs, strict=True)
             ),
             exits=exits if self.offloads else last_stage,
-            labels=label_after_stage[last_stage + 1, np.arange(len(rows))],
-            is_acquired=is_acquired,
+            labels=self._find_labels([margins for margins, _ in margins_and_scores], last_stage),
+            is_acquired=self._find_acquired(rows, last_stage),
         )
+
+    def _find_labels(
+        self, stage_margins: Sequence[NDArray[Any]], last_stage: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Find the label of each row's last stage that has a model; -1 if none has."""
+        row_labels = np.full(len(last_stage), -1)
+        for stage_index, margins in enumerate(stage_margins):
+            if self.stage_has_model[stage_index]:
+                row_labels = np.where(last_stage >= stage_index, labels(margins), row_labels)
+        return row_labels
+
+    def _find_acquired(self, rows: Matrix, last_stage: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Find the features that the stages up to each row's last stage acquire."""
+        is_acquired = np.zeros(rows.shape, np.bool_)
+        for stage_index, stage in enumerate(self.stages):
+            is_acquired |= (
+                np.broadcast_to(stage.acquired(rows), rows.shape)
+                & (last_stage >= stage_index)[:, None]
+            )
+        return is_acquired

@@ -42,6 +42,7 @@ def nested_sets(
     is_paid[free_features] = True
     # reach each target cost from the set before
     for set_number, target in enumerate(np.geomspace(first_target, max_cost, n_stages)):
+        # the fits of stages are the second half of the progress
         problem.report_progress(set_number, 2 * n_stages, "choosing features")
         if costs.price(is_paid) >= 0.95 * target:  # the set before is near enough
             continue
@@ -49,6 +50,8 @@ def nested_sets(
         features = np.flatnonzero(is_paid)
         if len(features) and (not sets or len(features) > len(sets[-1])):
             sets.append(features)
+    # if models use no feature, or only too costly ones, all features remain to be tried; the
+    # limits of the exits refuse a stage that costs too much for an instance
     return sets or [np.arange(costs.n_features)]
 
 

@@ -188,6 +188,7 @@ class BudgetPrune(ForestModel):
         for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
             fits.append(fit)
             problem.report_progress(len(fits), n_forests + 1, "pruning")
+        # `fits` has the forests of one price after the other, each in the order of `row_pairs`
         candidates: list[FittedStages] = []
         for start in range(0, len(fits), len(row_pairs)):
             pruned_forests = fits[start : start + len(row_pairs)]
