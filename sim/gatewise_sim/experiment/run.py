@@ -230,7 +230,7 @@ def _make_report(
         "stages": list_stage_results(manifest, table, results[0].instances, row_weights),
         "frontier": frontier_points(experiment.bundle),
         "faults": tuple(
-            FaultSpan(what=span.component, begin=span.begin, end=span.end, count=span.n_workers)
+            FaultSpan(what=span.component, begin=span.begin_s, end=span.end_s, count=span.n_workers)
             for span in scenario.outages.spans_within_run()
         ),
         "energy": EnergyUse(

@@ -61,20 +61,8 @@ class OutageWindow:
                     f"outage {text!r}: give the number of workers, such as workers:2:+30s-+35s"
                 )
             n_workers = int(n_workers_text)
-        begin_text, dash, end_text = times_text.partition("-")
-        if not dash or begin_text.startswith("+") != end_text.startswith("+"):
-            raise InputError(
-                f"outage {text!r}: give two times of day (12:00-12:10), or two times since the "
-                "start (+30s-+35s)"
-            )
-        error_subject = f"outage {text!r}"
-        if begin_text.startswith("+"):
-            begin = read_span(begin_text[1:], error_subject)
-            end = read_span(end_text[1:], error_subject)
-            return cls(component, begin, end, n_workers=n_workers)
-        begin = read_clock(begin_text, error_subject) % DAY  # a beginning of 24:00 is midnight
-        end = read_clock(end_text, error_subject)
-        return cls(component, begin, end, is_daily=True, n_workers=n_workers)
+        begin_s, end_s, is_daily = _parse_times(times_text, f"outage {text!r}")
+        return cls(component, begin_s, end_s, is_daily, n_workers)
 
     def spans(self, horizon_s: float, start_time_of_day: float) -> Iterator[tuple[float, float]]:
         """Yield the spans (s since the start of the run) that begin before `horizon_s`.
@@ -97,15 +85,30 @@ class OutageWindow:
             begin += DAY
 
 
+def _parse_times(times_text: str, error_subject: str) -> tuple[float, float, bool]:
+    """Parse ``FROM-TO``; return both times in s, and whether they are times of day."""
+    begin_text, dash, end_text = times_text.partition("-")
+    if not dash or begin_text.startswith("+") != end_text.startswith("+"):
+        raise InputError(
+            f"{error_subject}: give two times of day (12:00-12:10), or two times since the "
+            "start (+30s-+35s)"
+        )
+    if begin_text.startswith("+"):
+        begin_s = read_span(begin_text[1:], error_subject)
+        return begin_s, read_span(end_text[1:], error_subject), False
+    begin_s = read_clock(begin_text, error_subject) % DAY  # a beginning of 24:00 is midnight
+    return begin_s, read_clock(end_text, error_subject), True
+
+
 class OutageSpan(NamedTuple):
-    """An outage of a component from `begin` to `end`, in s since the start of the run.
+    """An outage of a component from `begin_s` to `end_s`, in s since the start of the run.
 
     `n_workers` is the number of workers that are down.
     """
 
     component: str
-    begin: float
-    end: float
+    begin_s: float
+    end_s: float
     n_workers: int
 
 
@@ -137,7 +140,7 @@ class Outages:
         ]
         self._merged_spans = {
             component: merge_spans(
-                (span.begin, span.end) for span in self._spans if span.component == component
+                (span.begin_s, span.end_s) for span in self._spans if span.component == component
             )
             for component in COMPONENTS
         }
@@ -172,20 +175,20 @@ class Outages:
         return sum(
             span.n_workers
             for span in self._spans
-            if span.component == "workers" and span.begin <= now < span.end
+            if span.component == "workers" and span.begin_s <= now < span.end_s
         )
 
     def change_times(self) -> list[float]:
         """List the sorted times (s) within the run at which a component goes down or recovers."""
-        times = {time for span in self._spans for time in (span.begin, span.end)}
+        times = {time for span in self._spans for time in (span.begin_s, span.end_s)}
         return sorted(time for time in times if time < self.run_seconds)
 
     def spans_within_run(self) -> list[OutageSpan]:
         """List the outages, cut at the end of the run, sorted by component and begin."""
         return sorted(
-            span._replace(end=min(span.end, self.run_seconds))
+            span._replace(end_s=min(span.end_s, self.run_seconds))
             for span in self._spans
-            if span.begin < self.run_seconds
+            if span.begin_s < self.run_seconds
         )
 
     def components_outside_run(self) -> list[str]:
