@@ -82,25 +82,39 @@ def add_machine_labels(
             for file in {file for file, _ in location_of.values()}
         }
         label_text_of = {label.id: label.label for label in read_labels(folder.path).values()}
-        outcomes: list[Outcome] = []
+        outcomes = _list_outcomes(labels, location_of, contents_of_file, label_text_of)
         new_labels: dict[Path, list[MachineLabel]] = {}
-        for label in labels:
-            if label.id not in location_of:
-                outcomes.append("unknown")
-                continue
-            file, position = location_of[label.id]
-            facts, rows = contents_of_file[file]
-            outcome = _label_outcome(label, str(rows.device[position]), facts, label_text_of)
-            outcomes.append(outcome)
+        for label, outcome in zip(labels, outcomes, strict=True):
             if outcome == "added":
-                label_text_of[label.id] = label.label
-                new_labels.setdefault(file, []).append(label)
+                new_labels.setdefault(location_of[label.id][0], []).append(label)
         for file, labels_of_file in new_labels.items():
             if file not in copy_files:
                 facts, rows = contents_of_file[file]
                 positions = [location_of[label.id][1] for label in labels_of_file]
                 _append_copies(folder.path, facts, rows.take(np.array(positions, np.intp)))
             append_labels(folder.path, map(_as_label_record, labels_of_file))
+    return outcomes
+
+
+def _list_outcomes(
+    labels: Sequence[MachineLabel],
+    location_of: Mapping[str, tuple[Path, int]],
+    contents_of_file: Mapping[Path, _FileContents],
+    recorded_text_of: Mapping[str, str],
+) -> list[Outcome]:
+    """List the outcome of each label; earlier labels of the sequence count as recorded."""
+    label_text_of = dict(recorded_text_of)
+    outcomes: list[Outcome] = []
+    for label in labels:
+        if label.id not in location_of:
+            outcomes.append("unknown")
+            continue
+        file, position = location_of[label.id]
+        facts, rows = contents_of_file[file]
+        outcome = _label_outcome(label, str(rows.device[position]), facts, label_text_of)
+        outcomes.append(outcome)
+        if outcome == "added":
+            label_text_of[label.id] = label.label
     return outcomes
 
 
