@@ -5,9 +5,10 @@ Threshold-Pairs (BudgetRF, ICML 2015, equation 11) is ::
     F(S) = sum over i != j of [ [n_i - a]_+ [n_j - a]_+ - a^2 ]_+
 
 The sum is over ordered pairs of classes, ``n_i`` is the number of examples of class i, and
-``[x]_+ = max(x, 0)``.
+``[x]_+ = max(x, 0)``; the threshold ``a`` is `alpha` in the code.
 
-The printed text has lost the signs, but they follow from the conditions of the paper. In a pure set
+The printed text has lost the two minus signs of this equation, but they follow from the conditions
+of the paper. In a pure set
 ``n_j = 0`` for all classes except one. Purity (F = 0) therefore requires that ``[n_j - a]_+``
 vanishes there, which ``n_j + a`` does not, and that nothing is added to the product. With both
 minus signs the function is admissible. ``[n - a]_+`` is non-negative, rising and convex in ``n``. A
