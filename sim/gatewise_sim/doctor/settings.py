@@ -1,4 +1,4 @@
-"""Settings of the device that the doctor examines."""
+"""Settings of the device that ``gatewise doctor`` examines, and of its broker."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class DeviceSettings(Settings, frozen=True):
     @property
     def endpoint(self) -> Endpoint:
         """Address of the broker, with the files for TLS."""
+        # imported here, because the doctor also runs where packages of the edge are absent
         from gatewise_edge.link.endpoint import Endpoint
 
         return Endpoint(

@@ -3,7 +3,8 @@
 In addition to the Kullback-Leibler divergence, Nan & Saligrama (NIPS 2017, sections 3 and 4)
 mention "another symmetrized metric fitting g directly to the log odds ratio of q", and a third
 algorithm that uses it. They describe it in a supplement that is not available. This module
-reconstructs it:
+reconstructs it. The gate g and the low-cost model f1 are linear, q are the free probabilities of
+offloads, and OPT is the problem of :mod:`.qstep`:
 
 - the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1;
 - OPT, the alternation and the penalty over the rows of ``[f1, g]`` are the same as in Adapt-LIN,
@@ -40,8 +41,8 @@ class AdaptLstsq(AdaptLin):
 
     Notes
     -----
-    The algorithm is reconstructed, because the supplement of the paper is not available. Its
-    distance ``(log(q / (1 - q)) - g)^2`` has weight 1, and the rest is the same as in Adapt-LIN.
+    The algorithm is reconstructed, because the supplement of the paper is not available. It differs
+    from Adapt-LIN in its distance, ``(log(q / (1 - q)) - g)^2``.
     """
 
     _distance: ClassVar[Distance] = LogOdds()
