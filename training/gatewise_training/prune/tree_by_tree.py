@@ -52,9 +52,10 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     profit = profit.copy()
     price = price.copy()
     ratio = np.empty(n)
-    # a block is a node with the nodes that are merged into it; each block has a heap of the blocks
-    # directly below it, with the largest ratio at its top; a ratio changes only while its block is
-    # in no heap: a block enters a heap when it is final, and leaves it before a merge
+    # A block is a node with the nodes that are merged into it. Three invariants:
+    # - Each block has a heap of the blocks directly below it, with the largest ratio at its top.
+    # - A block enters a heap when it is final, and leaves it before it is merged.
+    # - So a ratio, which is the key of the heaps, changes only while its block is in none.
     top_below = np.full(n, -1, np.int32)  # top of the heap of each block
     left = np.full(n, -1, np.int32)  # children in the heaps, not in the trees
     right = np.full(n, -1, np.int32)
