@@ -34,7 +34,7 @@ _STATE_FILES: Final = ("state.json", "state.copy.json")
 #: Largest number of bytes to read of a state file. A state has a few kilobytes, but a damaged file
 #: may have any size.
 _MAX_STATE_BYTES: Final = 64 << 10
-Count = Annotated[int, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=0)]
 
 
 class State(Record, frozen=True):
@@ -73,20 +73,20 @@ class State(Record, frozen=True):
         See :data:`gatewise_export.repository.client.SeenVersions`.
     """
 
-    revision: Count = 0
+    revision: _Count = 0
     device: str = field(default_factory=lambda: secrets.token_hex(8))
     active: str = ""
     proved: str = ""
     previous: str = ""
-    n_good: Count = 0
-    n_bad: Count = 0
+    n_good: _Count = 0
+    n_bad: _Count = 0
     trial_seconds: Amount = 0.0
-    n_starts: Count = 0
-    n_bad_before: Count = 0
-    n_answers_before: Count = 0
+    n_starts: _Count = 0
+    n_bad_before: _Count = 0
+    n_answers_before: _Count = 0
     postponed: str = ""
     postponed_s: Finite = 0.0
-    n_postponements: Count = 0
+    n_postponements: _Count = 0
     refused: tuple[str, ...] = ()
     seen_versions: dict[str, tuple[int, str]] = field(default_factory=dict)
 
