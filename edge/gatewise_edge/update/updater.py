@@ -7,23 +7,21 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from gatewise import __version__
-from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.errors import SelfTestError
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.service.release_status import ReleaseStatus
+from gatewise_edge.update.running_release import RunningRelease
 from gatewise_edge.update.schedule import CheckSchedule
 from gatewise_edge.update.settings import UpdateSettings
 from gatewise_edge.update.store import Store
 from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError
 from gatewise_export.repository.client import RepositoryClient
 from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import OfferedRelease, UpdateError
@@ -81,7 +79,6 @@ class Updater:
     ) -> None:
         self.store = store
         self._settings = settings
-        self._first_bundle_path = Path(settings.first_bundle)
         self._device_id = settings.device or store.state.device
         manifest = Bundle.open(settings.first_bundle, for_device=True).manifest
         self.model = manifest.name
@@ -107,41 +104,20 @@ class Updater:
         self._schedule = CheckSchedule(settings, clock)
         self._last_save_at = clock()
         self._release_status = ReleaseStatus(link, store, clock)
+        self._release = RunningRelease(store, settings, self._trial, self._release_status)
         self._must_act = False  # whether the thread must act on an answer
         self._is_stopping = False
         self._skipped_digests: set[str] = set()  # releases that this process does not try again
-        #: Releases that the repository has not withdrawn.
-        self._valid_digests: Set[str] = {store.state.proved, store.state.previous}
-        self._running_digest = ""  # the running release; empty for the first bundle
         self._trouble: str | None = None
-        self._device: Device | None = None
         self._thread: threading.Thread | None = None
         if link is not None:
             link.watch(manifest_topic(self.model), self.receive_announcement)
 
     def start(self, device: Device) -> None:
         """Begin to update a device that runs a release of the store or the first bundle."""
-        self._device = device
-        self._running_digest = self.store.digest_of(device.bundle.path)
         self._trial.deadline_ms = device.deadline_ms
-        state = self.store.state
-        if self._running_digest == state.active:
-            if state.is_on_trial:
-                previous_counts = state.n_bad_before, state.n_answers_before
-                self._trial.begin(**state.trial_counts, previous_counts=previous_counts)
-            elif self._running_digest in state.refused:
-                other_digests = (
-                    digest for digest in state.refused if digest != self._running_digest
-                )
-                self.store.save(refused=tuple(other_digests))
-        elif self.store.is_complete(state.active) and state.is_on_trial:
-            _LOG.error("release %s does not run on this device", state.active)
-            self.store.refuse(state.active, active=state.proved)
-        elif self.store.is_complete(state.active):
-            # it ran before, so a wrong option or a sensor may be the cause
-            _LOG.error("release %s did not start; the next start tries it again", state.active)
-            self._skipped_digests.add(state.active)
-        self._release_status.begin(device)
+        if not self._release.begin(device):
+            self._skipped_digests.add(self.store.state.active)
         self._thread = threading.Thread(
             target=self._run_updates, name="gatewise-update", daemon=True
         )
@@ -210,9 +186,11 @@ class Updater:
                 self._save_progress()
                 self._release_status.publish_when_due()
                 if self._trial.verdict == "passed":
-                    self._end_passed_trial()
+                    self._release.end_passed_trial()
+                    self._increment("passed")
                 elif self._trial.verdict == "failed":
-                    self._roll_back()
+                    self._release.roll_back()
+                    self._increment("rolled_back")
                 elif self._clock() >= self._schedule.next_at:
                     self._check_repository()
             except UpdateError as error:
@@ -263,43 +241,27 @@ class Updater:
             self.store.save(seen_versions=seen_versions)
         offers = [offer for offer in offers if offer.model == self.model]
         device_offers = [offer for offer in offers if offer.is_for(self._device_id)]
-        self._valid_digests = {offer.digest for offer in offers if offer.rollout}
+        self._release.valid_digests = {offer.digest for offer in offers if offer.rollout}
         # Leave a withdrawn release before its successor is fetched, because that takes time and
         # may fail.
         successor = next(filter(self._may_try, device_offers), None)
         if successor is None or not self.store.is_complete(successor.digest):
-            self._leave_withdrawn()
+            self._leave_withdrawn_release()
         # Run the first offer that fits this device.
         try:
             while (offer := next(filter(self._may_try, device_offers), None)) is not None:
                 if self._run_offer(offer):
                     break
         finally:
-            self._leave_withdrawn()
-            if changes := self._withdrawal_changes(self.store.state.active):
-                self.store.save(**changes)
+            self._leave_withdrawn_release()
+            self._release.forget_withdrawn()
         self._trouble = None
         self._schedule.note_success()
         self._increment("checks")
 
-    def _leave_withdrawn(self) -> None:
-        """Run an earlier release if the running one was withdrawn."""
-        if not self._running_digest or self._running_digest in self._valid_digests:
-            return
-        self._trial.end()
-        state = self.store.state
-        _LOG.warning("%s was withdrawn", self._release_name)
-        self._increment("withdrawn")
-        digests = (state.proved, state.previous)
-        self._return_to([digest for digest in digests if digest in self._valid_digests])
-
-    def _withdrawal_changes(self, active: str) -> dict[str, str]:
-        """Changes of the state with which later starts run `active` or a valid release."""
-        state = self.store.state
-        valid_digests = {"", active, *self._valid_digests}
-        return {
-            name: "" for name in ("proved", "previous") if getattr(state, name) not in valid_digests
-        }
+    def _leave_withdrawn_release(self) -> None:
+        if self._release.leave_if_withdrawn():
+            self._increment("withdrawn")
 
     def _may_try(self, offer: OfferedRelease) -> bool:
         """Whether a release may run here: it has not failed and is not postponed."""
@@ -310,7 +272,7 @@ class Updater:
     def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offered release; return False if it does not fit this device."""
         is_stored = self.store.is_complete(offer.digest)
-        if is_stored and self._running_digest == offer.digest:
+        if is_stored and self._release.digest == offer.digest:
             return True
         if is_stored:
             release = self.store.read_release(offer.digest)
@@ -328,114 +290,14 @@ class Updater:
             return False
         if not is_stored:
             fetch = partial(self._client.fetch, release)
-            self.store.complete_release(offer.digest, release, self._first_bundle_path, fetch)
-        if self._running_digest == offer.digest:
+            first_bundle = Path(self._settings.first_bundle)
+            self.store.complete_release(offer.digest, release, first_bundle, fetch)
+        if self._release.digest == offer.digest:
             self._increment("repaired")
         else:
-            self._adopt(offer.digest, str(offer))
+            self._release.adopt(offer.digest, str(offer))
+            self._increment("adopted")
         return True
-
-    def _adopt(self, digest: str, release_name: str) -> None:
-        """Run a complete release, on trial unless it has passed a trial before."""
-        device = self._device
-        assert device is not None
-        state_before = self.store.state
-        # Save the choice first, so that a device that is killed meanwhile starts with this release.
-        n_bad_before, n_answers_before = self._trial.previous_counts
-        is_saved = self.store.save(
-            active=digest,
-            n_good=0,
-            n_bad=0,
-            trial_seconds=0.0,
-            n_starts=1,
-            n_bad_before=n_bad_before,
-            n_answers_before=n_answers_before,
-            **self._withdrawal_changes(digest),
-        )
-        if not is_saved and digest != state_before.proved:
-            self.store.save(active=state_before.active)
-            raise UpdateError("store", str(self.store.trouble))
-        # Check and adopt the bundle; if that fails, continue with the previous release.
-        self._trial.end()
-        try:
-            bundle = self._open_bundle(digest)
-            if bundle.manifest.release != release_name:
-                raise UpdateError("bundle", f"the files of {release_name} are those of {bundle!r}")
-            device.adopt(bundle)
-        except (SelfTestError, BundleError, InputError, UpdateError) as error:
-            self.store.refuse(
-                digest,
-                active=state_before.active,
-                n_starts=state_before.n_starts,
-                **state_before.trial_counts,
-            )
-            if self.store.state.is_on_trial:
-                # continue with the counts from before the check
-                self._trial.begin(
-                    **state_before.trial_counts,
-                    previous_counts=(n_bad_before, n_answers_before),
-                )
-            self._release_status.publish()
-            reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
-            raise UpdateError(reason, f"{release_name} is refused: {error}") from None
-        self._running_digest = digest
-        if self.store.state.is_on_trial:
-            self._trial.begin()
-        self._increment("adopted")
-        self._release_status.begin(device)
-        self.store.remove_old_releases()
-        _LOG.info("%s is active%s", release_name, ", on trial" if self._trial.is_running else "")
-
-    def _open_bundle(self, digest: str) -> Bundle:
-        path = self.store.path(digest) if digest else self._first_bundle_path
-        return Bundle.open(path, public_key=self._settings.public_key, for_device=True)
-
-    @property
-    def _release_name(self) -> str:
-        """Model and version of the running bundle."""
-        assert self._device is not None
-        return self._device.bundle.manifest.release
-
-    def _end_passed_trial(self) -> None:
-        """Record that the active release has passed its trial."""
-        self._trial.end()
-        state = self.store.state
-        self.store.save(
-            proved=state.active, previous=state.proved, n_starts=0, postponed="", n_postponements=0
-        )
-        self._release_status.publish()
-        self.store.remove_old_releases()
-        self._increment("passed")
-        _LOG.info("%s has passed its trial", self._release_name)
-
-    def _roll_back(self) -> None:
-        """Replace a release that failed its trial with the last one that passed."""
-        self._trial.end()
-        _LOG.error("%s failed its trial: %s", self._release_name, self._trial)
-        self.store.refuse(self._running_digest, active=self.store.state.proved)
-        self._return_to([self.store.state.proved])
-        self._increment("rolled_back")
-
-    def _return_to(self, digests: Sequence[str]) -> None:
-        """Run the first of the releases `digests` that opens, or else the first bundle.
-
-        This needs no network, and works on a disk that cannot be written.
-        """
-        assert self._device is not None
-        for digest in dict.fromkeys([*digests, ""]):
-            try:
-                bundle = self._open_bundle(digest)
-                # Save the choice first: a device that is killed meanwhile starts with this release.
-                choice = {"active": digest, "proved": digest, "n_starts": 0}
-                self.store.save(**self._withdrawal_changes(digest) | choice)
-                self._device.adopt(bundle)
-            except GatewiseError as error:
-                _LOG.error("cannot return to %s: %s", digest or self._first_bundle_path, error)
-                continue
-            self._running_digest = digest
-            self.store.remove_old_releases()
-            break
-        self._release_status.begin(self._device)
 
     def _record_failure(self, error: UpdateError) -> None:
         """Record a failure, and plan a retry."""

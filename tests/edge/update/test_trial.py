@@ -302,7 +302,7 @@ def test_answers_while_another_release_is_refused_do_not_count_for_the_previous_
         updater.observe(ValueError())
         raise BundleError("damaged")
 
-    monkeypatch.setattr(updater, "_open_bundle", observe_an_error_and_fail)
+    monkeypatch.setattr(updater._release, "_open_bundle", observe_an_error_and_fail)
     fleet.publish("9")
     device_on_trial.wait_for_refusal("bundle", "8")
     assert updater._trial.is_running
