@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
-from scipy.optimize import linear_sum_assignment
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 
@@ -23,6 +22,7 @@ from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.pair_models import check_class_order, read_pair_models
 from gatewise_training.cascades.recording import LabelledRows
 from gatewise_training.data.input_checks import (
     check_costs,
@@ -32,14 +32,9 @@ from gatewise_training.data.input_checks import (
 )
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.learners.given_models.given_classifiers import (
-    GivenClassifier,
-    check_conversion,
-    check_fitted,
-)
-from gatewise_training.learners.given_models.given_graph import GivenGraph
+from gatewise_training.learners.given_models.given_classifiers import check_fitted
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
-from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
+from gatewise_training.learners.high_cost_model import HighCostModel, is_given
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.frontier import Frontier
@@ -164,8 +159,19 @@ class PairCascade(CascadeClassifier):
             check_fitted(self._high_cost_model, "high_cost_model")
         check_labels_known(y)
         x = self._read_fit_rows(X)
-        self.classes_, stage, high_cost_model = self._read_models(x, y)
-        self.high_cost_model_ = high_cost_model
+        models = read_pair_models(
+            self._low_cost_model,
+            self._high_cost_model,
+            x,
+            y,
+            shape=self.instance_.shape,
+            classes=self.classes,
+            feature_names=getattr(self, "feature_names_in_", None),
+            allow_missing=self.allow_missing,
+        )
+        self.classes_ = models.classes
+        self.high_cost_model_ = high_cost_model = models.high_cost_model
+        stage = models.stage
         self.class_weights_ = None
         self._set_bounds()
         self._check_prices()
@@ -180,8 +186,8 @@ class PairCascade(CascadeClassifier):
         )
         self._check_guarantee(class_indices[measuring_rows], splitter.take(measuring_rows))
         reference_labels = class_indices if y is None else _label_in_batches(high_cost_model, x)
-        if self._assumes_order and y is not None:
-            _check_class_order(self.classes_, reference_labels, class_indices)
+        if models.assumes_order and y is not None:
+            check_class_order(models.classes, reference_labels, class_indices)
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
             warn_of_similar_neighbours(x, class_indices, stacklevel=2)
         outputs = stage.margins(x)
@@ -260,75 +266,6 @@ class PairCascade(CascadeClassifier):
         self.frontier_ = replace(self.frontier_, points=points)
         self.max_instance_cost_ = float(max_cost)
 
-    # -- the models ------------------------------------------------------------------------
-
-    def _read_models(
-        self, x: NDArray[np.float32], y: ArrayLike | None
-    ) -> tuple[NDArray[Any], Stage, HighCostModel]:
-        """Read the classes and both models, which then answer in the order of the classes."""
-        shape = self.instance_.shape
-        allow_missing = self.allow_missing
-        low_cost_model = GivenClassifier.read_and_compare(
-            self._low_cost_model, x, shape, "low_cost_model", allow_missing=allow_missing
-        )
-        given_model: Any = self._high_cost_model
-        if is_graph(given_model):
-            given_model = GivenGraph(given_model, shape, "high_cost_model", x)
-        classes = self._find_classes(low_cost_model, given_model, y)
-        if isinstance(given_model, GivenGraph):
-            given_model.form = given_model.named_form(classes.tolist())
-        low_cost_classes = low_cost_model.classes
-        if low_cost_classes is not None and set(low_cost_classes) == set(classes.tolist()):
-            # the order of the low-cost model keeps its answers where margins tie
-            classes = np.asarray(low_cost_classes)
-        stage = low_cost_model.stage(classes, np.arange(x.shape[1]))
-        names = getattr(self, "feature_names_in_", None)
-        high_cost_model = HighCostModel.from_model(given_model, classes, x.shape[1], names)
-        if high_cost_model.estimator is not None:
-            check_conversion(high_cost_model, x, allow_missing=allow_missing)
-        return classes, stage, high_cost_model
-
-    def _find_classes(
-        self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
-    ) -> NDArray[Any]:
-        """Find the class labels: from the setting, a model or y, or else 0, 1, ..."""
-        # labels and number of classes of both models
-        if isinstance(high_cost_model, GivenGraph):
-            high_cost_labels = high_cost_model.form.names
-            n_high_cost_classes = high_cost_model.form.n_classes
-        else:
-            high_cost_labels = tuple(np.asarray(getattr(high_cost_model, "classes_", ())).tolist())
-            n_high_cost_classes = len(high_cost_labels)
-        class_counts = {count for count in (low_cost_model.n_classes, n_high_cost_classes) if count}
-        if not class_counts:
-            raise InputError("low_cost_model gives labels only; a gate needs its scores")
-        if len(class_counts) > 1:
-            raise InputError(
-                f"low_cost_model has {low_cost_model.n_classes} classes, high_cost_model "
-                f"{n_high_cost_classes}; both must have the same classes"
-            )
-        n_classes = class_counts.pop()
-        # the first known of the setting, a model's labels and the labels of the rows
-        model_labels = high_cost_labels or low_cost_model.classes
-        label_set = np.empty(0) if model_labels is not None or y is None else np.unique(y)
-        if self.classes is not None:
-            classes = np.asarray(self.classes)
-        elif model_labels is not None:
-            classes = np.asarray(model_labels)
-        elif len(label_set) == n_classes:
-            classes = label_set
-        else:
-            classes = np.arange(n_classes)
-        # without names, the order of the scores is only assumed
-        is_named = self.classes is not None or (high_cost_labels and low_cost_model.classes)
-        self._assumes_order = not is_named and classes.tolist() != list(range(n_classes))
-        if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
-            raise InputError(
-                f"classes must be {n_classes} different labels, the models' number of classes, "
-                f"not {classes.tolist()[:8]}"
-            )
-        return classes
-
     # -- rows ------------------------------------------------------------------------------
 
     def _read_fit_rows(self, X: Any) -> NDArray[np.float32]:
@@ -399,24 +336,6 @@ class PairCascade(CascadeClassifier):
     def request_bytes_(self) -> int:
         """Bytes of a request with one instance, before compression."""
         return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
-
-
-def _check_class_order(
-    classes: NDArray[Any], answer_indices: NDArray[np.int64], y: NDArray[np.int64]
-) -> None:
-    """Raise InputError if another order of the scores fits the labels better."""
-    confusion = np.zeros((len(classes), len(classes)))
-    np.add.at(confusion, (answer_indices, y), 1)
-    _, best_order = linear_sum_assignment(-confusion)
-    n_right_in_best_order = int(confusion[np.arange(len(classes)), best_order].sum())
-    n_right = int(np.trace(confusion))
-    if n_right_in_best_order > n_right:
-        raise InputError(
-            f"not both models name their labels: the order {classes.tolist()[:8]} is right "
-            f"on {n_right} of {len(y)} rows, the order {classes[best_order].tolist()[:8]} on "
-            f"{n_right_in_best_order}: give classes= (--classes), the labels in the order of the "
-            "scores"
-        )
 
 
 def _label_in_batches(high_cost_model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
