@@ -74,9 +74,11 @@ TARGETS = {
     "edge/gatewise_edge/update/store.py": "tests/edge/update/test_store.py",
     "edge/gatewise_edge/update/trial.py": "tests/edge/update/test_trial.py",
     "cloud/gatewise_cloud/worker/batcher.py": "tests/cloud/worker/test_batcher.py",
+    "cloud/gatewise_cloud/broker/abort_limits.py": "tests/cloud/broker/test_rollout.py",
     "cloud/gatewise_cloud/broker/comparison.py": "tests/cloud/broker/test_comparison.py",
     "cloud/gatewise_cloud/broker/rollout.py": "tests/cloud/broker/test_rollout.py",
     "cloud/gatewise_cloud/broker/rollout_report.py": "tests/cloud/broker/test_rollout_report.py",
+    "cloud/gatewise_cloud/broker/step_watcher.py": "tests/cloud/broker/test_rollout.py",
 }
 
 #: Modules whose mutants run uncompiled, because compilation takes longer than their tests, and also

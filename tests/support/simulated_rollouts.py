@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gatewise_cloud.broker.rollout import AbortLimits, roll_out
+from gatewise_cloud.broker.abort_limits import AbortLimits
+from gatewise_cloud.broker.rollout import roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 

@@ -15,178 +15,25 @@ wrong figures can cause a withdrawal, but it cannot keep a bad release in servic
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
-from statistics import fmean
-from typing import Annotated, Final, Literal, NamedTuple
-
-import typer
-from msgspec import Meta
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, NamedTuple
 
 from gatewise.errors import InputError
 from gatewise.formats import plural
-from gatewise.settings import Settings
-from gatewise_cloud.broker.comparison import ALPHA, EFFECT, MIN_DEVICES, answers_to_detect
+from gatewise_cloud.broker.abort_limits import AbortLimits
 from gatewise_cloud.broker.mqtt_client import publish_retained
-from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
+from gatewise_cloud.broker.rollout_report import RolloutReport
+from gatewise_cloud.broker.step_watcher import StepWatcher
 from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError
 
-#: Number of reports on a step without evidence after which the release is withdrawn.
-_MAX_REPORTS_WITHOUT_EVIDENCE: Final = 10
-#: A comparison is given up if its decision is expected to take more than this many further reports.
-#: The estimate from few reports is uncertain, so the limit of the first _N_EARLY_REPORTS is larger.
-_MAX_EXPECTED_REPORTS: Final = 400
-_MAX_EXPECTED_REPORTS_EARLY: Final = 4000
-_N_EARLY_REPORTS: Final = 30
-#: Largest number of reports of a comparison.
-_MAX_COMPARISON_REPORTS: Final = 200
 #: Share of the devices at which a comparison waits, just below a half, because groups of equal size
 #: show a difference soonest. Until the last step, a tenth of the devices stay on the old release.
 _COMPARISON_SHARE: Final = 0.45
 _HOLDOUT_SHARE: Final = 0.9
-#: Smallest number of failures for which a release is withdrawn, because one or two devices may fail
-#: for reasons of their own.
-_MIN_FAILURES: Final = 3
-
-
-def read_share(text: str) -> float:
-    """Read a share such as ``10%`` or ``0.1``."""
-    try:
-        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is not a share: give one as 10% or 0.1") from None
-
-
-_Limit = Annotated[float, Meta(ge=0, lt=1)]
-
-
-class AbortLimits(Settings, frozen=True):
-    """Limits beyond which a release is withdrawn.
-
-    `failed` limits the share of failures among the devices that ran the release. A failure is a
-    device on which the release failed its trial, or which fell silent. Fewer than three failures
-    never exceed the limit.
-
-    `worse_by` limits the excess of the release's share of errors, fallbacks or disagreement over
-    the share with other versions. A metric is compared once three devices with the release and
-    three others report it. A release that keeps the limit is withdrawn with a probability of at
-    most :data:`.ALPHA`. An undecided comparison stops the rollout below half of the devices, unless
-    `accept_undecided`.
-    """
-
-    failed: Annotated[
-        _Limit | None,
-        typer.Option(
-            "--above",
-            parser=read_share,
-            metavar="SHARE",
-            help="Largest share of failures among devices that ran the release, such as 5%.",
-        ),
-    ] = None
-    worse_by: Annotated[
-        _Limit | None,
-        typer.Option(
-            parser=read_share,
-            metavar="SHARE",
-            help="Largest excess of the release's share of errors, fallbacks or (devices with "
-            "--audit) disagreement with the high-cost model over other versions, such as 1%.",
-        ),
-    ] = None
-    accept_undecided: Annotated[
-        bool,
-        typer.Option(
-            "--accept-undecided",
-            help="Continue if --worse-by cannot be decided because devices differ too much.",
-        ),
-    ] = False
-
-    def __bool__(self) -> bool:
-        return self.failed is not None or self.worse_by is not None
-
-    def undecided_reasons(self, report: RolloutReport) -> dict[str, str]:
-        """Explain which comparisons have not ended, by metric; empty without `worse_by`."""
-        if self.worse_by is None:
-            return {}
-        reasons = {}
-        for metric, (status_word, _) in METRICS.items():
-            release, other_versions = report.comparison(metric)
-            if min(release.n_devices, other_versions.n_devices) < MIN_DEVICES:
-                reasons[metric] = (
-                    f"{release.n_devices} devices with the release and {other_versions.n_devices} "
-                    f"with other versions report it, but {MIN_DEVICES} of each are needed"
-                    + (" (gatewise edge --audit)" if status_word == "audited" else "")
-                )
-        for metric, fraction in self.information_fractions(
-            report, is_last_step_before_half=True
-        ).items():
-            if metric not in reasons:
-                reasons[metric] = (
-                    f"devices differ too much, or answered too few instances, to detect "
-                    f"{100 * EFFECT:.0f} points above the limit: only {fraction:.0%} of the needed "
-                    "information is available"
-                )
-        return reasons
-
-    def answers_to_detect(self, baseline: RolloutReport) -> dict[str, float]:
-        """Estimate how many answers are needed to detect EFFECT above `worse_by`, by metric."""
-        if self.worse_by is None:
-            return {}
-        counts_by_metric = {metric: baseline.other_counts.get(metric, []) for metric in METRICS}
-        return {
-            metric: answers_to_detect(device_counts)
-            for metric, device_counts in counts_by_metric.items()
-            if len(device_counts) >= MIN_DEVICES
-        }
-
-    def information_fractions(
-        self, report: RolloutReport, *, is_last_step_before_half: bool
-    ) -> dict[str, float]:
-        """Compute the share of the needed information for each comparison that has not ended.
-
-        At the last step before half of the devices a comparison ends once it can detect EFFECT. At
-        other steps it ends once the standard error is below EFFECT or the limit. A metric is not
-        compared if too few devices with other versions report it.
-        """
-        fractions: dict[str, float] = {}
-        if self.worse_by is None or (
-            len(report.running_devices) < MIN_DEVICES and not is_last_step_before_half
-        ):
-            return fractions
-        for metric in METRICS:
-            comparison = report.comparison(metric)
-            if comparison.other_versions.n_devices < MIN_DEVICES:
-                continue
-            if comparison.release.n_devices < MIN_DEVICES:
-                fractions[metric] = 0.0
-            elif is_last_step_before_half:
-                fractions[metric] = comparison.information_fraction
-            else:
-                fractions[metric] = (max(self.worse_by, EFFECT) / comparison.standard_error) ** 2
-        return {metric: fraction for metric, fraction in fractions.items() if fraction < 1.0}
-
-    def reason_to_abort(self, report: RolloutReport, n_silent: int = 0) -> str | None:
-        """Get the reason to withdraw a release, or None; `n_silent` devices fell silent."""
-        n_failures = len(report.refusing_devices) + n_silent
-        n_ran = len(report.running_devices) + n_failures
-        limit = math.inf if self.failed is None else self.failed * n_ran
-        if n_failures >= _MIN_FAILURES and n_failures > limit:
-            silence = f", {n_silent} of which fell silent" if n_silent else ""
-            return f"it failed on {n_failures} of {n_ran} devices{silence}"
-        if self.worse_by is not None:
-            for metric in METRICS:
-                comparison = report.comparison(metric)
-                # the evidence is an e-value, with a Bonferroni correction for the metrics
-                if comparison.evidence(self.worse_by) >= len(METRICS) / ALPHA:
-                    return (
-                        f"{metric} {100 * comparison.release.share:.1f} %, "
-                        f"{100 * comparison.excess:.1f} points more than with other versions "
-                        f"(standard error {100 * comparison.standard_error:.2f})"
-                    )
-        return None
 
 
 class RolloutEnd(NamedTuple):
@@ -245,7 +92,7 @@ def roll_out(
     is_offered = repository.preferred_release(offer.model) == offer
     reached_share = offer.rollout / FULL_ROLLOUT if is_offered else 0.0
     latest_report = baseline or RolloutReport()
-    watcher = _StepWatcher(
+    watcher = StepWatcher(
         limits,
         read_report=read_report,
         wait=wait,
@@ -274,12 +121,14 @@ def roll_out(
             share < 0.5 and bool(remaining_shares) and remaining_shares[0] >= 0.5
         )
         withdrawal_reason = watcher.watch_step(
-            offer, is_last_step_before_half=is_last_step_before_half
+            offer,
+            is_last_step_before_half=is_last_step_before_half,
+            is_last_chance=is_last_step_before_half and share >= _COMPARISON_SHARE,
         )
         if withdrawal_reason is not None or not watcher.has_evidence:
             withdrawn_offer = repository.rollback(release)
             announce(withdrawn_offer)
-            return watcher.end_of_withdrawal(withdrawn_offer, withdrawal_reason)
+            return _end_of_withdrawal(withdrawn_offer, watcher, withdrawal_reason)
         if is_last_step_before_half and watcher.undecided_metrics:
             if share < _COMPARISON_SHARE:
                 remaining_shares.appendleft(_COMPARISON_SHARE)
@@ -312,112 +161,18 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     return step_shares
 
 
-class _StepWatcher:
-    """Reader of the reports on the steps of a rollout.
-
-    `has_evidence` says whether enough devices run the release. The comparisons of
-    `undecided_metrics` have not ended. `n_reports` is the number of reports on the step.
-    """
-
-    def __init__(
-        self,
-        limits: AbortLimits,
-        *,
-        read_report: Callable[[OfferedRelease], RolloutReport | None],
-        wait: Callable[[], None],
-        show_progress: Callable[[OfferedRelease, RolloutReport], None],
-        latest_report: RolloutReport,
-    ) -> None:
-        self._limits = limits
-        self._read_report = read_report
-        self._wait = wait
-        self._show_progress = show_progress
-        self._online_devices = latest_report.running_devices | latest_report.other_devices
-        self._devices_that_ran: Set[str] = frozenset()
-        self.latest_report = latest_report
-        self.has_evidence = False
-        self.undecided_metrics: Set[str] = frozenset()
-        self.n_reports = 0
-
-    def watch_step(self, offer: OfferedRelease, *, is_last_step_before_half: bool) -> str | None:
-        """Read reports until a step ends; return the reason to withdraw the release, or None."""
-        fraction_histories: dict[str, list[float]] = {metric: [] for metric in METRICS}
-        # compare longer where an undecided comparison ends the rollout
-        is_last_chance = (
-            is_last_step_before_half and offer.rollout >= _COMPARISON_SHARE * FULL_ROLLOUT
-        )
-        min_reports = _N_EARLY_REPORTS if is_last_chance else _MAX_REPORTS_WITHOUT_EVIDENCE
-        self.n_reports = 0
-        n_without_evidence = 0
-        while n_without_evidence < _MAX_REPORTS_WITHOUT_EVIDENCE:
-            # read a report, and check the limits
-            self._wait()
-            self.n_reports += 1
-            latest_report = self._read_report(offer)
-            if latest_report is None:
-                self.has_evidence = False
-                n_without_evidence += 1
-                continue
-            self.latest_report = latest_report
-            self._show_progress(offer, latest_report)
-            n_silent = len(self._devices_that_ran & latest_report.offline_devices)
-            withdrawal_reason = self._limits.reason_to_abort(latest_report, n_silent)
-            self._devices_that_ran |= latest_report.running_devices
-            self.has_evidence = latest_report.has_evidence(
-                self._online_devices | self._devices_that_ran
-            )
-            if withdrawal_reason is not None:
-                return withdrawal_reason
-            if not self.has_evidence:
-                n_without_evidence += 1
-                continue
-            # read further reports while a comparison may still end
-            fractions = self._limits.information_fractions(
-                latest_report, is_last_step_before_half=is_last_step_before_half
-            )
-            self.undecided_metrics = frozenset(fractions)
-            for metric, fraction in fractions.items():
-                fraction_histories[metric].append(fraction)
-            if not any(
-                _may_become_decided(fraction_histories[metric], min_reports) for metric in fractions
-            ):
-                self._online_devices = latest_report.running_devices | latest_report.other_devices
-                # devices that run the release but report no counts give no evidence
-                lacks_counts = (
-                    len(latest_report.running_devices) >= MIN_DEVICES and 0.0 in fractions.values()
-                )
-                self.has_evidence = not lacks_counts
-                return None
-        return None
-
-    def end_of_withdrawal(self, offer: OfferedRelease, withdrawal_reason: str | None) -> RolloutEnd:
-        """Make the outcome of a withdrawn release; without a reason there was no evidence."""
-        if withdrawal_reason is not None:
-            return RolloutEnd(offer, self.latest_report, withdrawal_reason, "withdrawn")
-        n_running = len(self.latest_report.running_devices)
-        end_reason = (
-            f"no evidence in {self.n_reports} reports: the release runs on "
-            f"{plural(n_running, 'device')}"
-        )
-        return RolloutEnd(offer, self.latest_report, end_reason, "no-evidence")
-
-
-def _may_become_decided(fractions: Sequence[float], min_reports: int) -> bool:
-    """Return whether a comparison may still end, from its information share at each report.
-
-    If devices differ, the information stops growing although they give more answers.
-    """
-    n_reports = len(fractions)
-    is_early = n_reports < _N_EARLY_REPORTS
-    if n_reports < min_reports or (is_early and not fractions[-1]):
-        return True
-    # growth per report = (mean of the later half - mean of the earlier half) / reports in a half
-    n_half = n_reports // 2
-    growth = (fmean(fractions[-n_half:]) - fmean(fractions[:n_half])) / n_half
-    max_expected_reports = _MAX_EXPECTED_REPORTS_EARLY if is_early else _MAX_EXPECTED_REPORTS
-    return (
-        1.0 - fractions[-1] <= growth * max_expected_reports and n_reports < _MAX_COMPARISON_REPORTS
+def _end_of_withdrawal(
+    offer: OfferedRelease, watcher: StepWatcher, withdrawal_reason: str | None
+) -> RolloutEnd:
+    """Make the outcome of a withdrawn release; without a reason there was no evidence."""
+    if withdrawal_reason is not None:
+        return RolloutEnd(offer, watcher.latest_report, withdrawal_reason, "withdrawn")
+    n_running = len(watcher.latest_report.running_devices)
+    end_reason = (
+        f"no evidence in {watcher.n_reports} reports: the release runs on "
+        f"{plural(n_running, 'device')}"
     )
+    return RolloutEnd(offer, watcher.latest_report, end_reason, "no-evidence")
 
 
 def _increase_share(

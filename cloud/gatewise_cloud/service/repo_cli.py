@@ -12,7 +12,8 @@ from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
 from gatewise.formats import percent
 from gatewise.settings import Settings, with_options
-from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, read_share
+from gatewise_cloud.broker.abort_limits import AbortLimits, read_share
+from gatewise_cloud.broker.rollout import RolloutEnd, announce
 from gatewise_cloud.broker.rollout_report import METRICS, read_reports
 from gatewise_cloud.service.watched_rollout import WatchedRollout, share_text
 from gatewise_edge.link.endpoint import Endpoint

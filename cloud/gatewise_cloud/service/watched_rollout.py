@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from gatewise.console import note
 from gatewise.formats import percent, plural
+from gatewise_cloud.broker.abort_limits import AbortLimits
 from gatewise_cloud.broker.comparison import EFFECT
-from gatewise_cloud.broker.rollout import AbortLimits, RolloutEnd, announce, roll_out
+from gatewise_cloud.broker.rollout import RolloutEnd, announce, roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.endpoint import Endpoint

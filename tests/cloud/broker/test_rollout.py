@@ -7,14 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.rollout import (
-    AbortLimits,
-    _may_become_decided,
-    planned_shares,
-    read_share,
-    roll_out,
-)
+from gatewise_cloud.broker.abort_limits import AbortLimits, read_share
+from gatewise_cloud.broker.rollout import planned_shares, roll_out
 from gatewise_cloud.broker.rollout_report import RolloutReport
+from gatewise_cloud.broker.step_watcher import _may_become_decided
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.release import FULL_ROLLOUT
 from gatewise_export.repository.repository import Repository
