@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from gatewise.decision import labels, split_outputs
 from gatewise.models.stage import Stage
+from gatewise_training.cascades.feature_sets.penalised_selection import nested_sets
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
-from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import MAX_MEDIUM_ROWS, MAX_SMALL_ROWS

@@ -13,7 +13,6 @@ from sklearn.utils._param_validation import StrOptions
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.backward_selection import backward_sequences
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import (
     N_SUBSETS,
@@ -23,14 +22,15 @@ from gatewise_training.cascades.family_selection import (
     best_shape,
     single_models,
 )
-from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
-from gatewise_training.cascades.forward_selection import (
+from gatewise_training.cascades.feature_sets.backward_selection import backward_sequences
+from gatewise_training.cascades.feature_sets.forward_selection import (
     forward_sets,
     has_mostly_groups,
     units_of_acquisition,
 )
-from gatewise_training.cascades.penalised_selection import nested_sets
-from gatewise_training.cascades.wide_tables import with_fewer_columns
+from gatewise_training.cascades.feature_sets.penalised_selection import nested_sets
+from gatewise_training.cascades.feature_sets.wide_tables import with_fewer_columns
+from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, TrainingTable
 from gatewise_training.learners.given_models.given_classifiers import (
     check_first_stages,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.backward_selection import MAX_ROWS, boosted_gains
+from gatewise_training.cascades.feature_sets.backward_selection import MAX_ROWS, boosted_gains
+from gatewise_training.cascades.feature_sets.forward_selection import units_of_acquisition
 from gatewise_training.cascades.fit_problem import FitProblem
-from gatewise_training.cascades.forward_selection import units_of_acquisition
 from gatewise_training.learners.screening import MAX_COLUMNS, class_contrasts
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.fit_problem import FitProblem
-from gatewise_training.cascades.forward_selection import (
+from gatewise_training.cascades.feature_sets.forward_selection import (
     MAX_SELECTED_COST_SHARE,
     spaced_sets,
     units_of_acquisition,
 )
+from gatewise_training.cascades.fit_problem import FitProblem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 #: Largest number of rows for the selection of features, which needs fewer rows than a model.

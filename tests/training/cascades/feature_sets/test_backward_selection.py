@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.cascades.backward_selection import backward_sequences
+from gatewise_training.cascades.feature_sets.backward_selection import backward_sequences
 from gatewise_training.cascades.fit_problem import FitProblem
 from tests.support.fit_problems import make_problem
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.cascades.forward_selection import forward_sets, units_of_acquisition
-from gatewise_training.cascades.penalised_selection import nested_sets
+from gatewise_training.cascades.feature_sets.forward_selection import (
+    forward_sets,
+    units_of_acquisition,
+)
+from gatewise_training.cascades.feature_sets.penalised_selection import nested_sets
 from tests.support.fit_problems import make_problem
-from tests.training.cascades.test_backward_selection import find_backward_sets
+from tests.training.cascades.feature_sets.test_backward_selection import find_backward_sets
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.backward_selection import _drop_least_useful
+from gatewise_training.cascades.feature_sets.backward_selection import _drop_least_useful
+from gatewise_training.cascades.feature_sets.wide_tables import with_fewer_columns
 from gatewise_training.cascades.fit_problem import FitProblem
-from gatewise_training.cascades.wide_tables import with_fewer_columns
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.screening import MAX_COLUMNS, most_different_columns

@@ -1,0 +1,1 @@
+"""Searches for nested feature sets, which are the features of the stages."""
