@@ -17,7 +17,7 @@ from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.wire import status_topic
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.workload import Arrivals
-from gatewise_sim.live.deployment import BROKER_VARIABLE
+from gatewise_sim.live.workers import BROKER_VARIABLE
 from gatewise_sim.scenario import Scenario
 
 #: Longest time in which a device starts; all devices load their libraries at the same time.
