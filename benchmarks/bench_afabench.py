@@ -13,19 +13,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.afabench.warm_interpreter import CLIENT
-from benchmarks.harness import SINGLE_THREAD, Benchmark, table_lines
+from benchmarks.harness import SINGLE_THREAD, Benchmark, split_names, table_lines
 from gatewise.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -65,21 +67,22 @@ MERGED = (
 )
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the pipeline of AFABench on each set, and read its metrics."""
+def measure_set(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Run the pipeline of AFABench on one set; return its metrics and CPU seconds."""
     checkout = options.checkout.absolute()
     if not (checkout / PIPELINE).is_file():
         raise InputError(f"{checkout} is not a clone of AFABench")
-    records = []
+    peers = split_names(options.peers, PEERS, "peer")
+    methods = [*OURS, *(peers[:1] if options.quick else peers)]
     with _warm_interpreter(checkout, options.python.absolute()) as environment:
-        for set_name in SETS[:1] if options.quick else SETS:
-            methods = [*OURS, *(PEERS[:1] if options.quick else PEERS)]
-            records += _run_set(options, environment, set_name, methods)
+        records = _run_set(options, environment, name, methods)
     return {
         "commit": options.commit,
         "instances": options.instances,
         "records": records,
-        "cpu_seconds": cpu_seconds(checkout / CPU_LOG),
+        "cpu_seconds": [
+            time_sum for time_sum in cpu_seconds(checkout / CPU_LOG) if time_sum["set"] == name
+        ],
     }
 
 
@@ -205,19 +208,21 @@ def cpu_seconds(log: Path) -> list[dict[str, Any]]:
 
 def page(figures: Mapping[str, Any]) -> list[str]:
     """Write the tables of hard and soft budgets, ranks and CPU seconds."""
-    records = figures["records"]
+    parts = [figures[name] for name in SETS if name in figures]
+    records = [record for part in parts for record in part["records"]]
     names = list(dict.fromkeys(record["method"] for record in records))
     names.sort(key=list(TITLES).index)
     lines = [
         "# AFABench",
         "",
         f"The pipeline, splits, classifiers and metrics are those of AFABench at commit "
-        f"{figures['commit'][:12]}, on test rows. Number of its instances (seeds): "
-        f"{figures['instances']}. With the *external* classifier, a masked network of AFABench "
-        "answers from the features that a method acquired. With the *built-in* classifier, the "
-        "method's own model answers. Figures are in percent, with the rank in parentheses, and "
-        "the highest is bold. [How it compares](../../docs/comparison.md#afabench) says how to "
-        "repeat the comparison and what was not run.",
+        f"{parts[0]['commit'][:12]}, on test rows, with as many of its instances (seeds) as the "
+        "first column says. With the *external* classifier, a masked network of AFABench answers "
+        "from the features that a method acquired. With the *built-in* classifier, the method's "
+        "own model answers. Figures are means in percent with the standard error over instances, "
+        "and the rank in parentheses; the highest is bold. "
+        "[How it compares](../../docs/comparison.md#afabench) says how to repeat the comparison "
+        "and what was not run.",
         "",
     ]
     for classifier, title in (("builtin", "built-in"), ("external", "external")):
@@ -231,9 +236,8 @@ def page(figures: Mapping[str, Any]) -> list[str]:
         [record for record in records if record["classifier"] == "builtin"], names
     )
     lines += ["", "## CPU seconds of all fits and of all evaluations", ""]
-    sets = {record["set"] for record in records}
     lines += _write_cpu_seconds(
-        [time_sum for time_sum in figures["cpu_seconds"] if time_sum["set"] in sets], names
+        [time_sum for part in parts for time_sum in part["cpu_seconds"]], names
     )
     return lines
 
@@ -251,19 +255,28 @@ def _write_hard_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[st
     ranks: dict[str, list[int]] = {name: [] for name in names}
     for (set_name, budget), metrics in sorted(cells.items()):
         means = {name: float(np.mean(seed_metrics)) for name, seed_metrics in metrics.items()}
-        row = [f"{set_name}, {metric_names[set_name]}", f"{budget:g}"]
+        n_instances = max(map(len, metrics.values()))
+        row = [f"{set_name}, {metric_names[set_name]} ({n_instances})", f"{budget:g}"]
         for name in names:
             if name not in means:
                 row.append("")
                 continue
             rank = 1 + sum(mean > means[name] for mean in means.values())
             ranks[name].append(rank)
-            percent = f"{100 * means[name]:.1f}"
+            percent = _write_mean(metrics[name])
             row.append(f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})")
         rows.append(row)
     mean_ranks = [f"{np.mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
     header = ["set", "budget", *(TITLES[name] for name in names)]
     return table_lines(header, [*rows, ["mean rank", "", *mean_ranks]])
+
+
+def _write_mean(metrics: Sequence[float]) -> str:
+    """Write a mean in percent, with its standard error if there are several values."""
+    percent = f"{100 * np.mean(metrics):.1f}"
+    if len(metrics) < 2:
+        return percent
+    return f"{percent} ± {100 * np.std(metrics, ddof=1) / math.sqrt(len(metrics)):.1f}"
 
 
 def _write_soft_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
@@ -314,14 +327,19 @@ def _write_cpu_seconds(time_sums: Sequence[Mapping[str, Any]], names: Sequence[s
 
 BENCHMARK = Benchmark(
     name="afabench",
-    quick_help="one set and one of AFABench's methods",
+    quick_help="one of AFABench's methods",
     packages=PACKAGES,
-    measure=measure,
     page=page,
+    parts={name: partial(measure_set, name) for name in SETS},
     options={
         "--checkout": {"type": Path, "required": True, "help": "clone of AFABench"},
         "--python": {"type": Path, "required": True, "help": "interpreter of its environment"},
         "--instances": {"type": int, "default": 2, "help": "instances (seeds) of each set"},
+        "--peers": {
+            "default": ",".join(PEERS),
+            "metavar": "METHOD,...",
+            "help": "AFABench's own methods",
+        },
         "--commit": {"default": COMMIT, "help": "commit of the clone"},
     },
 )
