@@ -81,6 +81,7 @@ def add_entry(entry: str | zipfile.ZipInfo, content: bytes, *without: str) -> Wr
         path = write_zip(
             path,
             {name: file_content for name, file_content in FILES.items() if name not in without},
+            hashes_match=False,
         )
         with zipfile.ZipFile(path, "a") as archive:
             archive.NameToInfo.clear()  # prevents a warning about a duplicate name
@@ -183,11 +184,13 @@ FILE_CASES: Cases = {
         "cannot be read|is not the file|is missing",
     ),
     "zip bomb": (
-        lambda path: write_zip(path, FILES | {"stage_0.onnx": bytes(256 << 20)}),
+        lambda path: write_zip(
+            path, FILES | {"stage_0.onnx": bytes(256 << 20)}, hashes_match=False
+        ),
         r"stage_0\.onnx is not the file that was packed \(size differs",
     ),
     "zip bomb with its true size and hash": (
-        lambda path: write_zip(path, FILES | {"stage_0.npz": bytes(256 << 20)}, hashes_match=True),
+        lambda path: write_zip(path, FILES | {"stage_0.npz": bytes(256 << 20)}),
         r"stage_0\.npz has 268435456 B, more than",
     ),
     "zip with a million entries": (change_zip(add_a_million_entries), "entries is larger"),

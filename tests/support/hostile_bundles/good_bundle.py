@@ -133,7 +133,7 @@ def write_directory(
 
 
 def write_zip(
-    path: Path, files: dict[str, bytes] = FILES, *, hashes_match: bool = False, **options: Any
+    path: Path, files: dict[str, bytes] = FILES, *, hashes_match: bool = True, **options: Any
 ) -> Path:
     """Write a zip bundle.
 
