@@ -149,6 +149,9 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             )
 
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
+        families = self._list_families(len(problem.split.fit_rows))
+        tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
+        problem = replace(problem, tree_shape=tree_shape)
         own_candidates = self._fit_own_stages(problem)
         first_stages = given_stages(
             self.first_stages,
@@ -226,17 +229,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     def _list_bounds(self, problem: FitProblem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
         bounds = Bounds(without_offloads=self._get_max_set_cost(problem.costs) is not None)
-        families = self._list_families(len(problem.split.fit_rows))
-        tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         if self.max_bytes is None:
-            return [bounds.with_shape(tree_shape)]
+            return [bounds.with_shape(problem.tree_shape)]
         bytes_left = self.max_bytes
         grid = choose_grid_size(problem.split.x[problem.split.fit_rows], bytes_left)
         if grid is not None:
             bounds = replace(bounds, n_thresholds=grid.n_thresholds, grid_bytes=grid.n_bytes)
             bytes_left -= grid.n_bytes
         return [
-            replace(bounds, max_bytes=bytes_left // stage_count).with_shape(tree_shape)
+            replace(bounds, max_bytes=bytes_left // stage_count).with_shape(problem.tree_shape)
             for stage_count in STAGE_COUNTS
             if stage_count <= self.n_stages
         ]
