@@ -50,7 +50,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
             f"{settings.dataset}: --column, --drop, --impute and --na need a .csv or .parquet file"
         )
     dataset = datasets.load(settings.dataset, target=settings.target)
-    check_classes(dataset.y)
+    _check_labels(dataset.y, settings)
     for option, name in settings.split_columns.items():
         if name not in dataset.row_arrays:
             names = ", ".join(dataset.row_arrays) or "none"
@@ -83,7 +83,7 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
         }
         prices = replace(prices, features={**prices.features, **dropped_prices})
     table = datasets.read_table(path, target=settings.target, options=options)
-    check_classes(table.y)
+    _check_labels(table.y, settings)
     table.check()
     split_cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
     # split the rows first, because encoders may learn only from training rows
@@ -92,7 +92,7 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
         return _with_prices(row_keys.add_to(table.as_numbers()), prices)
     if prices is not None:  # refuse columns without a price before fitting encoders
         prices.for_columns(table.used_columns.columns)
-    training = _split(table.path.stem, table.y, {}, settings, row_keys).training
+    training = _split(table.y, {}, settings, row_keys).training
     dataset = row_keys.add_to(table.encoded(training))
     return _with_prices(dataset, prices)
 
@@ -147,6 +147,14 @@ def _read_times(cells: list[Any], column: str, time_format: str) -> NDArray[Any]
         ) from None
 
 
+def _check_labels(y: NDArray[Any], settings: TrainingSettings) -> None:
+    """Check that labels are classes; raise InputError with the name of the data set."""
+    try:
+        check_classes(y)
+    except InputError as error:
+        raise InputError(f"{settings.dataset}: {error}") from None
+
+
 def _with_prices(dataset: Dataset, prices: PriceList | None) -> Dataset:
     if prices is None:
         return dataset
@@ -158,9 +166,7 @@ def _with_prices(dataset: Dataset, prices: PriceList | None) -> Dataset:
 
 def split_rows(dataset: Dataset, settings: TrainingSettings) -> Split:
     """Use the data set's split, or hold out rows: whole groups, the latest, or by class."""
-    split = _split(
-        dataset.name, dataset.y, dataset.parts, settings, _RowKeys(dataset.groups, dataset.time)
-    )
+    split = _split(dataset.y, dataset.parts, settings, _RowKeys(dataset.groups, dataset.time))
     if settings.test_rows is None:
         return split
     if not 1 <= settings.test_rows <= len(split.test):
@@ -171,11 +177,7 @@ def split_rows(dataset: Dataset, settings: TrainingSettings) -> Split:
 
 
 def _split(
-    name: str,
-    y: NDArray[Any],
-    parts: Mapping[str, Rows],
-    settings: TrainingSettings,
-    row_keys: _RowKeys,
+    y: NDArray[Any], parts: Mapping[str, Rows], settings: TrainingSettings, row_keys: _RowKeys
 ) -> Split:
     """Use the split of the data set, or hold out test rows by groups, by time or at random."""
     from sklearn.model_selection import train_test_split
@@ -183,14 +185,15 @@ def _split(
     no_rows = np.zeros(0, np.intp)  # the method draws its own validation rows
     if "train" in parts and "test" in parts:
         split = Split(parts["train"], parts.get("validation", no_rows), parts["test"])
-        _check_split_of_data(name, split, settings, row_keys)
+        _check_split_of_data(split, settings, row_keys)
         return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"test_size must be between 0 and 1, not {settings.test_size}")
     # each class needs a training row and a test row
     classes, counts = np.unique(y, return_counts=True)
     if len(classes) < 2:
-        raise InputError(f"{name} has only one class, {classes.tolist()[0]!r}; two are needed")
+        only_class = classes.tolist()[0]
+        raise InputError(f"{settings.dataset} has only one class, {only_class!r}; two are needed")
     if counts.min() < 2:
         rare_class = classes.tolist()[int(counts.argmin())]
         raise InputError(f"class {rare_class!r} has only one row: add rows of it, or remove it")
@@ -216,13 +219,11 @@ def _split(
     return Split(np.sort(training_rows), no_rows, np.sort(test_rows))
 
 
-def _check_split_of_data(
-    name: str, split: Split, settings: TrainingSettings, row_keys: _RowKeys
-) -> None:
+def _check_split_of_data(split: Split, settings: TrainingSettings, row_keys: _RowKeys) -> None:
     """Check that a data set's split has rows, divides no group and is ordered by time."""
     for part_name, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
-            raise InputError(f"{name}: the array 'part' marks no {part_name} rows")
+            raise InputError(f"{settings.dataset}: the array 'part' marks no {part_name} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
     splitter = RowSplitter.from_arrays(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
     problems = {}
@@ -238,8 +239,8 @@ def _check_split_of_data(
     for option, problem in problems.items():
         column = settings.split_columns[option]
         raise InputError(
-            f"{option} {column}: the split of {name}, its array 'part', {problem}: leave out the "
-            "option or the array"
+            f"{option} {column}: the split of {settings.dataset}, its array 'part', {problem}: "
+            "leave out the option or the array"
         )
 
 

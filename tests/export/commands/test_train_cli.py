@@ -87,11 +87,11 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (set_cell("cultivar", np.nan), "'cultivar' is missing (empty, NA, null) in 1 row"),
     (repeat_column, "column 'ash' occurs twice"),
     (lambda frame: frame.head(0), "has no rows"),
-    (lambda frame: frame[frame.cultivar == "north"], "only one class"),
+    (lambda frame: frame[frame.cultivar == "north"], ".csv has only one class, 'north'"),
     (lambda frame: frame[["cultivar"]], "no column besides the label"),
     (
         label_by_measures,
-        "label type: continuous. This learns classes: bin measured values into classes",
+        ".csv: Unknown label type: continuous. This learns classes: bin measured values into",
     ),
     (
         label_by_whole_numbers,

@@ -307,7 +307,8 @@ def _find_column_problem(
     if problem is not None:
         return problem
     kind = KINDS[facts.kind if declared_kind is None else declared_kind[0]]
-    if kind is NumberColumn and max(-facts.min_number, facts.max_number) > np.finfo(np.float32).max:
+    largest_float32 = float(np.finfo(np.float32).max)
+    if kind is NumberColumn and max(-facts.min_number, facts.max_number) > largest_float32:
         return ColumnProblem(
             name, "has infinite values, or values too large for float32", (drop_remedy,)
         )
