@@ -102,12 +102,19 @@ class _Head(NamedTuple):
 
 
 def _read_head(file: TextIO) -> _Head:
-    first_line = file.readline()
-    stated_separator = _SEPARATOR.fullmatch(first_line)
-    if stated_separator is not None:
-        return _Head(stated_separator[1], file.readline(), 1)
-    unquoted_text = re.sub('"[^"]*("|$)', "", first_line)
-    return _Head(max(",;\t", key=unquoted_text.count), first_line, 0)
+    """Read the lines up to the header, which is empty in a file without one."""
+    n_lines_before = 0
+    stated_separator = None
+    for line in iter(file.readline, ""):
+        separator_match = _SEPARATOR.fullmatch(line)
+        if separator_match is not None and stated_separator is None:
+            stated_separator = separator_match[1]
+        elif line.strip("\r\n"):
+            unquoted_text = re.sub('"[^"]*("|$)', "", line)
+            separator = stated_separator or max(",;\t", key=unquoted_text.count)
+            return _Head(separator, line, n_lines_before)
+        n_lines_before += 1
+    return _Head(",", "", n_lines_before)
 
 
 class _DecimalCommas:

@@ -113,7 +113,8 @@ class AbortLimits(Settings, frozen=True):
         """Compute the share of the needed information for each comparison that has not ended.
 
         At the last step before half of the devices a comparison ends once it can detect EFFECT. At
-        other steps it ends once the standard error is below EFFECT or the limit. A metric is not
+        other steps it ends once the standard error is below the larger of EFFECT and the limit.
+        Until MIN_DEVICES devices run the release, other steps compare nothing. A metric is not
         compared if too few devices with other versions report it.
         """
         fractions: dict[str, float] = {}

@@ -1,7 +1,7 @@
 """Requests and responses of the Open Inference Protocol, version 2, for a bundle.
 
 This module does no I/O. A request contains either one matrix of all columns, or a tensor for each
-column by name. Source: https://github.com/kserve/open-inference-protocol.
+column by name. Its parameters are ignored. Source: https://github.com/kserve/open-inference-protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ TEXT_TYPE: Final = "BYTES"
 MAX_ROWS: Final = 4096
 
 Row = NDArray[np.float32] | dict[str, Any]
-Parameters = dict[str, Any]
 
 
 class InputTensor(msgspec.Struct):
@@ -35,14 +34,12 @@ class InputTensor(msgspec.Struct):
     shape: list[int]
     datatype: str
     data: list[Any]
-    parameters: Parameters = {}
 
 
 class RequestedOutput(msgspec.Struct):
     """Output that a request names."""
 
     name: str
-    parameters: Parameters = {}
 
 
 class InferRequest(msgspec.Struct):
@@ -51,7 +48,6 @@ class InferRequest(msgspec.Struct):
     inputs: list[InputTensor]
     id: str | None = None
     outputs: list[RequestedOutput] = []
-    parameters: Parameters = {}
 
 
 def model_metadata(manifest: Manifest) -> dict[str, Any]:
@@ -95,7 +91,7 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
         raise InputError(
             f"input {unknown_names[0]!r} is not one of {MATRIX_NAME}, {', '.join(columns)}"
         )
-    column_values = {name: _read_tensor(tensor).reshape(-1) for name, tensor in tensors.items()}
+    column_values = {name: _read_column(tensor) for name, tensor in tensors.items()}
     row_counts = {len(column) for column in column_values.values()}
     if len(row_counts) != 1:
         raise InputError("inputs must have the same number of rows")
@@ -104,6 +100,14 @@ def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
         {name: cells_by_column[name][row_number] for name in cells_by_column}
         for row_number in range(row_counts.pop())
     ]
+
+
+def _read_column(tensor: InputTensor) -> NDArray[Any]:
+    """Read the values of one column, which have the shape [n] or [n, 1]."""
+    values = _read_tensor(tensor)
+    if values.size != len(values):
+        raise InputError(f"input {tensor.name!r}: shape {tensor.shape} is not that of one column")
+    return values.reshape(-1)
 
 
 def _read_tensor(tensor: InputTensor) -> NDArray[Any]:
@@ -118,7 +122,7 @@ def _read_tensor(tensor: InputTensor) -> NDArray[Any]:
         # null means a missing value, because JSON has no NaN
         values = np.array(tensor.data, object if is_text else np.float64)
         return values.reshape(tensor.shape)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(
             f"input {tensor.name!r}: data are not {tensor.datatype} of shape {tensor.shape}"
         ) from None

@@ -166,7 +166,7 @@ class OipBackend(Backend):
             raise self._make_model_error(f"it answered {status} {_excerpt(body)}")
         try:
             outputs = _read_outputs(body, headers.get(_JSON_SIZE_HEADER))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise self._make_model_error(
                 f"its answer does not follow the protocol: {one_line(error)}"
             ) from None
@@ -266,7 +266,7 @@ class OipBackend(Backend):
     def _make_busy_error(self, cause: Exception | str) -> BackendBusy:
         cause_text = one_line(cause) if isinstance(cause, Exception) else cause
         self._last_failure = (
-            f"backend {self.url} does not answer: {cause_text or type(cause).__name__}"
+            f"backend {self.url} cannot answer now: {cause_text or type(cause).__name__}"
         )
         return BackendBusy(self._model, self._last_failure)
 

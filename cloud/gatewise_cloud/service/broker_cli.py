@@ -171,7 +171,7 @@ def add(
 
     The broker needs no restart, and no connection ends. Without mosquitto's dynamic security
     plugin, or with --free-ids, the certificate alone gives a device its rights, but a new worker
-    needs a restart of the broker.
+    or labeller needs a restart of the broker.
 
     Example:
 
@@ -184,11 +184,11 @@ def add(
     _note_old_certificates(_select_revoked(folder, names))
     broker_folder = init_broker(folder, **roles)
     is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, role), broker)
-    certificates_text = "\n".join(
-        f"made {path} and its key" for path in broker_folder.issued_certificates
-    )
+    lines = [f"made {path} and its key" for path in broker_folder.issued_certificates]
+    if not is_applied and role != "devices":
+        lines.append("restart the broker, which then grants their rights")
     document = {"made": broker_folder.issued_certificates, "applied": is_applied}
-    print_line(certificates_text, document, as_json=as_json)
+    print_line("\n".join(lines), document, as_json=as_json)
 
 
 @_app.command()
@@ -360,10 +360,8 @@ def _print_folder(broker_folder: BrokerFolder) -> None:
         "(--pool-file); keep ca.key to yourself"
     )
     if broker_folder.plugin is not None and broker_folder.issued_certificates:
-        print(
-            "a running broker does not read these files again: restart it, or use gatewise "
-            "broker add"
-        )
+        alternative = ", or use gatewise broker add" if broker_folder.has_live_control else ""
+        print(f"a running broker does not read these files again: restart it{alternative}")
     if broker_folder.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) the broker refuses no "

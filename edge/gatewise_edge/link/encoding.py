@@ -49,7 +49,7 @@ from gatewise_edge.link.messages import (
 #: Version of the messages' layout.
 WIRE_VERSION: Final = 1
 #: Largest number of entries of a message, about twice as many as a request has.
-MAX_ENTRIES: Final = 32
+_MAX_ENTRIES: Final = 32
 #: Probabilities of an audit are encoded as integers in millionths.
 _MILLION: Final = 1_000_000
 #: Data types of typed arrays by their tag (RFC 8746, section 2).
@@ -98,7 +98,7 @@ def _request_entries(request: Request) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     if request.audit is not None:
         entries["a"] = request.audit.class_index
-        entries["ap"] = round(request.audit.probability * _MILLION)
+        entries["ap"] = max(1, round(request.audit.probability * _MILLION))
         if request.audit.confidence is not None:
             entries["ac"] = round(min(request.audit.confidence, 1.0) * _MILLION)
     if request.is_private:
@@ -216,7 +216,9 @@ class Entries:
         version = entries.get("v")
         if type(version) is not int or version != WIRE_VERSION:
             raise WireError(
-                "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
+                "version",
+                f"a message of layout {str(version)[:20]}, not {WIRE_VERSION}",
+                id=self.id,
             )
         for key, value in entries.items():
             untagged_value = value.value if type(value) is _Tagged else value
@@ -299,8 +301,8 @@ def _read_map(payload: bytes) -> dict[Any, Any]:
         raise WireError("cbor", f"not a message in CBOR: {str(error)[:120]}") from None
     if stream.tell() != len(payload):
         raise WireError("cbor", "bytes follow the end of the message")
-    if type(entries) is not dict or len(entries) > MAX_ENTRIES:
-        raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
+    if type(entries) is not dict or len(entries) > _MAX_ENTRIES:
+        raise WireError("cbor", f"a message is one CBOR map of at most {_MAX_ENTRIES} entries")
     # The checksum is the value of the last entry.
     if not entries.get("crc") == payload[-4:] == _checksum(memoryview(payload)[:-4]):
         raise WireError("checksum", "the message was damaged in transit")

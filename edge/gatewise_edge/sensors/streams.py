@@ -157,21 +157,26 @@ class LineReader:
     def batches(self, chunks: Iterator[bytes]) -> Iterator[Batch]:
         """Read samples from lines as they arrive."""
         for lines in split_lines(chunks, _MAX_LINE_BYTES):
-            filled_lines = (line for line in lines if line is None or line.strip())
-            yield [sample for line in filled_lines for sample in self._read_line(line)]
+            yield [sample for line in lines for sample in self._read_line(line)]
 
     def _read_line(self, line: str | None) -> Batch:
-        """Read the sample of a line, the mark of lost samples or an error; nothing for a header."""
+        """Read a line's sample, the mark of lost samples or an error.
+
+        An empty line and a header give nothing.
+        """
         self._n_lines += 1
         if line is None:
             raise InputError(
                 f"{self._source_name}, line {self._n_lines} has more than {_MAX_LINE_BYTES} bytes"
             )
+        if not line.strip():
+            return []
         stripped_line = line.strip().removeprefix("\ufeff").replace('"', "")
         if stripped_line == "gap":
             return [None]
         if self._may_be_header:
-            if re.fullmatch(r"sep=.", stripped_line):
+            # a tab after the equals sign is stripped
+            if re.fullmatch(r"sep=.?", stripped_line):
                 return []
             self._may_be_header = False
             cells = _split_cells(stripped_line)

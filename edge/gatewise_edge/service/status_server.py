@@ -14,8 +14,8 @@ from gatewise.errors import InputError
 
 #: Largest number of open connections; Prometheus and a supervisor need one each.
 _MAX_CONNECTIONS: Final = 8
-#: Longest wait for data from a client, and age after which a connection may be closed in favour of
-#: another one, both in seconds.
+#: Longest wait for data from a client, and age after which the next new connection closes an open
+#: one, both in seconds.
 _MAX_CONNECTION_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,8 +29,8 @@ class StatusServer(ThreadingHTTPServer):
     status 200 and ``ok`` if `read_trouble` returns None, otherwise with status 503 and the returned
     text. With port 0 the system chooses a free port; the attribute `port` is the actual one.
 
-    The server handles at most 8 connections at a time. When another one arrives, it closes those
-    that have been open for more than 5 s. It requires no password, so `host` should be an address
+    Each new connection closes those that have been open for more than 5 s, and is refused if 8 were
+    open. The server requires no password, so `host` should be an address
     that only trusted clients can reach. Raises InputError if the port cannot be used.
     """
 

@@ -1,4 +1,4 @@
-"""Store of a device's releases: the last two that passed a trial, and the one on trial.
+"""Store of a device's releases: the active one, and the last other one that passed a trial.
 
 ::
 
@@ -11,7 +11,8 @@
 The name of a release's folder is its digest, the SHA-256 of its ``release.json``. That file lists
 the hash of every other file, so the files alone show whether a release is complete. Once it is
 complete, a rename moves it to its folder. If one copy of the state is damaged, the store reads the
-other copy. If both are damaged, it removes no release. If the store cannot be written, it logs the
+other copy. If both are damaged, no release is
+removed before the next start. If the store cannot be written, it logs the
 error, and the device still runs the releases in it.
 """
 
@@ -50,7 +51,7 @@ _MAX_DOUBLINGS: Final = 16
 
 
 class Store:
-    """A folder with the last two releases of a device, readable by its owner only.
+    """A folder with at most two releases of a device, readable by its owner only.
 
     A release that gives no answer in several starts is postponed for `first_pause_s` of running
     time, then for twice as long, and so on. `bundle_folder` holds the complete releases, and
@@ -88,7 +89,10 @@ class Store:
         self.save(refused=(*self.state.refused, digest)[-_MAX_REFUSED_RELEASES:], **changes)
 
     def start(self) -> list[Path]:
-        """Count a start; return the undamaged bundles to try, the preferred one first."""
+        """Return the undamaged bundles to try, the preferred one first.
+
+        Counts a start of a release on trial, and postpones it after too many without an answer.
+        """
         state = self.state
         if state.is_on_trial and state.n_starts >= _MAX_STARTS:
             _LOG.error("release %s gave no answer in %d starts", state.active, state.n_starts)
@@ -173,8 +177,8 @@ class Store:
         if n_free_bytes < n_needed_bytes:
             raise UpdateError(
                 "store",
-                f"no room for {release} in {self.folder}: it needs {n_needed_bytes} bytes, of "
-                f"which {_SPARE_BYTES} must stay free, but only {n_free_bytes} bytes are free",
+                f"no room for {release} in {self.folder}: its missing files have {n_missing_bytes} "
+                f"bytes, and {_SPARE_BYTES} must stay free, but only {n_free_bytes} are free",
             )
 
     def _move_to_bundles(self, staging_folder: Path) -> None:
@@ -208,7 +212,10 @@ class Store:
         return None
 
     def remove_old_releases(self) -> None:
-        """Remove incomplete and old releases, unless the state was lost."""
+        """Remove incomplete and old releases.
+
+        Nothing is removed if the state was lost, or if the store cannot be written.
+        """
         if self._is_state_lost or self.trouble:
             return
         for path in [*self.bundle_folder.iterdir(), *self.partial_folder.iterdir()]:

@@ -265,9 +265,10 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         return np.concatenate(([0.0], np.cumsum(joules_by_stage)))
 
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
-        """Compute the battery's life (days) with `active_joules` per day; None without a battery.
+        """Compute the battery's life (days) with `active_joules` per day.
 
-        The idle power of the device and of `radio` is added.
+        The result is None without a battery or without any consumption. The idle power of the
+        device and of `radio` is added.
         """
         if self.battery_wh is None:
             return None

@@ -159,7 +159,7 @@ def _pop_template(
     template_name = entries.pop("like", None)
     if template_name is None:
         return default
-    if template_name not in records:
+    if not isinstance(template_name, str) or template_name not in records:
         problem = f"must be one of {', '.join(records)}, not {template_name!r:.40}"
         raise DocumentError(source, f"{key_prefix}like", problem)
     return records[template_name]
@@ -238,8 +238,7 @@ def _compute_transmission_time(now: float, timeout_s: float, outages: Outages | 
 class VirtualLink:
     """Delivery times of a connection over a link, in virtual time or for a proxy in real time.
 
-    `rng` draws jitter and loss from the device to the broker. `rng_down`, by default the same
-    generator, draws them for the other direction. `outages` are the outages of the run.
+    `rng` draws jitter and loss. `outages` are the outages of the run.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connection_time(0.0), link.send(1.0, 300, is_uplink=True)
@@ -251,12 +250,11 @@ class VirtualLink:
         profile: LinkProfile,
         rng: random.Random,
         outages: Outages | None = None,
-        rng_down: random.Random | None = None,
     ) -> None:
         self._profile = profile
         self._outages = outages
         self.uplink = Direction(profile, profile.up_kbps, rng, outages)
-        self.downlink = Direction(profile, profile.down_kbps, rng_down or rng, outages)
+        self.downlink = Direction(profile, profile.down_kbps, rng, outages)
 
     def connection_time(self, now: float) -> float:
         """Compute the time (s) at which a TCP connection that starts at `now` (s) is open.

@@ -278,6 +278,12 @@ def test_the_service_answers_the_examples_of_its_openapi_document(service):
         (INFER_PATH, {"inputs": [make_tensor([[1, 2]])]}, "[n, 6]"),
         (INFER_PATH, {"inputs": [EASY_TENSOR | {"shape": [2, 6]}]}, "not FP32 of shape [2, 6]"),
         (INFER_PATH, {"inputs": [EASY_TENSOR | {"name": "z"}]}, "not one of x"),
+        (INFER_PATH, {"inputs": [EASY_TENSOR | {"data": [10**400] * 6}]}, "data are not FP32"),
+        (
+            INFER_PATH,
+            {"inputs": [{"name": "a", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]},
+            "is not that of one column",
+        ),
         (INFER_PATH, {"inputs": [EASY_TENSOR], "outputs": [{"name": "z"}]}, "no output 'z'"),
     ],
 )

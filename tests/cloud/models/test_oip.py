@@ -231,6 +231,7 @@ def tiny_url(server):
             for fields in (
                 *({"shape": [1, 2]}, {"shape": [-1]}, {"datatype": "STRING"}, {"data": "nothing"}),
                 {"parameters": {"binary_data_size": 12}},
+                *({"parameters": [1]}, {"datatype": "UINT8", "data": [300, 0, 0]}),
             )
         ],
         (lambda outputs: outputs[0].pop("data"), "does not follow the protocol"),
@@ -292,9 +293,9 @@ def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, start_ser
     server.close()
     with socket.create_server(("127.0.0.1", 0)) as silent_server:
         silent_url = f"http://127.0.0.1:{silent_server.getsockname()[1]}/v2/models/m"
-        with pytest.raises(BackendBusy, match="does not answer"):
+        with pytest.raises(BackendBusy, match="cannot answer now"):
             OipBackend(silent_url, **BACKEND_OPTIONS, timeout=0.1)
-    with pytest.raises(BackendBusy, match="does not answer"):
+    with pytest.raises(BackendBusy, match="cannot answer now"):
         OipBackend(silent_url, **BACKEND_OPTIONS)
     for invalid_url in (
         *("mqtt://h/v2/models/m", "http://h/m", "http://h:x/v2/models/m", "http:///v2"),
@@ -331,7 +332,7 @@ def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, last_part):
         thread = threading.Thread(target=send_slowly)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m"
-        with pytest.raises(BackendBusy, match="does not answer"):
+        with pytest.raises(BackendBusy, match="cannot answer now"):
             OipBackend(url, n_inputs=4, kind="margins", model="m 1", timeout=0.2)
         thread.join()
 

@@ -255,7 +255,12 @@ def test_gap_is_detected_despite_jitter(read_csv):
 
 
 def test_columns_with_the_names_of_the_channels_may_have_any_order(read_csv):
-    for header, counts in (("sep=,\ny,x\n", COUNTS[:, ::-1]), ("acc_x,acc_y\n", COUNTS)):
+    headers = (
+        ("sep=,\ny,x\n", COUNTS[:, ::-1]),
+        ("sep=\t\ny,x\n", COUNTS[:, ::-1]),
+        ("acc_x,acc_y\n", COUNTS),
+    )
+    for header, counts in headers:
         assert_recorded(read_csv(header + rows_of(counts))[0])
     rows = zip(COUNTS[:, 1], TIMES, COUNTS[:, 0], strict=True)
     text = "y,time,x\n" + "".join(f"{y},{time},{x}\n" for y, time, x in rows)

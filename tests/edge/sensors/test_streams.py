@@ -20,6 +20,7 @@ import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_edge.sensors.signal_source import SignalOptions
 from gatewise_edge.sensors.signal_source import open_signal as open_signal_with_options
+from gatewise_edge.sensors.streams import LineReader
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 # Any rate, and short windows of 8 samples of two channels.
@@ -48,6 +49,13 @@ def expected_windows(hop, samples=RECORDING):
     """List the windows of an array and the number of each one's first sample."""
     windows, starts = sig.cut_windows(samples, 8, hop)
     return list(zip(windows.tolist(), starts.tolist(), strict=True))
+
+
+def test_errors_of_lines_count_empty_lines():
+    reader = LineReader("x", SIGNAL_INPUT)
+    batches = reader.batches(iter([b"acc_0,acc_1\n\n1,2\n\na,b\n"]))
+    errors = [sample for batch in batches for sample in batch if isinstance(sample, InputError)]
+    assert ["x, line 5: " in str(error) for error in errors] == [True]
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_release_needs_disk_space_for_its_files_and_8_mib(tmp_path, monkeypatch,
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     store = Store(tmp_path)
     if n_lacking_bytes:
-        with pytest.raises(UpdateError, match="it needs 8388611 bytes"):
+        with pytest.raises(UpdateError, match="its missing files have 3 bytes, and 8388608"):
             complete_release(store, a_npz=b"abc")
     else:
         assert complete_release(store, a_npz=b"abc")[1] == ["a.npz"]

@@ -30,6 +30,9 @@ from gatewise.errors import InputError
         ("sep=;\na;b\n1,5;2\n", [["a", "b"], ["1.5", "2"]]),
         ("\ufeffsep=\t\r\na,b\tc\r\n1,5\t2\r\n", [["a,b", "c"], ["1,5", "2"]]),
         ('"sep=,"\na,b\n1,2\n', [["a", "b"], ["1", "2"]]),
+        # empty lines before the header
+        ("\n\r\na,b\n\n1,2\n", [["a", "b"], ["1", "2"]]),
+        ("sep=;\n\na;b\n1;2\n", [["a", "b"], ["1", "2"]]),
         # line ends in quotes are part of a cell
         ('a;b\n"x\ry";1\n"p\r\nq";2\n', [["a", "b"], ["x\ry", "1"], ["p\r\nq", "2"]]),
         # columns without a name get one, as in pandas
@@ -56,6 +59,8 @@ def test_separators_and_decimal_commas_are_recognised(tmp_path, file_text, expec
         ("a;b\n1.234;2\n3;1.234,5\n", "line 2: '1.234' in column 'a'"),
         ("a;b\n1,5;2,5;3\n", "line 2: 3 cells under 2 columns"),
         ("sep=;\na;b\n1;2\n3\n", "line 4: 1 cells under 2 columns"),
+        ("\n\na,b\n1,2,3\n", "line 4: 3 cells under 2 columns"),
+        ("\n\n", "is empty"),
         ("a|b\n1|2\n", r"separated by '\|'"),
         ("", "is empty"),
     ],

@@ -165,6 +165,7 @@ def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
         ("rtt_ms = -1", "rtt_ms: must be a number of at least 0, not -1"),
         ("loss = 1.0", "loss: must be a number"),
         ('like = "pigeon"', "like: must be one of none, wifi, 4g"),
+        ('like = ["4g"]', "like: must be one of none, wifi, 4g"),
         ("rtt_ms = 1\njitter_ms = 2", "jitter_ms is 2"),
         ('[radio]\nlike = "x"', "radio.like: must be one of none, wifi"),
         ("[radio]\ntail = 1", "radio: has an unknown key 'tail'"),

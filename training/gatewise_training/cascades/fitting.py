@@ -2,8 +2,8 @@
 
 A fit trains candidate cascades, tunes their thresholds, and keeps the operating points that no
 other point beats in both accuracy and cost: the frontier. :meth:`ClassifierFit._fit_rows` lists the
-steps. Each method implements `_fit_candidates`, which fits candidate cascades
-(:class:`.FittedStages`) for a :class:`.FitProblem`.
+steps. Each subclass is a training method and implements `_fit_candidates`, which fits candidate
+cascades (:class:`.FittedStages`) for a :class:`.FitProblem`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ class ClassifierFit(RecordingModel):
     """Steps of the fit of a classifier: rows, candidates, thresholds, frontier.
 
     :class:`.BudgetedModel` has the goal, the costs of exits and the windows, and
-    :class:`.RecordingModel` the records of the candidates. Each method has the settings as fields.
+    :class:`.RecordingModel` the records of the candidates. Each subclass has its settings as
+    fields.
     """
 
-    # defaults of settings that some methods do not have
+    # defaults of settings that some subclasses do not have
     high_cost_model: Any = None
     cloud_prices: CloudPrices | None = None
     min_recall: Mapping[Any, float] | None = None
@@ -78,7 +79,7 @@ class ClassifierFit(RecordingModel):
         raise NotImplementedError
 
     def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
-        """Add a high-cost model and its answers to the problem, if the method has one."""
+        """Add a high-cost model and its answers to the problem, if the subclass has one."""
         return problem
 
     def _store_candidates(self, candidates: Sequence[FittedStages]) -> None:

@@ -221,9 +221,12 @@ def log_loss(margins: Any, target: Any, probabilities: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous_beta: float) -> Any:
-    """Find the smallest ``beta >= 0`` with ``sum(weight * sigmoid(gain - beta)) <= p_full``."""
-    # excess(beta) = sum(weight * sigmoid(gain - beta)) - p_full is decreasing, so its root is found
-    # by Newton's method within a bracket; at `high` each term is at most weight * p_full, because
+    """Find the smallest ``beta >= 0`` with ``sum(w * sigmoid(gain - beta)) <= p_full``.
+
+    w is `normalised_weight`.
+    """
+    # excess(beta) = sum(w * sigmoid(gain - beta)) - p_full is decreasing, so its root is found
+    # by Newton's method within a bracket; at `high` each term is at most w * p_full, because
     # sigmoid(m) <= exp(m)
     low = 0.0
     high = max(gain.max() - np.log(p_full), 0.0)

@@ -23,8 +23,8 @@ RIDGES_TO_TRY = (1e-3, 1e-2, 1e-1, 1.0)
 #: Values of gamma to try, as multiples of one over the summed variance of the features.
 GAMMA_FACTORS_TO_TRY = (0.25, 0.5, 1.0, 2.0, 4.0)
 
-#: With more rows than this, kernel machines are not tried, because their time is quadratic in the
-#: rows.
+#: With more rows than this, no kernel machine or SVM is tried: stages are fitted on at most
+#: MAX_KERNEL_ROWS rows, and the time of an SVM is quadratic in the rows.
 MAX_SVM_ROWS = 16_000
 #: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen; few, because several
 #: machines are fitted on them.

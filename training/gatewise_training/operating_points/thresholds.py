@@ -38,7 +38,8 @@ N_FOLDS = 5
 #: Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly.
 CROSS_FIT_STEP = 5
 
-#: Smallest number of rows for each candidate threshold; more candidates would overfit.
+#: Smallest number of rows for each candidate threshold, of which at least two are tried; more
+#: candidates would overfit.
 MIN_ROWS_PER_THRESHOLD = 20
 
 
@@ -91,8 +92,9 @@ def frontier_points(
 
     Settings are tuned for `n_prices` prices of cost, from nearly free to prohibitive, and have
     cross-fitted figures. Simple settings with at most one threshold need no cross-fitting. They are
-    each stage alone, each stage before the cloud with thresholds at `n_thresholds` quantiles of its
-    score, and the cloud for all rows. With them the cascade is at least as good as its parts.
+    each stage alone, each stage before the cloud with thresholds at up to `n_thresholds` evenly
+    spaced ranks of its distinct scores, and the cloud for all rows. With them the cascade is at
+    least as good as its parts.
 
     `chain` is the number of the cascade in the points. `extra_class_weights` are class weights,
     (n_classes,) each, for additional tuning. The points are measured without these weights.
@@ -112,7 +114,7 @@ def frontier_points(
     settings: dict[tuple[float | None, ...], None] = {}
     for stage in range(record.n_stages):
         thresholds = (
-            _list_quantile_thresholds(record.scores[stage], n_thresholds)
+            _list_spaced_thresholds(record.scores[stage], n_thresholds)
             if record.can_offload
             else []
         )
@@ -192,8 +194,8 @@ def with_smoothed_answers(record: CascadeRecord) -> CascadeRecord:
     return replace(record, correctness=correctness)
 
 
-def _list_quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list[float]:
-    """List thresholds at quantiles of a stage's scores."""
+def _list_spaced_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list[float]:
+    """List thresholds at evenly spaced ranks of a stage's distinct scores."""
     n_thresholds = max(2, min(n_thresholds, len(scores) // MIN_ROWS_PER_THRESHOLD))
     distinct_scores = np.unique(scores[~np.isnan(scores)])
     if len(distinct_scores) < 2:

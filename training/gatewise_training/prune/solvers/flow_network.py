@@ -1,7 +1,7 @@
 """The graph of a closure problem as a flow network, and a first flow through it.
 
 An edge leads from a node to an acquisition and holds the acquisition's column. A use is the
-position of an edge in the list of its acquisition.
+position of an edge in the list of all edges, ordered by acquisition.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 
 
 class ClosureGraph(NamedTuple):
-    """Edges, inflows and capacities, in the arrays of :class:`.Closure`."""
+    """The arrays of :class:`.Closure`."""
 
-    parent: Any
-    profit: Any
-    price: Any
-    start: Any
-    columns: Any
-    column_price: Any
+    parent: Any  # (n_nodes,)
+    profit: Any  # (n_nodes,): inflow of each node
+    price: Any  # (n_nodes,): capacity of each node to the sink
+    start: Any  # (n_nodes + 1,): where each node's edges begin
+    columns: Any  # (n_edges,): acquisition of each edge
+    column_price: Any  # (n_columns,): capacity of each acquisition to the sink
 
 
 class ColumnEdges(NamedTuple):
@@ -55,7 +55,7 @@ class Residual(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
+def _list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
     """List the edges of each acquisition."""
     column_start = np.zeros(n_columns + 1, np.int64)
     for column in columns:
@@ -98,7 +98,7 @@ def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
 @numba.njit(cache=True, nogil=True)
 def make_network(graph: Any) -> Any:
     """Make the :class:`Network` of a :class:`ClosureGraph`."""
-    edges = list_column_edges(graph.start, graph.columns, len(graph.column_price))
+    edges = _list_column_edges(graph.start, graph.columns, len(graph.column_price))
     child, sibling = _find_relatives(graph.parent)
     return Network(
         parent=graph.parent,

@@ -11,7 +11,8 @@ because any feasible multipliers prove one.
 - w is eliminated. The multipliers of an acquisition always add up to ``lam * price``, because a
   smaller sum never gives a better bound. Each step is therefore projected onto a simplex for each
   acquisition.
-- The step length is Polyak's, computed from the gap, and the steps are weighted by the prices.
+- The step length is Polyak's, computed from the gap between the best objective and the bound of the
+  multipliers, and the steps are weighted by the prices.
 - The direction is an average over steps, which converges to the fractional optimum (Barahona &
   Anbil, "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are
   repaired (:func:`.primal_heuristics.repair`).
@@ -65,7 +66,11 @@ def solve(
         dual_value = trees.bound_from_gains(gains)
         # lengthen the steps while the bound rises; otherwise return to the best multipliers with
         # shorter steps
-        if dual_value > bound + 1e-3 * max(objective - bound, 0.0):
+        is_rising = step == 1 or dual_value > bound + 1e-3 * max(objective - bound, 0.0)
+        if dual_value > bound:
+            bound = dual_value
+            best_beta[:] = beta
+        if is_rising:
             step_scale = min(1.1 * step_scale, 2.0)
             n_stalled_steps = 0
         else:
@@ -74,9 +79,7 @@ def solve(
                 step_scale *= 0.5
                 n_stalled_steps = 0
                 beta = best_beta.copy()
-        if dual_value > bound:
-            bound = dual_value
-            best_beta[:] = beta
+                dual_value = bound
         share = is_kept.astype(np.float64)
         average_share = (
             share
@@ -94,7 +97,7 @@ def solve(
         gap = objective - bound
         if gap <= tolerance * abs(objective) or gap <= 1e-14:  # 1e-14: rounding at an optimum of 0
             break
-        # Polyak's step length: step_scale * gap / |slope|^2
+        # Polyak's step length: step_scale * (objective - dual_value) / |slope|^2
         squared_slope = _compute_squared_slope(start, nodes, price, average_share)
         if squared_slope <= 0.0:
             average_share = share
