@@ -101,10 +101,11 @@ class CascadeService:
     # -- answers ---------------------------------------------------------------------------
 
     async def _answer_rows(self, rows: Sequence[Any]) -> list[Answer | Exception]:
-        """Answer rows; the list contains the error for a row that cannot be answered.
+        """Answer rows; the list contains the error for a row whose features cannot be read.
 
-        A row whose cells are fetched needs a thread that waits for them. One row without a fetch
-        takes a thread only if it is offloaded.
+        Raises InputError if a row does not match the bundle. Several rows are answered together on
+        one thread. A row whose cells are fetched needs a thread that waits for them. One row
+        without a fetch takes a thread only if it is offloaded.
         """
         if self._fetch is not None:
             loop = asyncio.get_running_loop()
@@ -121,7 +122,7 @@ class CascadeService:
             answer_or_pending = self._device.begin(rows[0])
             if isinstance(answer_or_pending, PendingInstance):
                 answer_or_pending = await self._on_thread(self._device.finish, answer_or_pending)
-        except GatewiseError as error:
+        except SensorError as error:
             return [error]
         assert isinstance(answer_or_pending, Answer)
         return [answer_or_pending]
@@ -142,16 +143,19 @@ class CascadeService:
                 f"a row of {len(row)} values; the bundle has {len(column_names)} columns"
             )
         cells = row if isinstance(row, dict) else dict(zip(column_names, row, strict=True))
+        known_cells = dict(cells)
 
         def fetch_and_wait(
             absent_names: Sequence[str], timeout_seconds: float
         ) -> Mapping[str, Any]:
-            future = asyncio.run_coroutine_threadsafe(fetch(absent_names, cells), loop)
+            future = asyncio.run_coroutine_threadsafe(fetch(absent_names, known_cells), loop)
             try:
-                return future.result(timeout_seconds)
+                fetched_cells = future.result(timeout_seconds)
             except TimeoutError:
                 future.cancel()
                 raise
+            known_cells.update(fetched_cells)
+            return fetched_cells
 
         return FetchedRow(cells, fetch_and_wait)
 

@@ -39,8 +39,8 @@ def open_bundles(
 ) -> list[Bundle]:
     """Open the bundles of the store, the preferred one first, and then the configured one.
 
-    Logs the error of each bundle that cannot be opened. If none can be opened, raises the error of
-    the configured bundle.
+    Logs the error of each bundle that cannot be opened, but raises that of the configured bundle if
+    none can be opened.
     """
     bundles: list[Bundle] = []
     failures: list[BundleError] = []
@@ -49,10 +49,11 @@ def open_bundles(
             bundles.append(Bundle.open(path, public_key=public_key, for_device=True))
         except BundleError as error:
             failures.append(error)
-    if not bundles:
-        raise failures[-1]  # the configured bundle comes last
-    for failure in failures:
+    # the configured bundle comes last
+    for failure in failures if bundles else failures[:-1]:
         _LOG.error("%s", failure)
+    if not bundles:
+        raise failures[-1]
     return bundles
 
 

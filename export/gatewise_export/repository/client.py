@@ -38,17 +38,18 @@ _RELEASE_SECONDS: Final = 3600.0
 #: Folder in memory for the metadata, used if the disk cannot be written.
 _MEMORY_FOLDER: Final = "/dev/shm"
 
-#: The newest version of each role, with the ids of the role's keys.
+#: The newest version of each role, and the ids of the keys of which a change permits a lower one
+#: (empty for root).
 SeenVersions = dict[str, tuple[int, str]]
 
 
 class RepositoryClient:
     """A client that reads a repository and verifies its content.
 
-    `urls` are mirrors; after a failure the client uses the next one. `folder` stores the newest
-    metadata. `trust` is the file with the root metadata from the device's installation. Raises
-    InputError if a URL is not one of HTTP, HTTPS or a file, or if `trust` is not valid root
-    metadata.
+    `urls` are mirrors; after a failure that may be a mirror's, the client uses the next one.
+    `folder` stores the newest metadata. `trust` is the file with the root metadata from the
+    device's installation. Raises InputError if a URL is not one of HTTP, HTTPS or a file, or if
+    `trust` is not valid root metadata.
     """
 
     def __init__(
@@ -181,7 +182,9 @@ class RepositoryClient:
         return versions
 
     def _update_error(self, error: Exception, reason: str) -> UpdateError:
-        """Make an UpdateError, and switch to the next mirror for the next attempt."""
+        """Make an UpdateError; if the mirror may be the cause, switch to the next one."""
+        if isinstance(error, OSError):  # an error of this device's disk
+            return UpdateError("store", f"{error.filename or self._folder}: {error.strerror}")
         url = self._urls[0]
         self._urls.append(self._urls.pop(0))
         if isinstance(error, ExpiredMetadataError):
@@ -189,6 +192,4 @@ class RepositoryClient:
             return UpdateError("metadata", f"{url}: {cause}")
         if isinstance(error, DownloadError):
             return UpdateError("fetch", f"{url}: {error}")
-        if isinstance(error, OSError):
-            return UpdateError("store", f"{error.filename or self._folder}: {error.strerror}")
         return UpdateError(reason, f"{url}: {error}")

@@ -92,9 +92,12 @@ class BoundedFetcher(FetcherInterface):
     def _read_file(self, path: Path) -> Iterator[bytes]:
         if not path.is_file():
             raise DownloadHTTPError(f"{path} does not exist", 404)
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                yield self._count_bytes(chunk)
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    yield self._count_bytes(chunk)
+        except OSError as error:
+            raise DownloadError(f"{path} cannot be read: {error.strerror}") from None
 
     def _read_response(self, url: str) -> Iterator[bytes]:
         """Read the body of a response in chunks, until its end or the time limit."""

@@ -148,9 +148,9 @@ def _make_accuracy_section(report: Report) -> Section:
     classes = _choose_classes(report)
     page_tables = [tables.class_table(classes)] if classes else []
     if 0 < len(classes) < len(report.system.classes):
-        remark = (
-            f"the {len(classes)} of {len(report.system.classes)} classes with the most offloads"
-        )
+        n_with_instances = sum(result.instances > 0 for result in report.system.classes)
+        criterion = "instances" if n_with_instances == len(classes) else "the highest offload rates"
+        remark = f"the {len(classes)} of {len(report.system.classes)} classes with {criterion}"
         page_tables = [replace(page_tables[0], text=remark)]
     if report.balanced_accuracy is not None:
         introduction += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
@@ -164,7 +164,7 @@ def _make_accuracy_section(report: Report) -> Section:
 
 
 def _choose_classes(report: Report) -> list[ClassResult]:
-    """Choose the classes with instances, or if there are many, those with the most offloads."""
+    """Choose the classes with instances, or if there are many, the most often offloaded ones."""
     classes = [
         class_result
         for class_result in report.system.classes

@@ -11,6 +11,8 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.update import store as store_module
 from gatewise_export.bundle.signing import keygen
+from gatewise_export.repository.client import RepositoryClient
+from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import Release, UpdateError
 from tests.edge.device.test_installation import with_wrong_sample
 from tests.edge.update.conftest import TIMEOUT_S
@@ -186,6 +188,20 @@ def test_device_leaves_a_withdrawn_release_despite_failures(
     wait_until(lambda: device_at_8.updater.trouble, "the trouble", TIMEOUT_S)
 
 
+def test_device_with_a_full_disk_asks_the_mirror_that_answers(fleet, tmp_path):
+    """Once, the error of its own disk made it ask the other mirror for ever, which is down."""
+    unusable_folder = tmp_path / "file"
+    unusable_folder.write_text("not a folder: nothing can be written in it")
+    client = RepositoryClient(
+        [fleet.folder.as_uri(), (tmp_path / "down").as_uri()],
+        unusable_folder,
+        trust=fleet.repository.root_file,
+        fetcher=BoundedFetcher(timeout_s=5.0),
+    )
+    _, seen_versions = client.refresh({})
+    assert "timestamp" in seen_versions
+
+
 # -- files on the disk ---------------------------------------------------------------------
 
 
@@ -307,8 +323,10 @@ def test_remainder_of_another_release_is_removed(run_device, fleet, server, monk
     n_free_bytes = n_needed_bytes - 1  # enough for each file alone
     monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", disk_usage)
     device.wait_for_refusal("store", "7")
-    assert f"in {device.store.folder}: it needs {n_needed_bytes} bytes" in device.updater.trouble
-    assert f"{n_free_bytes} bytes are free" in device.updater.trouble
+    assert f"in {device.store.folder}: its missing files have {sum(sizes)} bytes, and" in (
+        device.updater.trouble
+    )
+    assert f"{n_free_bytes} are free" in device.updater.trouble
     assert partial_names[0] == [offer.digest]
     assert server.requested_files("8") == ["release.json"]
     n_free_bytes = n_needed_bytes

@@ -227,4 +227,4 @@ def test_page_lists_only_the_most_offloaded_of_many_classes():
     text = read_visible_text(
         render_page(make_report(system={"classes": (*[offloaded_class] * 60, absent_class)}))
     )
-    assert "the 40 of 61 classes with the most offloads" in text
+    assert "the 40 of 61 classes with the highest offload rates" in text

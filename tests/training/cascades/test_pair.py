@@ -227,6 +227,21 @@ def test_onnx_labels_keep_the_order_of_the_given_class_names(class_names, low_co
         make_pair(graph, graph).fit(rows, y)
 
 
+@pytest.mark.parametrize(("names", "offset"), [([1, 2, 3], 1), ([10, 20, 30], None)])
+def test_whole_number_labels_of_a_graph_are_indices_only_if_they_are_no_names(names, offset):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(900, 3)).astype(np.float32)
+    rows = rows[rows.argmax(axis=1).argsort(kind="stable")]  # the third class comes last
+    class_indices = rows.argmax(axis=1)
+    y = np.array(names)[class_indices]
+    nodes = [helper.make_node("ArgMax", ["v"], ["index"], axis=1, keepdims=0)]
+    nodes += [helper.make_node("Add", ["index", "offset"], ["out"])]
+    graph = make_scores_graph(*nodes, columns=0, dtype=np.int64, offset=np.int64([offset or 0]))
+    high_cost_model = graph if offset else gw.OnnxModel(graph, classes=names)
+    pair = make_pair(LogisticRegression().fit(rows, y), high_cost_model).fit(rows, y)
+    np.testing.assert_array_equal(pair.high_cost_model_.labels(rows), class_indices)
+
+
 class ReversedForest(ExtraTreesClassifier):
     """A forest with another `predict` than scikit-learn's."""
 

@@ -79,12 +79,14 @@ class CalibrationRecords:
             candidates = [point for point in candidates if keeps_cost(point, max_cost)]
         point = certify(self.certifying_records, candidates, promise)
         if point is None:
-            raise _no_certificate(promise, record)
+            raise _no_certificate(promise, record, max_cost)
         return point
 
 
-def _no_certificate(promise: Promise, record: CascadeRecord) -> InputError:
-    """Make the error for a promise that no candidate keeps for certain on calibration rows."""
+def _no_certificate(promise: Promise, record: CascadeRecord, max_cost: float | None) -> InputError:
+    """Make the error for a promise for which no candidate passes its test."""
+    cap_text = "" if max_cost is None else f" within max_instance_cost={max_cost:g}"
+    cap_advice = "" if max_cost is None else ", or a higher cap"
     class_terms = ""
     recall_text = ""
     if promise.by_class and record.exit_answers is not None:
@@ -98,8 +100,8 @@ def _no_certificate(promise: Promise, record: CascadeRecord) -> InputError:
         unit_name = "groups"
     return InputError(
         f"{promise.kind}={promise.bound:g}{class_terms} cannot be guaranteed at "
-        f"{promise.confidence:g} with {rows_text}{recall_text}; give more {unit_name} or a looser "
-        "bound"
+        f"{promise.confidence:g} with {rows_text}{cap_text}{recall_text}; give more {unit_name}, a "
+        f"looser bound{cap_advice}"
     )
 
 

@@ -145,7 +145,9 @@ class GivenGraph:
         if form_rows is None:
             rng = np.random.default_rng(0)
             form_rows = rng.standard_normal((N_RANDOM_ROWS, self._n_values)).astype(np.float32)
-        form_rows = np.ascontiguousarray(form_rows[:BATCH_ROWS])
+        # spread over all rows, because sorted rows may begin with few classes
+        n_form_rows = min(BATCH_ROWS, len(form_rows))
+        form_rows = form_rows[np.linspace(0, len(form_rows) - 1, n_form_rows).astype(int)]
         try:
             self.form, outputs = self._detect_form(form_rows)
         except InputError:
@@ -178,19 +180,23 @@ class GivenGraph:
 
     def _name_classes(self, class_names: list[Any] | None) -> None:
         """Set the names in the form, and whether the labels that the graph gives are indices."""
-        labels_are_text = any(isinstance(label, str) for label in self._observed_labels)
-        if class_names is None:
-            self.form = self.form._replace(label_is_index=not labels_are_text)
+        if class_names is not None:
+            self.form = self._with_names(class_names, self._gives_indices(class_names))
             return
-        names_are_numbers = all(type(label) in (int, float) for label in class_names)
-        label_is_index = not (labels_are_text or names_are_numbers)
-        self.form = self._with_names(class_names, label_is_index)
+        gives_text = any(isinstance(label, str) for label in self._observed_labels)
+        self.form = self.form._replace(label_is_index=not gives_text)
+
+    def _gives_indices(self, class_names: Sequence[Any]) -> bool:
+        """Whether the labels that the graph gave are indices of names, and not names."""
+        observed_labels = self._observed_labels
+        gives_text = any(isinstance(label, str) for label in observed_labels)
+        return not gives_text and not (observed_labels and observed_labels <= set(class_names))
 
     def named_form(self, classes: Sequence[Any]) -> GraphForm:
         """Get the form with names; `classes` are the names if the graph has none."""
         if self.form.names is not None:
             return self.form
-        return self._with_names(classes, self._observed_labels <= set(range(len(classes))))
+        return self._with_names(classes, self._gives_indices(classes))
 
     def margins_model(self, order: NDArray[np.int64] | None) -> tuple[GraphModel, Link]:
         """Make a graph from rows to margins, and get their link to probabilities.

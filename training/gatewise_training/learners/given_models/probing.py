@@ -146,20 +146,23 @@ def _mark_undecided(
         return is_undecided
     try:
         float64_answers = answer_rows(x.astype(np.float64))
-        rounds_differently = _mark_differences(expected_answers, float64_answers)
-        if not rounds_differently.any():
-            return is_undecided
-        rng = np.random.default_rng(0)
-        is_undecided = rounds_differently & is_different
-        rows = np.flatnonzero(is_different)
-        expected_classes, expected_probabilities = expected_answers
-        expected_of_rows = expected_classes[rows], expected_probabilities[rows]
-        for _ in range(N_CHANGED_COPIES):
-            factors = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
-            changed_answers = answer_rows(x[rows].astype(np.float64) * factors)
-            is_undecided[rows] |= _mark_differences(expected_of_rows, changed_answers)
-    except ValueError:  # the classifier refuses some rows in float64; they remain differences
+    except ValueError:  # the classifier refuses rows in float64, so all remain differences
         return is_undecided
+    rounds_differently = _mark_differences(expected_answers, float64_answers)
+    if not rounds_differently.any():
+        return is_undecided
+    rng = np.random.default_rng(0)
+    is_undecided = rounds_differently & is_different
+    rows = np.flatnonzero(is_different)
+    expected_classes, expected_probabilities = expected_answers
+    expected_of_rows = expected_classes[rows], expected_probabilities[rows]
+    for _ in range(N_CHANGED_COPIES):
+        factors = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
+        try:
+            changed_answers = answer_rows(x[rows].astype(np.float64) * factors)
+        except ValueError:  # the classifier refuses a changed row
+            continue
+        is_undecided[rows] |= _mark_differences(expected_of_rows, changed_answers)
     return is_undecided
 
 
