@@ -6,7 +6,7 @@ command therefore starts on a device that has neither scikit-learn nor LightGBM.
     0    success
     1    unexpected error, or a failed check
     2    invalid input; one line states the problem and its remedy
-    130  Ctrl-C
+    130  Ctrl-C; 128 + the signal's number for SIGTERM and SIGHUP
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
     ordinal    index of the category (-1 for an unknown category)
     time       parts of a date: month, weekday, hour, ...
 
-A missing cell becomes NaN. In a column with `fill` it becomes the values of `fill`, and an
-indicator feature becomes 1. To add a kind, add a class here and to :data:`AnyColumn`. Tables, price
-files, commands and bundles then accept it.
+A missing cell becomes NaN. In a column with `fill` it becomes the values of `fill`, and
+the indicator feature, if there is one, becomes 1. To add a kind, add a class here and to
+:data:`AnyColumn`. Tables, price files, commands and bundles then accept it.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ PlainColumn = TypeVar("PlainColumn", bound=Column)
 def _make_plain_column(
     column_type: type[PlainColumn], name: str, fill: float | None, options: LearningOptions
 ) -> PlainColumn:
-    """Make a column with one feature, and with an indicator if missing cells are filled."""
+    """Make a column with one feature, and with an indicator if training rows have gaps to fill."""
     indicator = _name_indicator(name, options) if fill is not None else ()
     return column_type(name, (name, *indicator), None if fill is None else (fill,))
 

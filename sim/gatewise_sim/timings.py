@@ -19,8 +19,6 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Microseconds that the broker needs for a message.
     hop_ms : float
         Milliseconds of a message between broker and worker, one way.
-    proxy_ms : float
-        Milliseconds that the proxy of an emulated link adds one way. Only a live run has a proxy.
     assumed : tuple of str
         Names of the fields above that were not measured. Their defaults are measurements of a
         worker and a broker on a desktop (docs/simulation.md).
@@ -32,5 +30,4 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     message_us: float = 265.0
     broker_us: float = 30.0
     hop_ms: float = 0.16
-    proxy_ms: float = 0.0
     assumed: tuple[str, ...] = ("message_us", "broker_us", "hop_ms")

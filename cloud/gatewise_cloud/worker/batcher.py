@@ -9,8 +9,9 @@ for others to join its batch, because requests collect in the queue anyway while
 Devices take turns by rows, as in start-time fair queueing (Goyal, Vin and Cheng 1997). A request
 begins, in virtual time, when the previous request of its device ends, and it lasts one unit for
 each of its rows. The request that begins first is taken first. A device that sends little is
-therefore served as if it were alone, and a device that sends much delays only its own requests. No
-device may use more of the queue than it leaves free. Other devices therefore always find space.
+therefore served as if it were alone, and a device that sends much delays only its own requests. A
+device gets another place in the queue only while at least as many places are free as it has. One
+device alone thus takes about half of the queue.
 """
 
 from __future__ import annotations
@@ -122,10 +123,11 @@ class Batcher:
 
     The queue holds up to `capacity` requests and `queue_bytes` of instances; further requests are
     refused as busy. One device may have up to `device_rows` instances in the queue, or one request
-    with more. It may not use more requests and bytes than it leaves free. A run takes up to
-    `max_batch` instances; a request with more instances runs alone. While a run is not full, a
-    request waits up to `wait_seconds` seconds for others. Up to `n_parallel` runs take place at the
-    same time. Up to `max_answers` answers, with `max_answer_bytes` of payload, are remembered for
+    with more. It gets another place only while at least as many requests
+    and bytes are free as it has. A run takes up to `max_batch` instances; a request with more
+    instances runs alone. While a run is not full, a request waits up to `wait_seconds` seconds, and
+    at most half of its time, for others. Up to `n_parallel` runs take place at the same time. Up to
+    `max_answers` answers, with `max_answer_bytes` of payload, are remembered for
     `max_answer_seconds`.
 
     A repetition of a request that is queued or running is a duplicate, until :meth:`finish` or
@@ -171,11 +173,6 @@ class Batcher:
 
     def __len__(self) -> int:
         return self._n_queued
-
-    @property
-    def n_rows(self) -> int:
-        """Number of queued instances."""
-        return self._n_rows_by_model.total()
 
     def observe_run(self, model: ModelKey, n_rows: int, seconds: float) -> None:
         """Update the time per instance of `model` after a run of `n_rows` rows in `seconds`."""
@@ -236,12 +233,10 @@ class Batcher:
         device_load.n_rows += n_rows
         device_load.n_bytes += n_bytes
         self._virtual_ends[device] = virtual_start + n_rows
-        # drop old ends: only devices with queued requests can have an end after the virtual time
+        # forget devices without queued requests; at most the rows of their last requests are lost
         if len(self._virtual_ends) > 2 * self.capacity:
             self._virtual_ends = {
-                device: self._virtual_ends[device]
-                for device in self._device_loads
-                if device in self._virtual_ends
+                device: self._virtual_ends[device] for device in self._device_loads
             }
         # the arrival number breaks ties, so that tickets are never compared
         ranked_ticket = virtual_start, self._n_arrivals, ticket
@@ -267,11 +262,10 @@ class Batcher:
             if self._n_rows_by_model[model] >= self.max_batch:
                 return 0.0
             for _, _, ticket in queue:
-                seconds_to_batch = min(
-                    seconds_to_batch,
-                    ticket.arrived_at + self.wait_seconds - now,
-                    ticket.expires_at - now,
-                )
+                # the other half of its time is for the run and the response
+                half_time = (ticket.expires_at - ticket.arrived_at) / 2
+                due_at = ticket.arrived_at + min(self.wait_seconds, half_time)
+                seconds_to_batch = min(seconds_to_batch, due_at - now)
         return max(0.0, seconds_to_batch)
 
     def take_batch(self, now: float) -> tuple[Batch | None, list[Ticket]]:

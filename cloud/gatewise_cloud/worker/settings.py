@@ -40,7 +40,8 @@ class WorkerSettings(Settings, frozen=True):
         _AtLeastOne, typer.Option(help="Largest number of queued requests; the rest is refused.")
     ] = 1024
     max_batch: Annotated[
-        _AtLeastOne, typer.Option(help="Largest number of instances in a run.")
+        _AtLeastOne,
+        typer.Option(help="Largest number of instances in a run; a larger request runs alone."),
     ] = 16
     wait_ms: Annotated[
         Amount, typer.Option(help="Longest wait of a request for others to join its run, in ms.")
@@ -87,7 +88,7 @@ class WorkerSettings(Settings, frozen=True):
     load_seconds: Annotated[
         Amount, FileOption("Longest time that loading a graph may take, in s.")
     ] = MAX_LOAD_LIMITS.seconds
-    watch_seconds: Annotated[Amount, FileOption("Time between two scans of --watch, in s.")] = 2.0
+    watch_seconds: Annotated[Positive, FileOption("Time between two scans of --watch, in s.")] = 2.0
     drain_seconds: Annotated[
         Amount, FileOption("Longest time to answer queued requests before the worker ends, in s.")
     ] = 10.0

@@ -22,7 +22,8 @@ class WindowStream(InstanceSource):
     """A source of windows, cut from samples as they arrive, but never across a gap.
 
     It ends with an InputError if there were too few samples for a window, or if the times of the
-    samples show another rate.
+    samples before the first window show another rate. Later windows of another rate are errors in
+    their places.
     """
 
     def __init__(
@@ -36,17 +37,16 @@ class WindowStream(InstanceSource):
         hop: int | None,
         resampler: WindowResampler | None,
         flaws: list[str],
-        time_unit: str = "s",
+        time_unit: str,
     ) -> None:
         self._source_name = source_name
-        self._length = signal.shape[0]
         self._conversion = conversion
         self._resampler = resampler
         self._flaws = flaws
         self._time_unit = time_unit
         self._n_marked_gaps = 0  # gaps from a line "gap" or an unreadable sample
         self._n_unreadable = 0
-        length = self._length
+        length = signal.shape[0]
         if resampler is not None:
             hop = max(1, resampler.n_input_samples(hop or length))
             length = resampler.input_length
@@ -72,7 +72,7 @@ class WindowStream(InstanceSource):
         windower = self._windower
         follows_gap = False  # whether the next window follows a gap
         # Without times, the time of a window is counted from the first sample up to the first gap.
-        is_continuous = windower.rate_hz is not None
+        is_continuous = True
         for batch in batches:
             instances: list[SourcedInstance] = []
             for samples in batch:
@@ -123,7 +123,11 @@ class WindowStream(InstanceSource):
 
     def _rate_error(self) -> InputError:
         """Return the error of a window with another rate; raise it if there was no window yet."""
-        error = InputError(f"--signal {self._source_name}: {self._rate_problem()}")
+        # the window may differ although the mean rate does not
+        problem = self._rate_problem() or (
+            f"a window does not have {self._windower.rate_hz:g} samples per second by their times"
+        )
+        error = InputError(f"--signal {self._source_name}: {problem}")
         if not self._windower.n_windows:
             raise error
         return error
@@ -146,12 +150,16 @@ class WindowStream(InstanceSource):
             for unit, seconds in TIME_UNITS.items()
             if abs(unit_seconds / seconds - 1) <= CLOCK_ERROR
         ]
+        expectation = f"the bundle's blocks are for {rate_hz:g}"
         advice = "set rate_hz to their rate, and convert = true to resample them"
+        if self._resampler is not None:
+            expectation = f"rate_hz is {rate_hz:g}"
+            advice = "set rate_hz to their rate"
         if units:
             advice = f'if the times are in {units[0]}, set time_unit = "{units[0]}"'
         return (
-            f"by their times there are {measured_hz:.6g} samples per second, but the bundle's "
-            f"blocks are for {rate_hz:g}: {advice}"
+            f"by their times there are {measured_hz:.6g} samples per second, but {expectation}: "
+            f"{advice}"
         )
 
     def _check_end(self) -> None:

@@ -119,7 +119,8 @@ def pack(
         If the high-cost model cannot be converted, or the converted model answers any of thousands
         of adversarial rows differently.
     VerifyError
-        If the bundle decides a sample row differently than the system; `path` stays unchanged.
+        If decisions or margins of the bundle differ from the system's on a sample row, or answers
+        of the high-cost graph from the model's; `path` stays unchanged.
     """
     # check the arguments first, because the conversion below may take minutes
     path = check_destination(path)
@@ -393,11 +394,17 @@ def _check_decisions(
         system_at_point.operating_point_ = system.operating_points_[point_index]
         report = verify(system_at_point, bundle.with_active(point_index), rows, high_cost=answers)
         # stages must give the same bits as in training, because device and simulation must agree
-        if not report.agrees or report.max_margin_difference > 0:
+        if not report.agrees:
             raise VerifyError(
                 f"nothing was packed: the graphs decide "
                 f"{max(report.differing_decisions, report.differing_labels)} of {report.rows} "
                 "sample rows differently than the system",
+                report,
+            )
+        if report.max_margin_difference > 0:
+            raise VerifyError(
+                "nothing was packed: the stages' margins on sample rows differ from the system's "
+                f"by up to {report.max_margin_difference:.2g}",
                 report,
             )
         difference = report.cloud_probability_max_difference

@@ -16,6 +16,7 @@ from typer import Argument, Option
 
 from gatewise.documents import Positive, Share
 from gatewise.errors import InputError, RecallWarning
+from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise.settings import FileOption, Settings
 from gatewise_export.archive.estimate import TrueFigure, estimate_figure
 from gatewise_export.archive.labels import LabelledInstances
@@ -166,6 +167,8 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     Raises InputError if rows, labels or features are missing.
     """
     check_destination(settings.out)
+    if goals := {"budget", "max_loss", "offload_rate"} & set(settings.parameters):
+        raise InputError(f"parameters: give {min(goals)} as a setting of its own")
     old_bundle = Bundle.open(settings.bundle)
     keeps_high_cost_model = settings.high_cost == "same"
     _check_old_manifest(old_bundle.manifest, keeps_high_cost_model=keeps_high_cost_model)
@@ -199,11 +202,14 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
         new_bundle = pack(
             system,
             settings.out,
-            sample=weighted_rows.X[:64],
+            sample=weighted_rows.X,
             name=old_bundle.manifest.name,
             version=settings.version or next_version(old_bundle.manifest.version),
             sign=settings.sign,
             encoder=old_bundle.manifest.encoder,
+            # the broker takes requests as large as the old ones
+            max_message=max(MAX_REQUEST_BYTES, old_bundle.manifest.largest_request),
+            loading=old_bundle.manifest.loading if keeps_high_cost_model else None,
         )
     comparisons, offload_rates, loss = _compare_releases(old_bundle, new_bundle, row_split)
     if settings.budget is None and settings.offload_rate is None:
@@ -231,7 +237,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
 
 
 def next_version(version: str) -> str:
-    """Increment the last number of a version, or append ``.1`` if it does not end in a number.
+    """Increment the last number of a version, or append ``.1`` if its last part is not a number.
 
     >>> next_version("7"), next_version("a4f"), next_version("2.9")
     ('8', 'a4f.1', '2.10')

@@ -89,7 +89,10 @@ class BrokerProbe:
             self._close()
             if self.refusal not in (None, _UNSUPPORTED_PROTOCOL):
                 break
-        raise LinkError(self._endpoint.url, "no answer to CONNECT")
+        problem = "no answer to CONNECT"
+        if self.refusal is not None:
+            problem = f"CONNECT was refused with the reason code {self.refusal}"
+        raise LinkError(self._endpoint.url, problem)
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -138,7 +141,7 @@ class BrokerProbe:
             return self._is_connected
 
     def subscribe(self, topic: str) -> int:
-        """Subscribe at QoS 1; return the granted QoS, or the code of a failure."""
+        """Subscribe at QoS 1; return the granted QoS, the code of a failure, or UNKNOWN."""
         _, message_id = self._client.subscribe(topic, qos=1)
         return UNKNOWN if message_id is None else self._await_code(message_id)
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -294,15 +295,16 @@ def _run_live(
         )
     if not len(live_run.fleet.answers):
         raise RunError("live run", "; ".join(live_run.troubles) or "no instance was answered")
+    timings = _complete_timings(live_run.timings, experiment.timings)
     virtual_run = run_fleet(
         table,
         scenario,
         policy,
-        live_run.timings,
+        timings,
         arrivals=scenario.draw_fleet_arrivals(len(table), table.truth),
     )
     engine_fields = {
-        "timings": live_run.timings,
+        "timings": timings,
         "transport": Transport(
             kind="mqtt", broker=live_run.broker, link=scenario.link_profile.name
         ),
@@ -315,6 +317,16 @@ def _run_live(
         "run": as_json_value(_collect_run_figures(live_run)),
     }
     return live_run.fleet, engine_fields
+
+
+def _complete_timings(live_timings: Timings, table_timings: Timings) -> Timings:
+    """Replace the times that a live run could not measure by those of the rows' table."""
+    names = live_timings.assumed
+    return msgspec.structs.replace(
+        live_timings,
+        **{name: getattr(table_timings, name) for name in names},
+        assumed=tuple(name for name in names if name in table_timings.assumed),
+    )
 
 
 def _collect_run_figures(live_run: LiveRun) -> dict[str, Any]:

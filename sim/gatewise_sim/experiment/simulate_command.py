@@ -48,9 +48,9 @@ def simulate(
     offloads and an oracle. Writes report.html, report.json and CSV files to --out.
 
     The virtual engine runs the code of the devices on a simulated clock. It simulates up to 20,000
-    devices, and scales the figures of a larger fleet. The run times the bundle's models on this
-    machine and writes the times to timings.toml. With --settings timings.toml, the same seed gives
-    the same report. The live engine runs real processes over real MQTT in real time.
+    devices, and scales the figures of a larger fleet. First the times of the bundle's models are
+    measured on this machine and written to timings.toml. With --settings timings.toml, the same
+    seed gives the same report. The live engine runs real processes over real MQTT in real time.
 
     Examples:
 

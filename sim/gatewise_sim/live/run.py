@@ -64,7 +64,7 @@ class LiveRun:
     cpu_seconds : float
         Processor time of the processes of the run.
     peak_mb : float
-        Peak memory (MiB) of the largest child process that has ended, also of earlier runs.
+        Peak memory (MB) of the largest child process that has ended, also of earlier runs.
     """
 
     fleet: FleetRun
@@ -186,7 +186,7 @@ def run_live(
         faults=deployment.faults,
         send_delay_ms=dict(zip(("p50", "p99", "max"), delay_quantiles, strict=True)),
         cpu_seconds=_read_children_cpu_seconds() - cpu_seconds_before,
-        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,  # it is in KiB
+        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6,  # from KiB
     )
 
 
@@ -220,7 +220,7 @@ def _make_fleet_run(
 def _measure_timings(
     scenario: Scenario, table: RowTable, arrivals: Arrivals, fleet: FleetRun
 ) -> Timings:
-    """Compute the service times of the run.
+    """Compute the service times of the run; `assumed` names those that it could not measure.
 
     `hop_ms` is the time between broker and worker. It is computed from the median latencies of the
     offloaded instances, in this run and in a virtual run without that time. Request and response
@@ -229,29 +229,35 @@ def _measure_timings(
         hop_ms = (median live latency - median virtual latency) / 2
     """
     worker_counts = fleet.worker_counts
-    n_batches = max(worker_counts.get("batches", 0.0), 1.0)
-    is_edge_measured = (fleet.answers.route == EDGE).any()
+    n_batches = worker_counts.get("batches", 0.0)
     # Processes do not measure these; `hop_ms` contains their deviation from the assumed values.
-    assumed_fields = ("message_us", "broker_us")
+    assumed_fields = ["message_us", "broker_us"]
+    if not (fleet.answers.route == EDGE).any():
+        assumed_fields.append("edge_ms")
+    if not n_batches:
+        assumed_fields += ["run_us", "instance_us"]
     timings = Timings(
         edge_ms=local_medians(fleet.answers, table.n_stages),
         # workers measure whole batches, so the mean time of a batch includes its instances
-        run_us=round(worker_counts.get("model_us", 0.0) / n_batches, 3),
+        run_us=round(worker_counts.get("model_us", 0.0) / max(n_batches, 1.0), 3),
         instance_us=0.0,
         hop_ms=0.0,
-        assumed=assumed_fields if is_edge_measured else ("edge_ms", *assumed_fields),
+        assumed=tuple(assumed_fields),
     )
     live_ms = fleet.answers.latency_ms[fleet.answers.is_offloaded]
     if not len(live_ms):
-        return timings
+        return msgspec.structs.replace(timings, assumed=(*timings.assumed, "hop_ms"))
     # Repeat the run in virtual time, with the same instances and the same choice of offloads.
     policy = FleetPolicy(
         key="system",
         name="",
         is_offloaded=table.can_offload if fleet.is_cloud_first else table.is_offloaded,
         is_cloud_first=fleet.is_cloud_first,
+        has_audits_and_limit=True,
     )
-    virtual_answers = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
+    virtual_answers = run_fleet(
+        table, scenario, policy, timings, arrivals=arrivals, n_devices=scenario.devices
+    ).answers
     virtual_ms = virtual_answers.latency_ms[virtual_answers.is_offloaded]
     hop_ms = 0.0
     if len(virtual_ms):

@@ -20,7 +20,6 @@ _TIMING_NAMES: Final = {
     "message_us": "a worker's time for a message",
     "broker_us": "the broker's time for a message",
     "hop_ms": "the time between broker and worker",
-    "proxy_ms": "the time of the proxy",
 }
 
 
@@ -65,7 +64,9 @@ def _explain_fallbacks(report: Report) -> list[str]:
         + system.reasons.get("offload-limit", 0.0)
         - system.answers.error
     )
-    causes = ["the cloud did not answer in time"] * (system.answers.fallback > n_local)
+    causes = []
+    if system.answers.fallback > n_local:
+        causes.append("the cloud was not reached, refused, or did not answer in time")
     if n_local > 0:
         causes.append(
             f"{count(n_local)} of them had missing values or exceeded the limit of offloads"

@@ -40,7 +40,8 @@ from gatewise_training.learners.model_families import FAMILIES, families_for, fa
 from gatewise_training.learners.stage_bounds import Bounds
 from gatewise_training.learners.threshold_grid import choose_grid_size
 
-#: Largest number of features and groups for which forward selection is always tried.
+#: Largest number of features and groups for which forward selection is tried even if the penalty
+#: finds enough sets, unless the effort is low.
 MAX_FEW_ACQUISITIONS = 32
 
 #: Step between the feature sets on which all model families are tried, by effort.
@@ -69,12 +70,12 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         400 validation rows, single models on 8 nested feature sets are candidates in addition.
     effort : {"normal", "low", "high"}
         Effort of the search. "low" and "normal" try all model families on some feature sets only.
-        "low" also leaves out the single models and forward selection, except for the features of
-        blocks, for which forward selection replaces the penalty.
+        "low" also leaves out the single models, and forward selection if the penalty finds enough
+        sets. For the features of blocks, forward selection always replaces the penalty.
     families : sequence of str, optional
         Model families from which each stage is chosen on validation rows. By default these are
         boosting, extra-trees, linear, svm up to 16,000 rows, and random-boosting up to 5,000 rows.
-        With `allow_missing`, only boosting is tried.
+        With `allow_missing`, only boosting and random-boosting are tried.
     first_stages : sequence, default ()
         Given models that become stages before the fitted stages, in this order. Each is a fitted
         classifier, an ONNX file, or a pair of a model and its columns by name or number. By default
@@ -83,7 +84,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         clones, and a model that cannot be cloned must not have seen the rows. The frontier also has
         points without these stages.
     allow_missing : bool, default False
-        Whether features may be NaN. Then only boosting is tried.
+        Whether features may be NaN. Then only boosting and random-boosting are tried.
 
     Attributes
     ----------

@@ -86,7 +86,7 @@ class ColumnOptions:
 class ColumnFacts:
     """Facts about a column's cells."""
 
-    kind: str  # likely kind; "text" if nearly all cells differ
+    kind: str  # likely kind; "empty", or "text" if more than half of the cells (over 20) differ
     n_rows: int  # number of rows
     n_missing: int  # number of rows without a value
     n_distinct: int  # number of different values
@@ -303,7 +303,12 @@ def _find_column_problem(
         problem = _check_undeclared(name, facts, advise_impute=not accepts_missing)
     else:
         missing_words = options.normalised_missing_words
-        problem = _check_declared(name, _count_cells(cells, missing_words), *declared_kind)
+        problem = _check_declared(
+            name,
+            _count_cells(cells, missing_words),
+            *declared_kind,
+            advise_impute=not accepts_missing,
+        )
     if problem is not None:
         return problem
     kind = KINDS[facts.kind if declared_kind is None else declared_kind[0]]
@@ -361,7 +366,7 @@ def _check_undeclared(
 
 
 def _check_declared(
-    name: str, counts: Counter[Any], kind_name: str, kind_format: str
+    name: str, counts: Counter[Any], kind_name: str, kind_format: str, *, advise_impute: bool
 ) -> ColumnProblem | None:
     """Find the problem of a column, with `counts` of its cells, that has a declared kind."""
     kind = KINDS[kind_name]
@@ -377,8 +382,10 @@ def _check_declared(
             return ColumnProblem(name, f"{reason}; make it a category", (category_remedy,))
         remedies: tuple[Remedy, ...] = (drop_remedy,)
         if len(odd_cells) <= _MAX_ODD_CELLS:
-            missing_remedy = tuple(("na", str(cell).strip()) for cell in odd_cells)
-            remedies = (missing_remedy, drop_remedy)
+            missing_remedy: list[Option] = [("na", str(cell).strip()) for cell in odd_cells]
+            if advise_impute and not kind.takes_missing:
+                missing_remedy.append(("impute", None))
+            remedies = (tuple(missing_remedy), drop_remedy)
         return ColumnProblem(name, reason, remedies)
     if kind.max_distinct is not None and len(counts) > kind.max_distinct:
         reason = f"has {len(counts):,} categories, more than {kind.max_distinct:,}"

@@ -92,7 +92,7 @@ def _no_certificate(promise: Promise, record: CascadeRecord, max_cost: float | N
     if promise.by_class and record.exit_answers is not None:
         class_terms = f" with {promise.by_class.as_text()}"
         truth = record.exit_answers.truth
-        recall_text = highest_recalls_text(promise.by_class, truth, promise.level)
+        recall_text = highest_recalls_text(promise.by_class, truth, record.splitter, promise.level)
     rows_text = f"{len(record.weights)} calibration rows"
     unit_name = "rows"
     if record.splitter.n_groups is not None:

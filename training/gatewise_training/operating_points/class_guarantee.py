@@ -59,16 +59,20 @@ def min_rows(bound: float, level: float) -> int:
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)  # rounding must not add a row
 
 
-def highest_recalls_text(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
+def highest_recalls_text(
+    bounds: ClassBounds, truth: NDArray[np.int64], splitter: RowSplitter, level: float
+) -> str:
     """Write the highest recalls that the calibration rows can certify, for an error message."""
     recall_texts = []
     for bound in bounds.as_list():
         if bound.kind == "recall":
-            n_rows = int((truth == bound.class_index).sum())
-            highest_recall = level ** (1 / n_rows) if n_rows else 0.0
+            class_splitter = splitter.take(truth == bound.class_index)
+            n_units = class_splitter.n_groups or class_splitter.n_rows
+            unit_text = "of" if class_splitter.n_groups is None else "groups with"
+            highest_recall = level ** (1 / n_units) if n_units else 0.0
             label = str(bounds.classes[bound.class_index])
             recall_texts.append(
-                f"{n_rows} of class {label!r}: {highest_recall:.3f} if none is missed"
+                f"{n_units} {unit_text} class {label!r}: {highest_recall:.3f} if none is missed"
             )
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
 

@@ -64,7 +64,8 @@ class Frontier:
         `reference_weighted_accuracy`.
     off_curve_points : tuple of OperatingPoint
         Points off the curve that offload less, are smaller, or are better for some class. Only
-        :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes picks them.
+        :meth:`at` with `offload_rate`, `max_bytes`, bounds on classes or, if rows have groups,
+        `max_loss` picks them.
     classes : tuple
         The labels, in the order of a point's `recall`.
     class_rows : tuple of int
@@ -160,7 +161,7 @@ class Frontier:
         points = sorted(points, key=lambda point: point.bytes)
         small_points: list[OperatingPoint] = []
         max_bytes = points[0].bytes if points else 0
-        largest_bytes = max((point.bytes for point in self.points), default=0)
+        largest_bytes = max(point.bytes for point in self.points)
         while 0 < max_bytes < largest_bytes:
             small_points += _select_undominated(
                 point for point in points if point.bytes <= max_bytes
@@ -230,10 +231,10 @@ class Frontier:
         max_loss : float or mapping of class label to float, optional
             Pick the cheapest point of the hull with an accuracy of at most this much below the
             high-cost model's. The next point of the hull is picked instead if it costs at most 2 %
-            more and is more accurate by a standard error. If no point is within the loss, pick the
-            costliest one. A mapping bounds the loss of recall of each class and, under the key
-            None, the loss of accuracy. A budget or an offload rate then picks among the points that
-            keep these bounds.
+            more and is more accurate by a standard error. If points are within the loss, but none
+            by `slack` errors, pick the most accurate one. A mapping bounds the loss of recall of
+            each class and, under the key None, the loss of accuracy. A budget or an offload rate
+            then picks among the points that keep these bounds.
         offload_rate : float, optional
             Pick the most accurate point that offloads at most this share, and among equally
             accurate points the cheapest. Give 0 for devices without a link.

@@ -19,8 +19,8 @@ Hence F is monotone and supermodular. ``F <= n^2``, so ``log F = O(log n)``.
 With ``a = 1``, a set with 255 examples of one class and one example of another counts as pure,
 which ends the trees of the paper's figure 2 at depth 2.
 
-Entropy is a sum over examples, in bits. It is not admissible, because it is not monotone. Forests
-that grow by gain use it.
+Entropy is a sum over examples, in bits. It is not admissible, because it is not supermodular: each
+further example of a class adds less. Forests that grow by gain use it.
 """
 
 from __future__ import annotations
