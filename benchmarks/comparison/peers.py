@@ -31,6 +31,7 @@ from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training import methods as library
 from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.model_families import family_of
 
 #: Loss of accuracy for which a system chooses its own point, as in :mod:`.summary`.
 MAX_LOSS = 0.01
@@ -155,7 +156,7 @@ class LibraryMethod:
         system = self._system
         return {
             "f0": None if system.high_cost_model_ is None else system.high_cost_model_.kind,
-            "families": list(getattr(system, "families_", ())),
+            "families": [family_of(stage) for stage in system.stages_],
             "stage_features": [
                 [len(stage.features) for stage in chain] for chain in system.chains_
             ],

@@ -243,7 +243,7 @@ def _archive_and_label(
     else:
         probability = np.full(len(sent_rows), min(1.0, n_labels / len(sent_rows)))
         drawn_rows = np.flatnonzero(rng.random(len(sent_rows)) < probability)
-        facts_of_choice = ChoiceFacts((shard.name,), float(sent_rows.weights.sum()), 0.0)
+        facts_of_choice = ChoiceFacts((shard.name,), 0.0)
         reason = np.full(len(drawn_rows), "even")
         choice = LabelChoice(
             sent_rows.take(drawn_rows), probability[drawn_rows], reason, facts, facts_of_choice

@@ -189,11 +189,6 @@ class WindowValues:
             self._results[index] = step_values
         return step_values
 
-    @property
-    def computed_steps(self) -> tuple[Step, ...]:
-        """Steps that have been computed so far, in order of computation."""
-        return tuple(self._graph.steps[index] for index in self._results)
-
 
 def _sort_topologically(steps: Iterable[Step]) -> dict[Step, None]:
     """List steps and all steps that they need, each once and after its inputs."""

@@ -8,10 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
-import pandas as pd
-from numpy.typing import NDArray
 
 
 def read_contents(path: Path) -> dict[str, bytes]:
@@ -31,12 +28,6 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
         stage["bytes"] = sum(document["files"][file_name]["size"] for file_name in file_names)
     (path / name).write_bytes(content)
     (path / "manifest.json").write_text(json.dumps(document))
-
-
-def rows_as_table(system: Any, rows: NDArray[np.float32]) -> Any:
-    """Make a DataFrame of rows if the system was fitted on one."""
-    column_names = getattr(system, "feature_names_in_", None)
-    return rows if column_names is None else pd.DataFrame(rows, columns=column_names)
 
 
 def run_onnx(content: bytes, x: Any) -> dict[str, Any]:

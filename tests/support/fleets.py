@@ -71,14 +71,12 @@ def make_scenario(**changes: Any) -> Scenario:
     return Scenario(**fields | changes)
 
 
-def arrivals_at(
-    times: Sequence[float], *, row_numbers: Sequence[int] | None = None, device_numbers: Any = None
-) -> Arrivals:
-    """Make instances at given times, by default of device 0 and row 0."""
+def arrivals_at(times: Sequence[float], *, row_numbers: Sequence[int] | None = None) -> Arrivals:
+    """Make instances of device 0 at given times, by default of row 0."""
     zeros = np.zeros(len(times), np.int32)
     return Arrivals(
         np.asarray(times, np.float64),
-        zeros if device_numbers is None else np.asarray(device_numbers, np.int32),
+        zeros,
         zeros if row_numbers is None else np.asarray(row_numbers, np.int32),
     )
 

@@ -48,8 +48,6 @@ class Shell:
     ----------
     folder : Path
         Working directory.
-    environment : dict of str
-        Additional environment variables.
     port : int, optional
         Port that replaces the broker's port 1883.
     secure_port : int, optional
@@ -61,7 +59,6 @@ class Shell:
     def __init__(
         self,
         folder: Path,
-        environment: dict[str, str] | None = None,
         port: int | None = None,
         secure_port: int | None = None,
         runs_here: bool = False,
@@ -69,7 +66,7 @@ class Shell:
         scripts = Path(sys.executable).parent
         self.folder = folder
         self.environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-        self.environment |= {"COLUMNS": "100", **(environment or {})}
+        self.environment["COLUMNS"] = "100"
         self._port = port
         self._secure_port = secure_port
         self._runs_here = runs_here

@@ -11,7 +11,7 @@ count with labels needs their names in this module.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -28,6 +28,9 @@ from gatewise_cloud.worker.counters import (
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.status_server import StatusServer
 
+if TYPE_CHECKING:
+    from gatewise_cloud.worker.worker import Worker
+
 _PREFIX = "gatewise_worker_"
 #: Label names of each count in LABELLED_COUNTS.
 _LABEL_NAMES = {
@@ -37,17 +40,6 @@ _LABEL_NAMES = {
     "labels": ("outcome",),
     "watched": ("outcome",),
 }
-
-
-class MeasuredWorker(Protocol):
-    """Properties of a :class:`gatewise_cloud.worker.worker.Worker` that the metrics read."""
-
-    @property
-    def counters(self) -> dict[str, Any]: ...
-    @property
-    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]: ...
-    @property
-    def trouble(self) -> str | None: ...
 
 
 #: Key in the worker's counters, and help text, of each gauge by its name.
@@ -66,7 +58,7 @@ _STATE_GAUGES = {
 class WorkerCollector(Collector):
     """Collector that makes metrics from a worker's counters at each scrape."""
 
-    def __init__(self, worker: MeasuredWorker) -> None:
+    def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     def collect(self) -> Iterator[Metric]:
@@ -181,7 +173,7 @@ def _split_label(name: str, label: str, model_of_label: Mapping[str, ModelKey]) 
     return model_of_label.get(label) or label.rpartition(" ")[::2]
 
 
-def metrics_text(worker: MeasuredWorker) -> bytes:
+def metrics_text(worker: Worker) -> bytes:
     """Write a worker's metrics in Prometheus's text format.
 
     A registry of its own leaves out the metrics of the Python process, which are not the worker's.
@@ -191,7 +183,7 @@ def metrics_text(worker: MeasuredWorker) -> bytes:
     return generate_latest(registry)
 
 
-def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> StatusServer:
+def worker_endpoints(worker: Worker, port: int, *, host: str = "127.0.0.1") -> StatusServer:
     """Make the pages ``/metrics`` and ``/healthz`` of a worker."""
     return StatusServer(
         port,

@@ -60,11 +60,6 @@ def corrections_topic(device: str) -> str:
     return f"{_ROOT}/{check_device(device)}/corrections"
 
 
-def labels_topic(sender: str) -> str:
-    """Topic of the labels that a machine sends, in CBOR; in JSON at ``.../json``."""
-    return f"{_ROOT}/{check_device(sender)}/labels"
-
-
 def manifest_topic(model: str) -> str:
     """Topic of the retained announcements of a model's releases."""
     return f"{_ROOT}/model/{check_level('model name', model)}/manifest"

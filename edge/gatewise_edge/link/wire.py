@@ -20,7 +20,6 @@ from gatewise_edge.link.topics import LABEL_TOPICS as LABEL_TOPICS
 from gatewise_edge.link.topics import REQUEST_TOPICS as REQUEST_TOPICS
 from gatewise_edge.link.topics import dead_letter_topic as dead_letter_topic
 from gatewise_edge.link.topics import device_of as device_of
-from gatewise_edge.link.topics import labels_topic as labels_topic
 from gatewise_edge.link.topics import manifest_topic as manifest_topic
 from gatewise_edge.link.topics import request_topic as request_topic
 from gatewise_edge.link.topics import response_topic as response_topic

@@ -94,7 +94,6 @@ class SensorFunction:
     state: ReadState
     max_retries: float
     timeout_s: float
-    retry_wait_s: float
     last_outcome: dict[int, float] | SensorError = field(default_factory=dict)
     n_reads: int = 0
 
@@ -121,12 +120,10 @@ class SensorFunction:
             try:
                 return self.read_values()
             except Exception as error:  # a driver may raise anything
-                if n_calls > self.max_retries or time.monotonic() + self.retry_wait_s >= deadline:
+                if n_calls > self.max_retries or time.monotonic() >= deadline:
                     self.state.counts.failures += 1
                     return self._failure(error, n_calls)
             self.state.counts.retries += 1
-            if self.retry_wait_s:
-                time.sleep(self.retry_wait_s)
 
     def _failure(self, error: Exception, n_calls: int) -> SensorError:
         if isinstance(error, SensorError):

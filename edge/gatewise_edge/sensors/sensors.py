@@ -51,8 +51,6 @@ class Sensors:
     retries : int or mapping of str to int, default 0
         Largest number of retries after a failed read, for all sensors or by the name of the feature
         or group. No retry begins after the deadline.
-    retry_wait : float, default 0
-        Seconds before each retry.
     timeout : float or mapping of str to float, optional
         Longest time of a sensor per instance in seconds, including its retries. By default a sensor
         may take all the time until the deadline, which leaves no time for the cloud.
@@ -100,7 +98,6 @@ class Sensors:
         *,
         groups: Mapping[str, GroupSensor] | None = None,
         retries: int | Mapping[str, int] = 0,
-        retry_wait: float = 0.0,
         timeout: float | Mapping[str, float] | None = None,
     ) -> None:
         self._features = dict(features or {})
@@ -115,7 +112,6 @@ class Sensors:
         self._timeouts = _setting_by_sensor(
             "timeout", math.inf if timeout is None else timeout, names
         )
-        self._retry_wait_s = _setting_by_sensor("retry_wait", retry_wait, names)[""]
         self._states = {name: ReadState() for name in (*self._features, *self._groups)}
         self._reader = BlockingReader(max_hung_threads=len(self._states))
 
@@ -176,7 +172,6 @@ class Sensors:
                 self._states[name],
                 max_retries=self._retries.get(name, self._retries[""]),
                 timeout_s=self._timeouts.get(name, self._timeouts[""]),
-                retry_wait_s=self._retry_wait_s,
             )
             sensors.update(dict.fromkeys(sensor.features, sensor))
 

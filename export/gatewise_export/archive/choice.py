@@ -65,14 +65,11 @@ class ChoiceFacts(msgspec.Struct, frozen=True):
     ----------
     shards : tuple of str
         File names of the shards with these instances.
-    total_weight : float
-        Sum of their weights.
     largest_correction : float
         Bound for the alarm, as in :class:`gatewise_export.archive.alarm.LabelBatch`.
     """
 
     shards: tuple[str, ...]
-    total_weight: float
     largest_correction: float
 
 
@@ -244,7 +241,6 @@ def choose(
     chosen_positions = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
     choice_facts = ChoiceFacts(
         shards=tuple(shard.name for shard in shards),
-        total_weight=float(rows.weights.sum()),
         largest_correction=largest_correction(rows, probability),
     )
     return LabelChoice(

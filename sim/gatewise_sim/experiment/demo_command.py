@@ -15,7 +15,7 @@ from gatewise_sim.experiment.demo_settings import DemoSettings
 def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
     """Train on real data, pack a bundle, deploy it over MQTT, and measure the savings.
 
-    Starts a broker, cloud workers and devices as real processes, which answer each test instance
+    Starts a broker, a cloud worker and devices as real processes, which answer each test instance
     once. Other policies (all edge, all cloud, ...) answer the same instances in virtual time.
     Writes report.html, report.json, frontier.svg, the bundle and the instances to --out. Exits 1
     if an instance was lost.
@@ -24,8 +24,6 @@ def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
 
         gatewise demo
         gatewise demo --dataset wine --link 3g --devices 2
-        gatewise demo --dataset table.csv --target label --budget 4
-        gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
     from gatewise_sim.experiment.demo import run_demo
     from gatewise_sim.report.terminal import show_run

@@ -112,7 +112,6 @@ class VirtualBroker:
         self._clock = clock
         self._availability = availability
         self._workers = workers
-        self._counts = worker_context.counts
         self._message_seconds = worker_context.timings.broker_us / 1e6
         self._hop_seconds = worker_context.timings.hop_ms / 1000.0
         # Times (s) at which the broker is free for the next request, and for the next response.
@@ -124,7 +123,6 @@ class VirtualBroker:
         """Send a request with a time to live `ttl_s` to the next worker."""
         worker = self._choose_worker()
         if worker is None:
-            self._counts.unsubscribed += 1
             return
         now = self._clock.now
         self._request_free_at = max(now, self._request_free_at) + self._message_seconds

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -23,23 +23,13 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.timings import Timings
 
+if TYPE_CHECKING:
+    from gatewise_sim.scenario import Scenario
+
 #: The instance of each request. It has no values, because the queue only counts instances.
 ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Wait in ms that a refusal of a sampled worker asks for, because its queue is not simulated.
 _SAMPLED_WAIT_MS: Final = 1000
-
-
-class QueueSettings(Protocol):
-    """The settings of a scenario that a worker uses."""
-
-    @property
-    def queue(self) -> int: ...
-    @property
-    def max_batch(self) -> int: ...
-    @property
-    def wait_ms(self) -> float: ...
-    @property
-    def parallel(self) -> int: ...
 
 
 class Requester(Protocol):
@@ -64,10 +54,9 @@ class VirtualTicket(Ticket):
 class WorkerCounts:
     """Counters of requests, runs (`batches`) and seconds, summed over the workers.
 
-    `lost` requests were queued or running when their worker went down. `unsubscribed` requests
-    arrived while no worker was up. `audit_instances` counts offloads, and estimates the number of
-    the devices' own answers; `audit_weighted` estimates on how many of these the high-cost model
-    disagrees.
+    `lost` requests were queued or running when their worker went down. `audit_instances` counts
+    offloads, and estimates the number of the devices' own answers; `audit_weighted` estimates on
+    how many of these the high-cost model disagrees.
     """
 
     received: int = 0
@@ -81,7 +70,6 @@ class WorkerCounts:
     duplicates: int = 0
     repeated: int = 0
     lost: int = 0
-    unsubscribed: int = 0
     batches: int = 0
     busy_seconds: float = 0.0
     queued_seconds: float = 0.0
@@ -97,7 +85,7 @@ class WorkerContext:
     """
 
     timings: Timings
-    settings: QueueSettings
+    settings: Scenario
     response_payload: bytes
     max_disagreement: float | None = None
     counts: WorkerCounts = field(default_factory=WorkerCounts)
@@ -119,7 +107,6 @@ class VirtualWorker:
         self.is_up = True
         self._clock = clock
         self._worker_context = worker_context
-        self._n_parallel = worker_context.settings.parallel
         self._running_batches: set[Batch] = set()
         self._wake_at: float | None = None
         self._reset()
@@ -172,7 +159,7 @@ class VirtualWorker:
         clock = self._clock
         counts = self._worker_context.counts
         now = clock.now
-        while len(batcher) and len(self._running_batches) < self._n_parallel:
+        while len(batcher) and len(self._running_batches) < self._batcher.n_parallel:
             wait_seconds = batcher.seconds_to_batch(now)
             if wait_seconds > 0:
                 if self._wake_at is None or not now < self._wake_at <= now + wait_seconds:

@@ -46,7 +46,7 @@ def bench_client(mosquitto):
 
 def send_label(bench_client, request, device, label, *, row=0, sender="bench-1", **fields):
     payload = encode_as_cbor(id=request.id, dev=device, l=label, i=row, **fields)
-    bench_client.publish(wire.labels_topic(sender), payload)
+    bench_client.publish(f"gw/v1/{sender}/labels", payload)
 
 
 def count_outcomes(worker):
@@ -190,7 +190,7 @@ def test_the_broker_tells_the_sender_that_no_worker_is_there(bundle, tmp_path, m
 
     def publish_label():
         payload = encode_as_cbor(id=bytes(16), l="a")
-        client.publish(wire.labels_topic("bench-1"), payload, qos=1)
+        client.publish("gw/v1/bench-1/labels", payload, qos=1)
         return acknowledged.get(timeout=30)
 
     assert publish_label() == 16  # MQTT 5.0, section 3.4.2.1: no matching subscribers
@@ -217,7 +217,7 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
         )
     for request_id in request_ids:
         payload = encode_as_cbor(id=request_id, dev="pi", l="a")
-        intake.receive(wire.labels_topic("bench-1"), payload)
+        intake.receive("gw/v1/bench-1/labels", payload)
     assert counters.snapshot()["labels"] == {"full": 1}
     writer.start()
     intake.start()

@@ -23,7 +23,7 @@ from gatewise_export.archive.machine_labels import MachineLabel
 
 #: Any id of a request; it has 16 bytes.
 REQUEST_ID = bytes(range(16))
-CBOR_TOPIC = wire.labels_topic("bench-1")
+CBOR_TOPIC = "gw/v1/bench-1/labels"
 JSON_TOPIC = f"{CBOR_TOPIC}/json"
 #: Unix time at which a label is received; the default for the time of the label.
 RECEIVED_AT = 99.0

@@ -31,7 +31,6 @@ FLOAT32_TAG = 85
 shapes = st.tuples(st.integers(1, 20), st.integers(1, 40))
 finite_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 probabilities_strategy = st.floats(0, 1, width=32)
-half_floats = st.floats(width=16, allow_nan=False, allow_infinity=False)
 matrices = st.one_of(arrays(np.float32, shapes, elements=finite_floats), arrays(np.float16, shapes))
 matrices = matrices.filter(lambda X: bool(np.isfinite(X).all()))
 #: Values of all types that are not nested.

@@ -25,7 +25,7 @@ def make_choice(X, shape, **changed_facts):
         choice_probability=np.ones(len(X)),
         main_reason=reasons,
         facts=facts,
-        choice_facts=ChoiceFacts(shards=(), total_weight=1.0, largest_correction=0.0),
+        choice_facts=ChoiceFacts(shards=(), largest_correction=0.0),
     )
 
 

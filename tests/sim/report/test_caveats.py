@@ -23,7 +23,7 @@ def test_overload_of_the_workers_is_stated_with_its_fallbacks():
     [
         (
             make_report(),
-            "1.00 % of the answers are fallbacks (see the run over time): the cloud was not reached",
+            "1.00 % of the answers are fallbacks (see the run over time): the cloud was not",
         ),
         (
             replace_system(make_report(), reasons={"value": 3.0, "timeout": 7.0}),

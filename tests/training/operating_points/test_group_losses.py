@@ -92,14 +92,14 @@ def test_margins_grow_if_halves_of_the_groups_disagree(group_loss, cost_share):
     assert losses.choose_cost_share(0.02) == cost_share
 
 
-def draw_record_of_groups(n_groups, n_losing, has_cloud=True):
+def draw_record_of_groups(n_groups, n_losing):
     """Draw a record of a stage that is wrong in the first `n_losing` groups only."""
     groups = np.repeat(np.arange(n_groups), 20)
     is_right = (groups >= n_losing).astype(float)
     scores = np.random.default_rng(0).normal(size=(1, len(groups))).astype(np.float32)
     return CascadeRecord(
         scores, np.stack([is_right, np.ones(len(groups))]), np.array([1.0, 5.0]),
-        np.ones(len(groups)), has_cloud=has_cloud,
+        np.ones(len(groups)), has_cloud=True,
         splitter=RowSplitter(len(groups), groups=groups),
     )  # fmt: skip
 

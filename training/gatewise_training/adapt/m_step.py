@@ -7,8 +7,8 @@ It minimises, over ``V = [f1, g]`` with one row per feature and over unpenalised
 
 where the gate's loss is given by the distance between q and g (:mod:`.qstep`). For the
 Kullback-Leibler divergence it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i
-softplus(-g_i)``. :meth:`MStep.kkt_residual` measures how far a solution is from the optimum, and is
-0 only there. The penalty is in :mod:`.group_lasso`, and the solver in :mod:`.prox_newton`.
+softplus(-g_i)``. :attr:`ProximalStep.residual` measures how far a solution is from the optimum,
+and is 0 only there. The penalty is in :mod:`.group_lasso`, and the solver in :mod:`.prox_newton`.
 """
 
 from __future__ import annotations
@@ -164,10 +164,6 @@ class MStep:
             np.abs(endpoint.bias - pair.bias).max(),
         )
         return ProximalStep(gradient, endpoint, float(self.lipschitz * largest_move))
-
-    def kkt_residual(self, pair: LinearPair) -> float:
-        """Compute the largest entry of the proximal step times L; it is 0 only at the optimum."""
-        return self.proximal_step(self.evaluate(pair)).residual
 
     def _gradient_at(self, iterate: Iterate) -> LinearPair:
         slope = np.empty_like(iterate.outputs)

@@ -36,7 +36,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
     check_first_stages,
     given_stages,
 )
-from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
+from gatewise_training.learners.model_families import FAMILIES, families_for
 from gatewise_training.learners.stage_bounds import Bounds
 from gatewise_training.learners.threshold_grid import choose_grid_size
 
@@ -89,8 +89,6 @@ class StagedCascade(WindowSettings, CascadeClassifier):
     Attributes
     ----------
     stages_ : tuple of Stage
-    families_ : tuple of str
-        The family of each stage.
     frontier_, operating_point_, high_cost_model_
         As for all cascades. For other attributes see ``BudgetedModel`` and ``ClassifierFit``.
 
@@ -123,11 +121,6 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         "n_stages": [AT_LEAST_1],
         "effort": [StrOptions(set(PROBE_STEPS))],
     }
-
-    @property
-    def families_(self) -> tuple[str, ...]:
-        """Model family of each stage of the active operating point."""
-        return tuple(family_of(stage) for stage in self.stages_)
 
     def _with_high_cost_model(self, problem: FitProblem, table: TrainingTable) -> FitProblem:
         # whether no given model was trained on the validation rows

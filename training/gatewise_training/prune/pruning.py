@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,6 @@ def prune(
     solver: str = "mincut",
     depth_cost: float = 0.0,
     training: tuple[ArrayLike, ArrayLike] | None = None,
-    **settings: Any,
 ) -> PruningPath:
     """Find every optimal pruning of a forest, from the whole forest to single leaves.
 
@@ -62,8 +60,6 @@ def prune(
         Training rows from which the node errors are counted, as in "Optimally pruning decision
         tree ensembles with feature cost", 2016. By default they are counted from each tree's own
         bootstrap sample, as in BudgetPrune.
-    **settings
-        Settings of the solver.
 
     Returns
     -------
@@ -106,7 +102,7 @@ def prune(
     if solver == "mincut":
         prices = breakpoints(problem)
     else:
-        prices = breakpoints_by_solver(partial(_SOLVERS[solver], **settings), problem)
+        prices = breakpoints_by_solver(_SOLVERS[solver], problem)
     return PruningPath(trees, problem, prices, x, y, costs)
 
 

@@ -27,16 +27,16 @@ COUNTS = st.lists(st.integers(0, 60), min_size=2, max_size=6)
 ALPHAS = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 2.75, 6.0, 15.0, 35.0])
 
 
-def compute_pairs_exactly(counts, alpha, inner_sign=-1, outer_sign=-1):
+def compute_pairs_exactly(counts, alpha):
     """Compute equation 11 exactly; the printed text has lost the two signs.
 
     ``sum over i != j of [[n_i - alpha]_+ [n_j - alpha]_+ - alpha^2]_+``
     """
     exact_alpha = Fraction(alpha)
     impurity = Fraction(0)
-    surpluses = [max(n + inner_sign * exact_alpha, 0) for n in counts]
+    surpluses = [max(n - exact_alpha, 0) for n in counts]
     for surplus, other_surplus in permutations(surpluses, 2):
-        impurity += max(surplus * other_surplus + outer_sign * exact_alpha**2, 0)
+        impurity += max(surplus * other_surplus - exact_alpha**2, 0)
     return impurity
 
 
