@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.decision import probabilities, split_outputs, stop_mask
+from gatewise.decision import probabilities, stop_mask
 
 #: The action that ends an instance; action k acquires selection k - 1, as AFABench defines.
 STOP = 0
@@ -89,7 +89,7 @@ class AcquisitionPolicy:
                 threshold: float | None = threshold,
                 is_last: bool = stage_index == last_exit,
             ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-                margins, stop_scores = split_outputs(stage.margins(rows), stage.score)
+                margins, stop_scores = stage.run(rows)
                 is_answered = (
                     np.ones(len(rows), bool) if is_last else stop_mask(stop_scores, threshold)
                 )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold, Truth
 from gatewise.acquisition import exit_costs, select_exit_costs
-from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split_outputs
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 
@@ -109,7 +109,7 @@ class _StageRun:
         truth: Truth,
         cloud_answers: NDArray[Any] | None,
     ) -> _StageRun:
-        outputs = [split_outputs(stage.margins(rows), stage.score) for stage in stages]
+        outputs = [stage.run(rows) for stage in stages]
         answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
             if truth.qid is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import labels, split_outputs
+from gatewise.decision import labels
 from gatewise.errors import InputError
 from gatewise_training import StagedCascade
 from gatewise_training.data.row_splitter import RowSplitter
@@ -28,7 +28,7 @@ def cascade_record(
         system.high_cost_model_,
         system.feature_costs_,
     )
-    margins_and_scores = [split_outputs(stage.margins(rows), stage.score) for stage in stages]
+    margins_and_scores = [stage.run(rows) for stage in stages]
     answers = np.stack(
         [*(labels(margins) for margins, _ in margins_and_scores), high_cost_model.labels(rows)]
     )

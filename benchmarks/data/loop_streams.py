@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.data import problems
-from gatewise.decision import exit_stages, labels, probabilities, split_outputs
+from gatewise.decision import exit_stages, labels, probabilities
 from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_export.archive.shard import ArchivedRows, number_requests
 from gatewise_training import StagedCascade
@@ -113,7 +113,7 @@ class LettersStreams:
         unseen_rows = letters.X[unseen]
         n_stages = len(system.stages_)
         margins, stop_scores = zip(
-            *(split_outputs(stage.margins(unseen_rows), stage.score) for stage in system.stages_),
+            *(stage.run(unseen_rows) for stage in system.stages_),
             strict=True,
         )
         exits = exit_stages(stop_scores, system.operating_point_.thresholds)

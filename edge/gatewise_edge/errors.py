@@ -6,7 +6,7 @@
     ├── WireError       an invalid message, topic or name         (.reason, .id)
     ├── SensorError     a feature that cannot be acquired         (.sensor, .cause)
     ├── SelfTestError   a bundle that gives other results here    (.differences)
-    └── LinkError       a broker or server that is unreachable    (.url)
+    └── LinkError       a broker or server that cannot be used    (.url)
 
 A bundle that cannot be read raises :class:`gatewise_export.bundle.errors.BundleError`.
 """
@@ -79,7 +79,7 @@ class SelfTestError(GatewiseError):
 
 
 class LinkError(GatewiseError):
-    """A broker or a server that cannot be reached or refuses the connection.
+    """A broker or a server that cannot be reached or used.
 
     `url` contains no user name and no password.
     """

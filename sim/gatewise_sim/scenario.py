@@ -242,7 +242,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
         return option_words(self, always_written=("seed",), replacement_texts=replacement_texts)
 
     def as_dict(self) -> dict[str, Any]:
-        """List the settings for a report, without passwords and values of None."""
+        """List the settings for a report, without timings, passwords and empty values."""
         settings = {
             name: getattr(self, name)
             for name in self.__struct_fields__
@@ -252,7 +252,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):  # dict=True for
             settings["broker"] = Endpoint(self.broker).url  # without user and password
         return settings | {"time": self._time_text}
 
-    def rare_settings(self) -> dict[str, Any]:
+    def file_only_settings(self) -> dict[str, Any]:
         """List the settings that only a file can have, if not the defaults, except timings."""
         default_scenario = Scenario()
         return {

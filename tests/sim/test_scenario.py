@@ -82,7 +82,7 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
         "--devices", "7", "--outage", "cloud:+1s-+2s", "--outage", "link:+3s-+4s", "--engine",
         "live", "--broker", "mqtt://host:1883", "--seed", "0",
     ]  # fmt: skip
-    assert scenario.rare_settings() == {"queue": 5}
+    assert scenario.file_only_settings() == {"queue": 5}
     assert "secret" not in str(scenario.as_dict())
     assert scenario.as_dict()["queue"] == 5
     assert scenario.as_dict()["time"] == "60s"  # the default of the engine

@@ -1,7 +1,7 @@
 """ASGI application of ``gatewise serve``: inference, health, metrics and documentation.
 
-A stage takes microseconds, so the stages run on the event loop. Rows that are offloaded, and rows
-with features to fetch, wait on threads.
+A stage takes microseconds, so the stages of a single row run on the event loop. Several rows of a
+request, offloaded rows, and rows with features to fetch wait on threads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from gatewise_edge.service.edge_metrics import EdgeMetrics
 
 #: Largest size of a request's body.
 MAX_BODY_BYTES = 16 << 20
-#: Number of rows that can wait for the cloud or for features at the same time.
+#: Number of requests, or of rows with features to fetch, that can wait at the same time.
 N_THREADS = 64
 
 #: Coroutine function that fetches the named cells of an instance, given its other cells.

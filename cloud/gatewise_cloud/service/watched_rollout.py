@@ -106,7 +106,11 @@ def _describe_report(report: RolloutReport) -> str:
     )
     n_running = len(report.running_devices)
     trial_text = f", {len(report.trial_devices)} of them on trial" * bool(report.trial_devices)
-    return f"{n_running} run it{trial_text}, it failed on {len(report.refusing_devices)}; {shares}"
+    n_refusing = len(report.refusing_devices)
+    return (
+        f"{plural(n_running, 'device')} {'runs' if n_running == 1 else 'run'} it{trial_text}, it "
+        f"failed on {n_refusing}; {shares}"
+    )
 
 
 def _print_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:

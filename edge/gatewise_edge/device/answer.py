@@ -95,12 +95,13 @@ class Answer(msgspec.Struct, eq=False):
     probabilities : ndarray of float64, shape (n_classes,)
         Class probabilities; empty for a value.
     route : {"edge", "cloud", "fallback"}
-        ``edge`` if a stage of the device stopped, ``cloud`` if the cloud answered, and ``fallback``
-        if the cloud or a sensor failed, so that the last finished stage answers.
+        ``edge`` if a stage of the device stopped or the instance may not go to the cloud, ``cloud``
+        if the cloud answered, and ``fallback`` if it should have answered but did not, so that the
+        last finished stage answers.
     stage : int
         Index of the stage that gave the answer; the number of stages for the high-cost model.
     cost : float
-        Cost of the acquired features, plus the price of the offload if the instance was offloaded.
+        Cost of the acquired features, plus the price of a request if one was sent.
     feature_cost : float
         Cost of the acquired features only.
     latency_ms : float
@@ -114,8 +115,9 @@ class Answer(msgspec.Struct, eq=False):
           channel that has a value far outside the training range;
         - ``fallback``: ``no-link``, ``link-down``, ``breaker-open``, ``offload-limit`` (the bound
           on the rate of offloads), ``full``, ``unsent``, ``too-large``, ``deadline``, ``timeout``,
-          ``cloud:<error code>``, or the failure of a column: ``missing:<name>``,
-          ``infinite:<name>``, ``sensor:<name>`` or ``sensor-late:<name>``.
+          ``cloud:<error code>``, ``cloud:classes`` (an answer of other classes), or the failure of
+          a column: ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>`` or
+          ``sensor-late:<name>``.
     acquired : tuple of int
         Indices of the acquired features.
     request : str

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError, not_installed
-from gatewise.formats import read_bytes
+from gatewise.formats import plural, read_bytes
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.sensors.data_source import ARRAY_SUFFIXES, TABLE_SUFFIXES, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource
@@ -168,7 +168,7 @@ def open_answer_log(path: Path, data_option: str) -> AnswerLog:
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
     log = AnswerLog(path, Path(data_option))
     if log.answered_rows:
-        note(f"{len(log.answered_rows)} rows have an answer in {path} and are skipped")
+        note(f"{plural(len(log.answered_rows), 'row')} with an answer in {path}: skipped")
     return log
 
 

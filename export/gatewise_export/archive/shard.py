@@ -26,8 +26,8 @@ _FACTS_KEY: Final = b"gatewise"
 _ID_BYTES: Final = 16
 #: Model and version.
 Release = tuple[str, str]
-#: Smallest `sent_probability` that a device may state. It bounds the weight of an instance.
-MIN_SENT_CHANCE: Final = 1e-3
+#: Smaller values of `sent_probability` count as this, which bounds the weight of an instance.
+MIN_SENT_PROBABILITY: Final = 1e-3
 
 
 class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,8 @@ class ArchivedRows:
     @property
     def weights(self) -> NDArray[np.float64]:
         """Number of instances that each archived instance represents, shape (n,)."""
-        return 1.0 / (np.maximum(self.sent_probability, MIN_SENT_CHANCE) * self.stored_probability)
+        sent_probability = np.maximum(self.sent_probability, MIN_SENT_PROBABILITY)
+        return 1.0 / (sent_probability * self.stored_probability)
 
     def take(self, selection: NDArray[Any] | slice) -> Self:
         """Select instances by a mask, indices or a slice."""

@@ -31,7 +31,7 @@ MAX_ENTRY_BYTES = 512
 NPY_PREFIX_BYTES = 10
 #: Number of bytes of an npy file that are searched for its header. The header of version 1.0 has a
 #: length of 16 bits.
-MAX_HEADER_BYTES = 1 << 16
+MAX_HEADER_BYTES = NPY_PREFIX_BYTES + (1 << 16)
 #: Number of bytes per read, after which the size of the expanded entry is checked.
 CHUNK_BYTES = 1 << 20
 #: Header of an npy file exactly as numpy writes it (numpy.lib.format). A length of up to 18 digits

@@ -102,12 +102,12 @@ class Simulation:
 
 def settings_text(report: Report, scenario: Scenario) -> str:
     """Write a settings file that repeats a run, with its timings."""
-    rare_settings, timings = (
+    file_only_settings, timings = (
         # TOML has the syntax of JSON for texts, numbers and lists.
         "".join(f"{name} = {json.dumps(setting)}\n" for name, setting in table.items())
-        for table in (scenario.rare_settings(), msgspec.to_builtins(report.timings))
+        for table in (scenario.file_only_settings(), msgspec.to_builtins(report.timings))
     )
-    return f"{rare_settings}\n[timings]\n{timings}".lstrip()
+    return f"{file_only_settings}\n[timings]\n{timings}".lstrip()
 
 
 def simulate(

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -23,13 +23,23 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.timings import Timings
 
-if TYPE_CHECKING:
-    from gatewise_sim.scenario import Scenario
-
 #: The instance of each request. It has no values, because the queue only counts instances.
 ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Wait in ms that a refusal of a sampled worker asks for, because its queue is not simulated.
 _SAMPLED_WAIT_MS: Final = 1000
+
+
+class QueueSettings(Protocol):
+    """The settings of a scenario that a worker uses."""
+
+    @property
+    def queue(self) -> int: ...
+    @property
+    def max_batch(self) -> int: ...
+    @property
+    def wait_ms(self) -> float: ...
+    @property
+    def parallel(self) -> int: ...
 
 
 class Requester(Protocol):
@@ -85,7 +95,7 @@ class WorkerContext:
     """
 
     timings: Timings
-    settings: Scenario
+    settings: QueueSettings
     response_payload: bytes
     max_disagreement: float | None = None
     counts: WorkerCounts = field(default_factory=WorkerCounts)
@@ -244,7 +254,8 @@ class _SampledRequester:
 def sample_queue(worker_context: WorkerContext, arrivals: Arrivals, ttl_s: float) -> QueueSample:
     """Simulate one worker with requests of the whole fleet and a time to live of `ttl_s`.
 
-    The first fifth of the time is left out, because the queue is not yet in its steady state.
+    `answer_seconds` leaves out the first fifth of the time, in which the queue is not yet in its
+    steady state.
     """
     clock = Clock()
     sampled_context = WorkerContext(

@@ -228,9 +228,7 @@ def test_probing_detects_a_wrong_converter(tmp_path: Path, monkeypatch: pytest.M
         return rows / rows.max()
 
     monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, "Normalizer", divide_by_largest)
-    message = (
-        r"Pipeline answers \d+ of \d+ probed rows differently; of the kind .* as class .* --backend"
-    )
+    message = r"Pipeline answers \d+ of \d+ probed rows differently; .* as class .* --backend"
     with pytest.raises(ConversionError, match=message):
         pack(system, tmp_path / "other", sample=X[:32])  # the sample has no negative values
     assert list_leftover_files(path) == []

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import select_exit_costs
 from gatewise.costs import CostsLike
-from gatewise.decision import labels, probabilities, split_outputs, stop_mask
+from gatewise.decision import labels, probabilities, stop_mask
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
@@ -419,7 +419,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             if not len(open_rows) or (threshold is None and stage_number < last_exit):
                 continue
             stage = self.stages_[stage_number]
-            margins, score = split_outputs(stage.margins(x[open_rows]), stage.score)
+            margins, score = stage.run(x[open_rows])
             is_answered = (
                 stop_mask(score, threshold)
                 if stage_number < last_exit

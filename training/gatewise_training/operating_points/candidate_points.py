@@ -37,7 +37,8 @@ from gatewise_training.operating_points.thresholds import tune_thresholds, with_
 
 #: Largest logarithm of a power: a share of 0.99 becomes 0.2.
 MAX_LOG_POWER = 5.0
-#: Number of bases, the frontier points nearest to the bound. Each costs a search along its path.
+#: Largest number of bases from one list of points, those nearest to the bound. Each costs a search
+#: along its path.
 N_BASES = 12
 #: Prices of an offload, as the accuracy that it must gain, for paths on which features are free.
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)

@@ -42,7 +42,7 @@ class CascadeRecord:
     model_bytes: tuple[int, ...] = ()  # size of each stage's model
     packed_sizes: PackedSizes | None = None  # sizes of the stages on a device
     # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
-    # rows, or None if `exit_costs` are the same for all rows
+    # rows; None if unknown, or not needed because `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
     # (n,): weight of each row's class in the weighted accuracy; costs and rates ignore it
     class_weights: NDArray[np.float64] | None = None
@@ -121,11 +121,14 @@ class CascadeRecord:
         return self.exit_costs
 
     def reachable_exits(self, thresholds: Sequence[float | None]) -> list[int]:
-        """List the exits that a row with finite scores can take; the last exit is the cloud."""
+        """List the exits that a row can take; the last exit is the cloud.
+
+        A stage's score may be NaN on new rows only if it is on one of these rows.
+        """
         return reachable_exits(thresholds, lambda stage: bool(np.isnan(self.scores[stage]).any()))
 
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
-        """Return this record; it has no offloads if one may cost more than `max_cost`."""
+        """Return this record, without offloads if one may cost more than `max_cost`."""
         may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
         return (
             self
@@ -152,10 +155,10 @@ class CascadeRecord:
         agreement = None
         if self.agrees_with_reference is not None:
             agreement = _mean(self.agrees_with_reference[exits, rows], self.weights)
-        open_stages = [stage for stage, threshold in enumerate(thresholds) if threshold is not None]
+        used_stages = [stage for stage, threshold in enumerate(thresholds) if threshold is not None]
         # number of trees that a row evaluates until each exit
         trees_until_exit = np.zeros(self.n_stages + 1)
-        for stage in open_stages if self.tree_counts else []:
+        for stage in used_stages if self.tree_counts else []:
             trees_until_exit[stage:] += self.tree_counts[stage]
         max_cost = None
         if self.cost_limits is not None or self.exit_costs.ndim == 1:
@@ -169,10 +172,10 @@ class CascadeRecord:
             accuracy_error=self._estimate_accuracy_error(correctness),
             agreement=agreement,
             trees=_mean(trees_until_exit[exits], self.weights),
-            nbytes=sum(self.model_bytes[stage] for stage in open_stages if self.model_bytes),
+            nbytes=sum(self.model_bytes[stage] for stage in used_stages if self.model_bytes),
             bytes=0
             if self.packed_sizes is None
-            else self.packed_sizes.bytes_on_device(open_stages),
+            else self.packed_sizes.bytes_on_device(used_stages),
             max_cost=max_cost,
             chain=chain,
             exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),

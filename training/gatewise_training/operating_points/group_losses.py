@@ -110,8 +110,8 @@ class GroupLosses:
     """Losses of points in each group of the validation rows; points are in order of rising cost."""
 
     costs: NDArray[np.float64]  # (n_points,)
-    loss_sums: NDArray[np.float64]  # (n_points, n_groups): sums of row losses
-    weights: NDArray[np.float64]  # (n_groups,): sums of row weights
+    loss_sums: NDArray[np.float64]  # (n_points, n_groups): weighted sums of row losses
+    weights: NDArray[np.float64]  # (n_groups,): sums of answer weights
     variance: NDArray[np.float64]  # (n_points,): of a row's loss
     optimism: NDArray[np.float64]  # (n_points,): loss that tuning on the same rows hides
 
@@ -204,10 +204,9 @@ def with_group_errors(
     """Set each point's error by its bound in new groups, and add safer points off the curve.
 
     The error of a point is the bound on the loss of new groups minus the loss of the validation
-    groups. `points` are all measured points, and `max_loss` sets
-    :meth:`GroupLosses.choose_cost_share`. A safer point has a lower bound than all cheaper points.
-    The point that never loses is among the safer points. Without groups the frontier does not
-    change.
+    groups. `points` are all measured points. :meth:`GroupLosses.choose_cost_share` chooses a share
+    for `max_loss`. A safer point has a lower bound than all cheaper points. The point that never
+    loses is among the safer points. Without groups the frontier does not change.
     """
     if records[-1].splitter.n_groups is None:
         return frontier

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import labels, probabilities, split_outputs, stop_mask
+from gatewise.decision import labels, probabilities, stop_mask
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
@@ -177,7 +177,7 @@ class _InstancePath:
         system = self._system
         stage = system.stages_[stage_number]
         threshold = system.operating_point_.thresholds[stage_number]
-        margins, score = split_outputs(stage.margins(self._row), stage.score)
+        margins, score = stage.run(self._row)
         is_last = system.high_cost_model_ is None and stage_number == len(system.stages_) - 1
         self._add(
             self._acquired_by_stage[stage_number],

@@ -93,7 +93,7 @@ def test_only_ties_may_be_answered_otherwise(extra_weight: float) -> None:
         return np.where(probabilities[:, 1] > 0.49, 1, labels), probabilities
 
     if extra_weight:
-        with pytest.raises(InputError, match="as class 1, not 0"):
+        with pytest.raises(InputError, match="as class 1 instead of 0"):
             probe(tree, source, answer_ties_with_the_last_class, x, "model")
     else:
         figures = probe(tree, source, answer_ties_with_the_last_class, x, "model")

@@ -32,7 +32,7 @@ class Sparse(NamedTuple):
     """
 
     common: NDArray[np.int32]  # (n_features,): prevailing code; -1 for a column that is not sparse
-    # (n_features + 1,): first slot of each column; its last slot is for NaN
+    # (n_features + 1,): first slot of each column; the last slot of a column is for NaN
     offset: NDArray[np.int32]
     entry_start: NDArray[np.int64]  # (n + 1,): first entry of each row
     entry_slot: NDArray[np.int32]  # (n_entries,): slot of each entry's code
@@ -129,7 +129,7 @@ class _CodedColumn(NamedTuple):
 
 
 def _code_column(column: NDArray[np.float32], max_codes: int) -> _CodedColumn:
-    """Give each value a code, or about equal numbers of rows if there are too many values."""
+    """Give each value its own code or, if there are too many, each code equally many rows."""
     is_number = ~np.isnan(column)
     values = np.unique(column[is_number])
     value_index = np.searchsorted(values, column[is_number])

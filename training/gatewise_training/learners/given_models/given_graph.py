@@ -64,7 +64,8 @@ class OnnxModel:
         (a JSON list under "classes" in its metadata, or the keys of ZipMap), or else 0, 1, ...
     scores : {"probabilities", "logits", "labels"}, optional
         Kind of the graph's scores. By default it is detected by running rows: scores that are at
-        least 0 and add up to 1 in every row are probabilities, and others are logits.
+        least 0 and add up to 1 in every row, or a single column from 0 to 1, are probabilities, and
+        others are logits. A graph without scores gives labels.
 
     Examples
     --------

@@ -87,12 +87,12 @@ def probe(
         row = int(wrong_rows[0])
         class_index, probabilities = (array[row] for array in converted_answers)
         expected_class, expected_probabilities = (array[row] for array in expected_answers)
-        difference = f"as class {class_index}, not {expected_class}, counted from 0"
+        difference = f"as class {class_index} instead of {expected_class} (counted from 0)"
         if class_index == expected_class:
             largest_error = np.abs(probabilities - expected_probabilities).max()
             difference = f"with probabilities {largest_error:.2g} off"
         raise InputError(
-            f"{model_name}: converted, {type(model).__name__} answers {len(wrong_rows)} of "
+            f"{model_name}: the conversion of {type(model).__name__} answers {len(wrong_rows)} of "
             f"{len(is_different)} probed rows differently; {_describe(probe_rows, row)} "
             f"{difference}: {advice}"
         )
@@ -121,7 +121,7 @@ def _mark_near(
 
 
 def _mark_ties(expected_answers: Answers, answers: Answers) -> NDArray[np.bool_]:
-    """Mark rows with equal probabilities of the two labels in the classifier.
+    """Mark rows for which the classifier gives both answers' labels equal probabilities.
 
     The order in which a forest adds up its trees decides which of these labels it names.
     """
