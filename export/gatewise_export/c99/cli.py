@@ -134,7 +134,7 @@ def calibrate(
 
         gatewise calibrate bundle --c --on cortex-m4 --mhz 80 --out block-prices.json
     """
-    from gatewise_export.c99.signals.step_timing import price_table_in_c
+    from gatewise_export.c99.signals.step_timing import measure_c_prices
     from gatewise_signals.pricing import price_table
 
     opened_bundle = Bundle.open(bundle, for_device=True)
@@ -146,7 +146,7 @@ def calibrate(
     if signal is None or windows is None:
         raise InputError(f"{bundle} has no blocks to price: its features are not of windows")
     if in_c:
-        prices = price_table_in_c(signal, windows, target, mhz=mhz, watts=watts)
+        prices = measure_c_prices(signal, windows, target, mhz=mhz, watts=watts)
     elif target == "host":
         prices = price_table(signal.graph.blocks, windows, watts=watts)
     else:

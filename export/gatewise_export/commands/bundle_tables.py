@@ -192,13 +192,16 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     point = manifest.active_point
     lines = []
     if point.recall is not None and point.precision is not None:
-        classes = sort_by_recall(point.recall)
+        indices_by_recall = sort_by_recall(point.recall)
         # put the other classes last, where join_values replaces them with dots
-        shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
+        class_indices = [
+            *sorted(indices_by_recall[:MAX_CLASSES_SHOWN]),
+            *indices_by_recall[MAX_CLASSES_SHOWN:],
+        ]
         class_texts = [
             f"{manifest.classes[class_index]} {format_class_share(point.recall, class_index)} "
             f"/ {format_class_share(point.precision, class_index)}"
-            for class_index in shown_classes
+            for class_index in class_indices
         ]
         lines.append(("recall / precision", join_values(class_texts, MAX_CLASSES_SHOWN)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}

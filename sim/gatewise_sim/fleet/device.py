@@ -71,7 +71,7 @@ class FleetContext:
     """State that the devices of a run share. The lists have one entry per row of the table.
 
     The stages of a row take `stage_seconds`. An answer is due `deadline_s` after the arrival of its
-    instance, and a device stops waiting `guard_s` earlier. A device starts with
+    instance, and a device stops waiting `reserved_s` earlier. A device starts with
     `usual_round_trip`, measured without other traffic. The counts are sums over the devices.
     """
 
@@ -89,7 +89,7 @@ class FleetContext:
     confidence: list[float]
     is_cloud_first: bool
     deadline_s: float
-    guard_s: float
+    reserved_s: float
     usual_round_trip: RoundTrip
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
@@ -165,7 +165,7 @@ class VirtualDevice:
         """
         fleet = self.fleet
         now = fleet.clock.now
-        deadline = arrival + fleet.deadline_s - fleet.guard_s
+        deadline = arrival + fleet.deadline_s - fleet.reserved_s
         # The same checks as in Uplink.admit: refusal, deadline, number of open requests.
         refusal_reason = self._find_refusal_reason(now, deadline)
         if refusal_reason is not None:

@@ -70,7 +70,7 @@ _N_ROUND_TRIPS: Final = 32
 _TYPICAL_WORKER_US: Final = 1000
 #: Time before its deadline at which a device stops waiting, as in gatewise_edge.device.device, but
 #: at most a tenth of the deadline.
-_GUARD_SECONDS: Final = 0.005
+_RESERVED_SECONDS: Final = 0.005
 #: Number of instances between two reports of progress.
 _REPORT_INTERVAL: Final = 5_000
 
@@ -226,8 +226,8 @@ class VirtualFleet:
             confidence=table.confidence.tolist(),
             is_cloud_first=self._policy.is_cloud_first,
             deadline_s=deadline_s,
-            guard_s=min(_GUARD_SECONDS, scenario.deadline_ms / 1e4),
-            usual_round_trip=self._measure_round_trip(),
+            reserved_s=min(_RESERVED_SECONDS, scenario.deadline_ms / 1e4),
+            usual_round_trip=self._compute_usual_round_trip(),
             offload_counts=self._counts,
         )
 
@@ -272,7 +272,7 @@ class VirtualFleet:
             if on_progress is not None and n_started % _REPORT_INTERVAL == 0:
                 on_progress(clock.now, n_started)
 
-    def _measure_round_trip(self) -> RoundTrip:
+    def _compute_usual_round_trip(self) -> RoundTrip:
         """Compute the smoothed round trip of a device for requests without other traffic."""
         round_trip = RoundTrip()
         if not self._table.has_cloud:

@@ -101,7 +101,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     )
     real_run = run_real_device(digits, scenario, arrivals, case.outages, table.max_disagreement)
     # a real device starts without an estimate of the round trip
-    monkeypatch.setattr(VirtualFleet, "_measure_round_trip", lambda _: RoundTrip())
+    monkeypatch.setattr(VirtualFleet, "_compute_usual_round_trip", lambda _: RoundTrip())
     virtual_run = run_fleet(table, scenario, policy, TIMINGS, arrivals=arrivals)
     check_answers(real_run, virtual_run)
     check_audits(real_run, virtual_run)

@@ -232,7 +232,7 @@ def test_device_starts_with_the_usual_round_trip(tmp_path):
     virtual_fleet = VirtualFleet(
         table, make_scenario(link=link), system_policy(table), RUN_TIMINGS, n_devices=1
     )
-    round_trip = virtual_fleet._measure_round_trip()
+    round_trip = virtual_fleet._compute_usual_round_trip()
     assert isinstance(round_trip, RoundTrip)
     # the link's 100 ms and the worker's 10 ms
     assert round_trip.smoothed_s == pytest.approx(0.110, abs=0.002)

@@ -143,7 +143,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             )
 
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
-        families = self._list_families(len(problem.split.fit_rows))
+        families = self._list_families(problem)
         tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         problem = replace(problem, tree_shape=tree_shape)
         own_candidates = self._fit_own_stages(problem)
@@ -154,10 +154,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             self.feature_names_[: problem.split.x.shape[1]],
             by_clones=not self._has_new_rows,
         )
-        candidates_with_first = [
-            _prepend(first_stages, candidate) for candidate in own_candidates if first_stages
-        ]
-        return [*candidates_with_first, *own_candidates, *self._fit_single_models(problem)]
+        candidates = [*own_candidates, *self._fit_single_models(problem)]
+        if not first_stages:
+            return candidates
+        return [*(_prepend(first_stages, candidate) for candidate in own_candidates), *candidates]
 
     def _fit_single_models(self, problem: FitProblem) -> list[FittedStages]:
         """Fit the candidates of :class:`ConfidenceCascade` if there are few validation rows.
@@ -166,7 +166,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         models need fewer rows and fill the gaps.
         """
         has_few_stages = len(problem.split.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
-        families = self._list_families(len(problem.split.fit_rows))
+        families = self._list_families(problem)
         if self.effort == "low" or not has_few_stages or "boosting" not in families:
             return []
         return single_models(problem, "boosting", N_SUBSETS)
@@ -175,7 +175,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         """Fit a candidate for each bound on the size of a stage and each sequence of sets."""
         all_bounds = self._list_bounds(problem)
         set_sequences = self._find_feature_sets(problem)
-        families = self._list_families(len(problem.split.fit_rows))
+        families = self._list_families(problem)
         candidates: list[FittedStages] = []
         best_stages: Mapping[FeatureSet, SelectedStage] = {}
         rejected_sizes: list[int] = []
@@ -236,8 +236,9 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             if stage_count <= self.n_stages
         ]
 
-    def _list_families(self, n_rows: int) -> tuple[str, ...]:
+    def _list_families(self, problem: FitProblem) -> tuple[str, ...]:
         """List the families to try; with `allow_missing`, only families that accept NaN."""
+        n_rows = len(problem.split.fit_rows)
         usable_families = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return usable_families

@@ -37,8 +37,8 @@ _MAX_NAME_BYTES: Final = 200
 _MAX_ODD_CELLS: Final = 10
 #: Largest number of different numbers in a column of codes, such as versions 3 and v4.1.
 _MAX_NUMBER_CODES: Final = 12
-#: Largest share of texts in a column of so few numbers. A column with more texts has codes, and the
-#: texts do not stand for failures of a sensor.
+#: Largest share of texts in a column of at most _MAX_NUMBER_CODES numbers. A column with more texts
+#: has codes, and the texts do not stand for failures of a sensor.
 _MAX_ODD_SHARE_OF_CODES: Final = 0.1
 #: Largest number of columns that a message names.
 _MAX_SHOWN_NAMES: Final = 20
@@ -189,8 +189,8 @@ def _are_failures(odd_cells: Sequence[Any], counts: Counter[Any]) -> bool:
     n_odd_rows = sum(counts[cell] for cell in odd_cells)
     if len(odd_cells) > _MAX_ODD_CELLS or n_odd_rows > counts.total() / 2:
         return False
-    has_codes = len(counts) - len(odd_cells) <= _MAX_NUMBER_CODES
-    return not has_codes or n_odd_rows <= _MAX_ODD_SHARE_OF_CODES * counts.total()
+    has_few_numbers = len(counts) - len(odd_cells) <= _MAX_NUMBER_CODES
+    return not has_few_numbers or n_odd_rows <= _MAX_ODD_SHARE_OF_CODES * counts.total()
 
 
 def _find_comma_role(

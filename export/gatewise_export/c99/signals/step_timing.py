@@ -27,7 +27,7 @@ HOST_REPEATS = 20
 STEP_CALL_LINE = "            run(signals, step);\n"
 
 
-def price_table_in_c(
+def measure_c_prices(
     signal: SignalInput,
     windows: NDArray[Any],
     target: str = "host",

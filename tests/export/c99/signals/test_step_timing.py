@@ -14,7 +14,7 @@ import gatewise_signals as sig
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.signals.step_timing import price_table_in_c
+from gatewise_export.c99.signals.step_timing import measure_c_prices
 from gatewise_export.c99.targets import TARGETS
 from gatewise_signals.signal_input import SignalInput
 from tests.support.needs import needs_compiler
@@ -41,7 +41,7 @@ def make_target_parameter(target: str) -> Any:
 @pytest.mark.parametrize("target", [make_target_parameter(name) for name in TARGETS])
 def test_each_step_has_a_price_that_grows_with_its_work(target):
     signal = SignalInput.from_windows(make_blocks(), WINDOWS)
-    table = price_table_in_c(signal, WINDOWS, target, mhz=48, watts=0.1)
+    table = measure_c_prices(signal, WINDOWS, target, mhz=48, watts=0.1)
     assert set(table.microseconds) == {step.label for step in signal.graph.steps}
     assert min(table.microseconds.values()) > 0
     mean_us, spectrum_us = (
@@ -59,9 +59,9 @@ def test_each_step_has_a_price_that_grows_with_its_work(target):
 )
 def test_an_emulator_counts_the_same_instructions_each_time(target):
     signal = SignalInput.from_windows(make_blocks(), WINDOWS)
-    slow_table = price_table_in_c(signal, WINDOWS, target, mhz=16)
-    fast_table = price_table_in_c(signal, WINDOWS, target, mhz=64)
-    assert price_table_in_c(signal, WINDOWS, target, mhz=16) == slow_table
+    slow_table = measure_c_prices(signal, WINDOWS, target, mhz=16)
+    fast_table = measure_c_prices(signal, WINDOWS, target, mhz=64)
+    assert measure_c_prices(signal, WINDOWS, target, mhz=16) == slow_table
     for label, us in fast_table.microseconds.items():
         assert us == pytest.approx(slow_table.microseconds[label] * 16 / 64)
 
@@ -69,13 +69,13 @@ def test_an_emulator_counts_the_same_instructions_each_time(target):
 def test_unknown_targets_and_python_functions_are_refused():
     signal = SignalInput.from_windows(make_blocks(), WINDOWS)
     with pytest.raises(InputError, match="unknown target 'avr'; choose one of host, cortex-m0plus"):
-        price_table_in_c(signal, WINDOWS, "avr")
+        measure_c_prices(signal, WINDOWS, "avr")
     with pytest.raises(InputError, match="mhz is 0"):
-        price_table_in_c(signal, WINDOWS, mhz=0)
+        measure_c_prices(signal, WINDOWS, mhz=0)
     function_block = sig.Block.from_function(np.max, names=["largest"], price=1.0)
     signal_of_function = SignalInput.from_windows([function_block], WINDOWS)
     with pytest.raises(ConversionError, match="Python functions"):
-        price_table_in_c(signal_of_function, WINDOWS)
+        measure_c_prices(signal_of_function, WINDOWS)
 
 
 @pytest.mark.slow
