@@ -58,9 +58,10 @@ def count(value: float | None) -> str:
     """
     if value is None or math.isnan(value):
         return _UNKNOWN
-    if value >= 1e9:
-        return f"{value / 1e9:.3g} billion"
-    return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}"
+    # values from here on round up to one unit
+    if value >= 0.9995e9:
+        return f"{number(value / 1e9)} billion"
+    return f"{number(value / 1e6)} million" if value >= 999_999.5 else f"{value:,.0f}"
 
 
 def plural(quantity: float, noun: str) -> str:
@@ -127,7 +128,7 @@ def duration(seconds: float | None) -> str:
         return _UNKNOWN
     for unit, size in (("day", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
-            amount = f"{seconds / size:.3g}"
+            amount = number(seconds / size)
             return f"{amount} {unit}{'s' if unit == 'day' and amount != '1' else ''}"
     return f"{seconds:.3g} s"
 

@@ -1,9 +1,9 @@
 """Records of settings that become options of a command or entries of a TOML file.
 
 A field with a :class:`typer.Option` or :class:`typer.Argument` in its annotation is an option of
-the command, and can also be set in ``--settings FILE.toml``. A field with a :class:`FileOption` can
-only be set in that file. A field without such a mark can only be set in Python, and is not checked.
-Types have bounds as in :mod:`gatewise.documents`.
+the command, and can also be set in ``--settings FILE.toml``, which the command has if a field has a
+:class:`FileOption`. Such a field can only be set in that file. A field without such a mark can only
+be set in Python, and is not checked. Types have bounds as in :mod:`gatewise.documents`.
 
 ::
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,7 +14,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import is_missing, read_number, read_time
+from gatewise.columns.cells import ISO, UNIX, is_missing, read_number, read_time
 from gatewise.columns.kinds import DROP
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
@@ -134,11 +135,10 @@ class _RowKeys:
 
 
 def _read_times(cells: list[Any], column: str, time_format: str) -> NDArray[Any]:
-    """Read cells as numbers, or else as dates in the given format."""
-    try:
-        return np.array([read_number(cell) for cell in cells])
-    except InputError:
-        pass
+    """Read cells as dates in the given format; without one, as numbers if all cells are numbers."""
+    if time_format in (ISO, UNIX):
+        with contextlib.suppress(InputError):
+            return np.array([read_number(cell) for cell in cells])
     try:
         return np.array([read_time(cell, time_format) for cell in cells], object)
     except InputError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence, Set
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -192,10 +192,8 @@ def time_part(moment: datetime, part: str) -> float:
         return float(moment.weekday())
     if part == "days":
         # (time in UTC - 1970-01-01) / 1 day
-        naive_moment = (
-            moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-        )
-        return (naive_moment - _EPOCH) / _DAY
+        # by differences, because the time in UTC may lie outside the calendar
+        return (moment.replace(tzinfo=None) - _EPOCH - (moment.utcoffset() or timedelta())) / _DAY
     return float(getattr(moment, part))
 
 
@@ -227,7 +225,7 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
 
     def find_class(label: object) -> int:
         index = index_of_text.get(str(label).strip())
-        if index is None and not isinstance(label, bool):
+        if index is None and not isinstance(label, bool | np.bool_):
             number = _read_number(label)
             index = None if number is None else index_of_number.get(number)
         return UNKNOWN_CLASS if index is None else index

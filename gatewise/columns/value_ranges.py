@@ -43,7 +43,7 @@ class ValueRanges:
         low = np.fmin.reduce(rows, axis=0)
         high = np.fmax.reduce(rows, axis=0)
         # measure distances from the middle of the range, so that their squares keep precision
-        midrange = low / 2.0 + high / 2.0
+        midrange = low.astype(np.float64) / 2.0 + high.astype(np.float64) / 2.0
         block_size = max(1, MAX_VALUES // max(1, n_columns))
         for start in range(0, n_rows, block_size):
             distances = rows[start : start + block_size] - midrange
@@ -93,8 +93,9 @@ class TrainingRanges:
         """Measure rows of shape (n, n_features), and windows of shape (n, samples, n_channels)."""
         if windows is None:
             return cls(ValueRanges.of_rows(rows))
-        with np.errstate(invalid="ignore"):
-            is_varying = (np.ptp(windows, axis=1) != 0).all(axis=0)
+        # ignore NaN, as a device does
+        largest, smallest = np.fmax.reduce(windows, axis=1), np.fmin.reduce(windows, axis=1)
+        is_varying = (largest > smallest).all(axis=0)
         channel_rows = windows.reshape(-1, windows.shape[2])
         return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(channel_rows), is_varying)
 
@@ -118,5 +119,8 @@ class TrainingRanges:
             return cls(features)
         is_varying = arrays["varies"]
         if is_varying.shape != (n_channels,) or is_varying.dtype != np.bool_:
-            raise InputError(f"array varies has shape {is_varying.shape}, not ({n_channels},)")
+            raise InputError(
+                f"array varies has shape {is_varying.shape} and type {is_varying.dtype}, not "
+                f"({n_channels},) and bool"
+            )
         return cls(features, ValueRanges.from_table(arrays["channels"], n_channels), is_varying)

@@ -297,6 +297,10 @@ def as_windows(windows: Any) -> NDArray[Any]:
         window_array = np.asarray(windows)
     except ValueError as error:
         lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
+        if min(lengths) == max(lengths):
+            raise InputError(
+                f"the samples of the windows have different numbers of channels ({error})"
+            ) from None
         different_index = next(
             (index for index, length in enumerate(lengths) if length != lengths[0]), 0
         )

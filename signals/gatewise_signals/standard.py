@@ -76,7 +76,7 @@ def standard_blocks(
         the signal ``xyz``. Each other channel is a separate signal.
     samples : int, optional
         Number of samples in a window. Lags and levels are adapted to it, and blocks that need more
-        samples are left out. Without it, windows need 16 samples, or 64 ms at 2 kHz or more.
+        samples are left out. Without it, windows need 16 samples, or 32 ms at 2 kHz or more.
 
     Returns
     -------
@@ -181,9 +181,12 @@ def _group_channels(names: list[str], groups: Mapping[str, Sequence[str]] | None
     stems_and_axes = {name: _split_name(name, names) for name in names}
     axis_of_channel = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
+        stems_of_axes = {stem for name, (stem, axis) in stems_and_axes.items() if axis != name}
         members_by_signal: dict[str, list[str]] = {}
-        for name, (stem, _) in stems_and_axes.items():
-            members_by_signal.setdefault(stem, []).append(name)
+        for name, (stem, axis) in stems_and_axes.items():
+            # a channel without an axis is a signal of its own, even beside axes of its name
+            is_alone = axis == name and name in stems_of_axes
+            members_by_signal.setdefault(f"{name}_alone" if is_alone else stem, []).append(name)
     else:
         members_by_signal = {name: list(channel_names) for name, channel_names in groups.items()}
         grouped_names = [
@@ -200,7 +203,8 @@ def _group_channels(names: list[str], groups: Mapping[str, Sequence[str]] | None
         indices = tuple(names.index(channel) for channel in channel_names)
         axis_names = tuple(axis_of_channel[channel] for channel in channel_names)
         if len(channel_names) == 1:
-            stem = channel_names[0] if groups is None else stem
+            if groups is None and channel_names[0] not in members_by_signal:
+                stem = channel_names[0]  # a lone axis
             axis_names = ()
         elif len(set(axis_names)) < len(axis_names):
             axis_names = tuple(channel_names)

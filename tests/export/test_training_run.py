@@ -284,3 +284,15 @@ def test_a_remark_names_a_high_cost_model_that_the_stages_surpass(
     assert best_point.accuracy > run.system.operating_point_.accuracy + 0.02
     budget_run = train_bundle(replace(settings, parameters=weak_model, budget=float(budget)))
     assert not any("high-cost model" in text for text in budget_run.remarks)
+
+
+def test_a_split_by_time_reads_dates_that_look_like_numbers_in_their_format(tmp_path):
+    months = [f"{month:02}.{year}" for year in (2023, 2024) for month in range(1, 13)]
+    lines = [f"{row % 7},{month},{row % 2}" for row, month in enumerate(months)]
+    path = tmp_path / "months.csv"
+    path.write_text("\n".join(["a,month,y", *lines]) + "\n")
+    settings = TrainingSettings(
+        dataset=str(path), out=tmp_path / "bundle", target="y", time_split="month=%m.%Y"
+    )
+    split = split_rows(load_dataset(settings), settings)
+    assert split.test.tolist() == list(range(24 - len(split.test), 24))

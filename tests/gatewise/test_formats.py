@@ -33,6 +33,9 @@ def test_unknown_values_are_formatted_as_not_available():
         (formats.duration, 86_400, "1 day"),
         (formats.joules, 0.99999, "1 J"),
         (formats.count, 999_999, "999,999"),
+        (formats.count, 999_600_000, "1 billion"),
+        (formats.count, 1.5e12, "1,500 billion"),
+        (formats.duration, 1095 * 86_400, "1,095 days"),
     ],
 )
 def test_values_at_the_borders_of_units_are_formatted(format_value, value, text):

@@ -90,3 +90,14 @@ def test_invalid_settings_are_refused(settings, message):
 def test_the_repr_of_blocks_is_short():
     blocks_repr = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
     assert blocks_repr == "[mean(x), crossings(x), quantiles(x)]"
+
+
+def test_a_channel_with_the_name_of_axes_is_a_signal_of_its_own():
+    blocks = sig.standard_blocks(rate_hz=50, channels=["acc_x", "acc_y", "acc_z", "acc"])
+    signals = {
+        step.name: step.indices
+        for step in sig.SignalGraph(blocks).steps
+        if isinstance(step, sig.Channels)
+    }
+    assert sorted(signals.values()) == [(0, 1, 2), (3,)]
+    assert len(signals) == 2

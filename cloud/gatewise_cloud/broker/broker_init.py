@@ -16,6 +16,7 @@ A second call adds clients to the folder, and renews certificates that expire so
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import os
 import secrets
 import shutil
@@ -274,7 +275,7 @@ def init_broker(
     cannot be used.
     """
     # read the roster and apply the settings
-    settings = settings or BrokerSettings(**options)
+    settings = msgspec.structs.replace(settings or BrokerSettings(), **options)
     clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
     is_new = not (folder / "roster.json").exists()
@@ -372,7 +373,7 @@ def _issue_certificates(
     hosts = broker_folder.roster.hosts
     if (
         not (server_files.certificate.exists() and server_files.key.exists())
-        or host_names(read_certificate(server_files.certificate)) != set(hosts)
+        or host_names(read_certificate(server_files.certificate)) != set(map(_canonical, hosts))
         or _expires_soon(server_files, authority, now)
     ):
         authority.issue_server(server_files, hosts)
@@ -432,6 +433,14 @@ def _choose_max_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
                 f"--max-message {limit_bytes}: a request of {path} needs {n_bytes} bytes"
             )
     return limit_bytes
+
+
+def _canonical(host: str) -> str:
+    """Write an IP address as a certificate does; a name stays as it is."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
 
 
 def _expires_soon(files: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:

@@ -76,9 +76,9 @@ def roll_out(
 
     Before each report on a step, `wait` waits for devices to update and to answer instances.
     `read_report` reads their statuses, and returns None if the broker does not respond. A step ends
-    with evidence, and after ten reports without evidence the release is withdrawn. A comparison
-    that is not expected to end stops the rollout below half of the devices, unless `limits` accept
-    that. :func:`planned_shares` adds the steps that comparisons need.
+    with evidence, and after ten reports in a row without evidence the release is withdrawn. A
+    comparison that is not expected to end stops the rollout below half of the devices, unless
+    `limits` accept that. :func:`planned_shares` adds the steps that comparisons need.
 
     Devices that are online in `baseline`, the report before the first step, should stay online. A
     call after an interruption continues from the step that was reached.

@@ -11,7 +11,7 @@ from gatewise_cloud.broker.comparison import MIN_DEVICES
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_export.repository.release import OfferedRelease
 
-#: Number of reports on a step without evidence after which the release is withdrawn.
+#: Number of consecutive reports without evidence after which the release is withdrawn.
 _MAX_REPORTS_WITHOUT_EVIDENCE: Final = 10
 #: A comparison is given up if its decision is expected to take more than this many further reports.
 #: The estimate from few reports is uncertain, so the limit of the first _N_EARLY_REPORTS is larger.
@@ -83,6 +83,7 @@ class StepWatcher:
             if not self.has_evidence:
                 n_without_evidence += 1
                 continue
+            n_without_evidence = 0
             # read further reports while a comparison may still end
             fractions = self._limits.information_fractions(
                 latest_report, is_last_step_before_half=is_last_step_before_half

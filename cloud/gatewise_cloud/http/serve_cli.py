@@ -119,7 +119,8 @@ def serve(
         # listen before the address is printed, so that no connection is refused
         listener.listen()
         bound_port = listener.getsockname()[1]
-        url = f"http://{host}:{bound_port}"
+        address = f"[{host}]" if ":" in host else host  # IPv6
+        url = f"http://{address}:{bound_port}"
         title = opened_bundle.manifest.title
         print_line(f"{title} at {url}/docs", {"model": title, "url": url}, as_json=as_json)
         uvicorn.Server(server_config).run(sockets=[listener])

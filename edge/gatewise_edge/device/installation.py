@@ -6,6 +6,7 @@ with which it began, and is finished with the same stages, prices, sensors and m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -237,7 +238,7 @@ class Installation:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
         instance_spec = self.manifest.instance
         if instance_spec is not None and X.shape[1:] == instance_spec.shape:
-            X = X.reshape(len(X), -1)
+            X = X.reshape(len(X), math.prod(instance_spec.shape))
         if X.ndim != 2 or X.shape[1] != self._n_row_values:
             raise InputError(
                 f"instances of shape {X.shape}; they must have {self._n_row_values} features"

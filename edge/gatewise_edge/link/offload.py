@@ -124,7 +124,7 @@ class OffloadCounts:
     full : int
         Requests that were not opened because too many were in flight.
     late : int
-        Responses after the deadline.
+        Responses to a request that has ended without an answer.
     duplicates : int
         Further responses to an answered request.
     unknown : int

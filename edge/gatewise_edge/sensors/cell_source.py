@@ -39,7 +39,10 @@ class InputColumns:
         return range(column, column + 1) if self._encoder is None else self._encoder.members(column)
 
     def encode(self, column: int, cell: Any) -> Sequence[float]:
-        """Values of a column's features; raises TypeError or ValueError for an invalid cell."""
+        """Values of a column's features.
+
+        Raises TypeError, ValueError or OverflowError for an invalid cell.
+        """
         return (float(cell),) if self._encoder is None else self._encoder.cell(column, cell)
 
 
@@ -96,7 +99,7 @@ class CellSource:
                     values = self._columns.encode(column, math.nan if cell is None else cell)
                 except InputError as error:  # of an encoder; it names the column
                     failure = SensorError(name, str(error))
-                except (TypeError, ValueError) as error:
+                except (TypeError, ValueError, OverflowError) as error:
                     failure = SensorError(name, f"column {name!r}: {one_line(error)}")
                 else:
                     reading.enter(slice(column_features.start, column_features.stop), values)

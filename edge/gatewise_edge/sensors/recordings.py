@@ -95,12 +95,12 @@ def _open_wave(path: str) -> Recording:
             if len(chunk_header) < 8:
                 raise InputError(f"--signal {path}: the file is cut before its samples")
             n_chunk_bytes = int.from_bytes(chunk_header[4:], "little")
+            n_pad_bytes = n_chunk_bytes % 2  # chunks are padded to an even size
             chunk_name = chunk_header[:4]
             if chunk_name in chunks:
                 chunks[chunk_name] = file.read(min(n_chunk_bytes, _MAX_FORMAT_BYTES))
                 n_chunk_bytes -= len(chunks[chunk_name])
-            # Chunks are padded to an even size.
-            file.seek(n_chunk_bytes + n_chunk_bytes % 2, os.SEEK_CUR)
+            file.seek(n_chunk_bytes + n_pad_bytes, os.SEEK_CUR)
         if len(chunks[b"fmt "]) < 16 or len(chunk_header) < 8:
             raise InputError(f"--signal {path}: the file does not state the format of its samples")
         samples_offset = file.tell()
@@ -195,6 +195,11 @@ def _open_flac(path: str) -> Recording:
         file_info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise InputError(f"--signal {path}: {error.error_string}") from None
+    # the library recognises a format by the content of the file
+    if file_info.format != "FLAC" or file_info.subtype not in ("PCM_S8", "PCM_16", "PCM_24"):
+        raise InputError(
+            f"--signal {path}: not a FLAC file: it holds {file_info.format} {file_info.subtype}"
+        )
     flaws: list[str] = []
     bits = int(file_info.subtype.removeprefix("PCM_").removeprefix("S"))
 

@@ -103,7 +103,10 @@ class EdgeMetrics(Collector):
         self._answers = new_counter("answers", "Answers by route.", "route")
         self._errors = new_counter("errors", "Instances that ended in an error.")
         self._fallbacks = new_counter("fallbacks", "Fallbacks by reason.", "reason")
-        help_text = "Answers to instances with an implausible value, by its column or channel."
+        help_text = (
+            "Answers of the edge or the cloud to instances with an implausible value, by its "
+            "column or channel."
+        )
         self._implausible = new_counter("implausible", help_text, "name")
         self._late_answers = new_counter("late_answers", "Answers after their deadline.")
         self._feature_cost = new_counter("feature_cost", "Cost of the acquired features.")

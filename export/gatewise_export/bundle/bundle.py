@@ -9,6 +9,7 @@ module, so it needs only the standard library, msgspec and numpy; a key also nee
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,6 +41,7 @@ from gatewise_export.bundle.manifest_records import (
     SAMPLE,
     FileSpec,
     StageSpec,
+    Version,
     version_numbers,
 )
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
@@ -123,6 +125,10 @@ class Bundle:
         try:
             manifest = read_manifest(manifest_text)
         except ManifestError as error:
+            # a bundle for a newer version may have keys that this version does not know
+            with contextlib.suppress(msgspec.DecodeError):
+                stated_version = msgspec.json.decode(manifest_text, type=_StatedVersion)
+                _check_runtime_version(path, stated_version.min_runtime_version)
             error.args = (f"bundle {path}: {error}",)
             raise
         _check_runtime_version(path, manifest.min_runtime_version)
@@ -411,6 +417,12 @@ def _read_manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> 
             if attempt == MAX_READ_ATTEMPTS - 1:
                 raise
     return manifest_text
+
+
+class _StatedVersion(msgspec.Struct):
+    """The version that a manifest needs; other keys are ignored."""
+
+    min_runtime_version: Version
 
 
 def _check_runtime_version(path: Path, min_version: str) -> None:

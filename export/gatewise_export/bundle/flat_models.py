@@ -124,14 +124,17 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
     n_values = trees.n_outputs if (trees.output < 0).any() else 1
     if trees.value.shape[1] != n_values:
         refuse("value", f"has {trees.value.shape[1]} columns, not {n_values}")
+    # half of the range, because a difference of two margins must be finite as well
+    largest_base = np.abs(trees.base).max()
+    if not largest_base < FLOAT32_MAX / 2:
+        refuse("base", "is so large that margins could overflow float32")
     if not trees.n_trees and not trees.n_nodes:
         return  # the model is only its base
     problem = _find_structure_problem(trees)
     if problem is not None:
         refuse(*problem)
-    # half of the range, because a difference of two margins must be finite as well
     largest_leaf_values = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
-    if not np.abs(trees.base).max() + largest_leaf_values.sum(dtype=np.float64) < FLOAT32_MAX / 2:
+    if not largest_base + largest_leaf_values.sum(dtype=np.float64) < FLOAT32_MAX / 2:
         refuse("value", "is so large that margins could overflow float32")
 
 

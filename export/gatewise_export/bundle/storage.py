@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import stat
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
 from gatewise_export.bundle.manifest_records import MANIFEST
@@ -95,6 +94,10 @@ def read_signature_file(storage: Storage) -> list[Signature] | None:
         return None
     with storage.open_file(SIGNATURE) as file:
         return read_signatures(file.read(MAX_SIGNATURE_BYTES + 1), SIGNATURE)
+
+
+#: Bytes per read while an archive is copied.
+_CHUNK_BYTES: Final = 1 << 20
 
 
 class _Folder:
@@ -182,6 +185,12 @@ class _Archive:
             except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
                 raise self._damaged_file_error(name, f"cannot be read: {error}") from error
 
+    def _read_chunks(self, name: str) -> Iterator[bytes]:
+        """Read a file in chunks, so that no error of the reader of a chunk looks like damage."""
+        with self.open_file(name) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield chunk
+
     def _damaged_file_error(self, name: str, problem: str) -> DamagedFileError:
         return DamagedFileError(name, f"bundle {self.path}: {name} {problem}")
 
@@ -198,11 +207,9 @@ class _Archive:
                     if name in new_contents:
                         new_zip.writestr(zip_entry(name), new_contents[name])
                         continue
-                    with (
-                        self.open_file(name) as source,
-                        new_zip.open(zip_entry(name), "w") as target,
-                    ):
-                        shutil.copyfileobj(source, target)
+                    with new_zip.open(zip_entry(name), "w") as target:
+                        for chunk in self._read_chunks(name):
+                            target.write(chunk)
             # write the content to the disk first, because the rename could reach the disk before it
             with new_file.open("rb") as written_file:
                 os.fsync(written_file.fileno())

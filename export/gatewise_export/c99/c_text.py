@@ -198,8 +198,8 @@ def checked_identifier(name: str) -> str:
     """Check that a name can begin C identifiers, and return it."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in RESERVED_WORDS:
         raise InputError(
-            f"name {name!r} cannot begin C identifiers: use lowercase letters, digits and '_', "
-            "start with a letter, and avoid C keywords"
+            f"name {name!r} cannot begin C identifiers: use at most 41 lowercase letters, digits "
+            "and '_', start with a letter, and avoid C keywords"
         )
     return name
 
@@ -210,7 +210,7 @@ def identifier_from_title(title: str) -> str:
     return (
         identifier
         if re.match(r"[a-z]", identifier) and identifier not in RESERVED_WORDS
-        else f"model_{identifier}".rstrip("_")
+        else f"model_{identifier}"[:41].rstrip("_")
     )
 
 

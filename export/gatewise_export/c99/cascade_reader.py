@@ -71,6 +71,8 @@ def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
 
 def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     """Read the active cascade of a bundle; without a sample, use and check that of the bundle."""
+    if sample is not None:
+        bundle.read_block_models()  # the features of the sample may need them
     manifest = bundle.manifest
     if manifest.task != "classify":
         raise ConversionError(

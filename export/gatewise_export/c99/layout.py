@@ -5,7 +5,7 @@ A *slot* holds one feature that a stage may acquire.
 Trees: an inner node stores a slot, a threshold and the number of inner nodes in its left subtree.
 The left subtree follows the node, and the right subtree follows the left one. A leaf is stored as
 an empty subtree. A tree of n inner nodes has n + 1 leaves, so leaves need no links. An inner node
-takes 3 to 7 bytes; a node of the flat arrays takes 21.
+takes 3 to 8 bytes in all but huge forests; a node of the flat arrays takes 21.
 
 Codes: the sorted distinct thresholds of a slot are its *edges*. The code of a value is the number
 of edges below it, so ``value <= edges[i]`` exactly if ``code <= i``. A value is coded once, when it

@@ -44,9 +44,9 @@ def frontier(
 
     --budget, --max-loss and --offload-rate switch the bundle to the best point for that goal. This
     changes only the manifest; a signed bundle needs its key. --min-recall and --min-precision
-    replace the bundle's bounds on classes, and 0 removes a bound; they also switch the point, with
-    a --max-loss of 0.01 by default. --max-bytes restricts the choice, the list and the plot to
-    points within that size.
+    replace the bundle's bounds on the classes that they name, and 0 removes a bound; they also
+    switch the point, with a --max-loss of 0.01 by default. --max-bytes restricts the choice, the
+    list and the plot to points within that size; --json lists all points.
 
     Example:
 
@@ -90,8 +90,8 @@ def frontier(
         opened_bundle = set_operating_point(bundle, point_index, sign=sign, bounds=class_bounds)
     elif sign is not None:
         raise InputError(
-            "--sign needs --budget, --max-loss or --offload-rate; to sign a bundle as it is, use "
-            "gatewise pack"
+            "--sign needs --budget, --max-loss, --offload-rate, --min-recall or --min-precision; "
+            "to sign a bundle as it is, use gatewise pack"
         )
     # show the frontier, with the point that is active now
     manifest = opened_bundle.manifest

@@ -55,7 +55,8 @@ def choose_instances(
     page: Annotated[Path | None, typer.Option(help="HTML file of a page for labelling.")] = None,
     version: ArchivedVersion = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the random choice; by default a random seed.")
+        int | None,
+        typer.Option(min=0, help="Seed of the random choice; by default a random seed."),
     ] = None,
     purpose: Annotated[
         Purpose, typer.Option("--for", help="Purpose of most of the labels.")

@@ -12,7 +12,7 @@ from gatewise.formats import byte_size
 from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.commands.figure_texts import accuracy_label, format_class_share
-from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.class_figures import ClassBounds, Shares, values_by_class
 from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
 
 #: Largest number of classes with a column of recall in the table of operating points.
@@ -45,13 +45,23 @@ def effective_bounds(
     min_recall: Mapping[Any, float] | None = None,
     min_precision: Mapping[Any, float] | None = None,
 ) -> ClassBounds:
-    """Get the bounds by class from the arguments, or else from the manifest."""
-    bounds = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
-    if not min_recall:
-        bounds = replace(bounds, min_recall=manifest.min_recall or bounds.min_recall)
-    if not min_precision:
-        bounds = replace(bounds, min_precision=manifest.min_precision or bounds.min_precision)
-    return bounds
+    """Replace the manifest's bounds on the classes that the arguments name; 0 removes a bound."""
+    no_bounds: Shares = (None,) * len(manifest.classes)
+
+    def replace_named(
+        name: str, new_bounds: Mapping[Any, float] | None, old_bounds: Shares | None
+    ) -> Shares:
+        named_bounds = values_by_class(name, new_bounds, manifest.classes, 0.0, 1.0)
+        return tuple(
+            old_bound if named_bound is None else named_bound or None
+            for named_bound, old_bound in zip(named_bounds, old_bounds or no_bounds, strict=True)
+        )
+
+    return ClassBounds(
+        tuple(manifest.classes),
+        replace_named("min_recall", min_recall, manifest.min_recall),
+        replace_named("min_precision", min_precision, manifest.min_precision),
+    )
 
 
 def choose_point(
@@ -91,13 +101,15 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     for point_index, point in enumerate(manifest.operating_points):
         figures = _identifying_figures(point)
         is_active = point_index == manifest.active
-        is_hidden = shown_figures is not None and figures not in shown_figures
+        is_too_large = max_bytes is not None and point.bytes > max_bytes
+        is_hidden = is_too_large or (shown_figures is not None and figures not in shown_figures)
         # omit other points with the figures of the active point
         if not is_active and (is_hidden or figures == active_figures):
             continue
-        is_off_curve = figures not in curve_figures
+        is_off_curve = figures not in curve_figures and not is_too_large
         is_any_off_curve = is_any_off_curve or is_off_curve
         marks = ["hull"] * (figures in hull_figures) + ["off the curve"] * is_off_curve
+        marks += ["too large"] * is_too_large
         rows.append(
             (
                 point_index,

@@ -25,7 +25,7 @@ from tuf.ngclient import FetcherInterface
 
 from gatewise.errors import InputError
 
-#: Bytes per read, after which the caller checks the length and the time.
+#: Bytes per read, after which the caller checks the length.
 _CHUNK_BYTES: Final = 64 << 10
 
 
@@ -94,7 +94,11 @@ class BoundedFetcher(FetcherInterface):
             raise DownloadHTTPError(f"{path} does not exist", 404)
         try:
             with path.open("rb") as file:
-                while chunk := file.read(_CHUNK_BYTES):
+                while True:
+                    if self._must_end():
+                        raise SlowRetrievalError(f"{path}: the time is over")
+                    if not (chunk := file.read(_CHUNK_BYTES)):
+                        return
                     yield self._count_bytes(chunk)
         except OSError as error:
             raise DownloadError(f"{path} cannot be read: {error.strerror}") from None
@@ -124,7 +128,7 @@ class BoundedFetcher(FetcherInterface):
                     raise SlowRetrievalError(f"{url}: it took too long")
                 if response.length:
                     raise DownloadError(f"{url}: the connection ended early")
-        except (HTTPException, OSError) as error:
+        except (HTTPException, OSError, ValueError) as error:  # ValueError: a malformed host
             if self._must_end():
                 raise SlowRetrievalError(f"{url}: it took too long") from error
             certificate_error = getattr(error, "verify_message", None)

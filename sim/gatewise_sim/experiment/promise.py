@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gatewise.formats import number, percent
 from gatewise.operating_point import OperatingPoint
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_sim.fleet.results import RowTable
+from gatewise_sim.fleet.results import NO_LABEL, RowTable
 
 #: One-sided 95 % quantile of the normal distribution. A promise counts as broken only if the
 #: difference is significant, because the rows are a sample.
@@ -39,7 +39,7 @@ def _describe_broken_guarantee(operating_point: OperatingPoint, table: RowTable)
     guarantee = operating_point.guarantee or {}
     guarantee_kind = guarantee.get("kind")
     bound = float(guarantee.get("bound", np.inf))
-    has_label = table.truth >= 0
+    has_label = table.truth != NO_LABEL
     if guarantee_kind == "max_loss" and has_label.any():
         is_cloud_right = (table.cloud_label == table.truth)[has_label].astype(np.float64)
         loss = is_cloud_right - (table.label == table.truth)[has_label]
@@ -65,7 +65,7 @@ def _describe_lower_accuracy(
     operating_point: OperatingPoint, table: RowTable, n_validation: int
 ) -> str | None:
     """Compare with the accuracy on the validation rows, which has a standard error of its own."""
-    has_label = table.truth >= 0
+    has_label = table.truth != NO_LABEL
     if operating_point.measured != "accuracy" or not has_label.any():
         return None
     is_wrong = (table.label != table.truth)[has_label].astype(np.float64)

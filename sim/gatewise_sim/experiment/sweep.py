@@ -2,22 +2,23 @@
 
 The values of a setting are written ``devices=10,100,1000``, or with ``|`` between values that
 contain commas: ``outage=none|cloud:12:00-12:10``. ``none`` stands for the absence of an optional
-setting. A sweep skips points that are in the CSV file, so an interrupted sweep continues where it
-stopped. A JSON file in the same folder describes the bundle, the rows and the other settings. A
-sweep that differs in these does not continue the interrupted one.
+setting. A sweep skips points that have figures in the CSV file, so an interrupted sweep continues
+where it stopped. A JSON file in the same folder describes the bundle, the rows and the other
+settings. A sweep that differs in these does not continue the interrupted one.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, TextIO, get_type_hints
 
 import msgspec
 
@@ -203,7 +204,7 @@ def _describe_origin(experiment: Experiment, values_by_setting: SweepValues) -> 
 def _read_rows(
     path: Path, values_by_setting: SweepValues, origin: Mapping[str, Any]
 ) -> list[SweepRow]:
-    """Read the finished points of an interrupted sweep.
+    """Read the finished points of an interrupted sweep, and drop all others from the file.
 
     Raises InputError if the file belongs to a sweep of other settings, or with another `origin`.
     """
@@ -225,21 +226,28 @@ def _read_rows(
         raise InputError(
             f"{path} belongs to a sweep with another {listed(differences)}: give another --out"
         )
-    complete_rows = [row for row in rows if None not in row.values()]
-    if len(complete_rows) < len(rows):  # the sweep was killed while it wrote a row
-        path.unlink()
-        for row in complete_rows:
-            _append_row(path, row)
-    return [row for row in complete_rows if not row["error"]]
+    # a row is incomplete if the sweep was killed while it was written; a failed point is repeated
+    finished_rows = [row for row in rows if None not in row.values() and not row["error"]]
+    if len(finished_rows) < len(rows):
+        content = io.StringIO(newline="")
+        _write_rows(content, reader.fieldnames or (), finished_rows, has_header=False)
+        replace_file(path, content.getvalue().encode())
+    return finished_rows
 
 
 def _append_row(path: Path, row: SweepRow) -> None:
-    is_new = not path.exists()
+    has_header = path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row), lineterminator="\n")
-        if is_new:
-            writer.writeheader()
-        writer.writerow(row)
+        _write_rows(file, list(row), [row], has_header=has_header)
+
+
+def _write_rows(
+    file: TextIO, columns: Sequence[str], rows: Sequence[SweepRow], *, has_header: bool
+) -> None:
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
+    if not has_header:
+        writer.writeheader()
+    writer.writerows(rows)
 
 
 def show_table(

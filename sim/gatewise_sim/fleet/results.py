@@ -83,7 +83,7 @@ class RowTable:
     n_values, dtype : int, dtype
         Number and type of the values in a request.
     truth : (n,)
-        Class index of the label; NO_LABEL without one, and n_classes or more if it is unknown.
+        Class index of the label; NO_LABEL without one, UNKNOWN_CLASS if the bundle lacks it.
     last_stage : (n,)
         The last stage that ran on the device; -1 if none could run.
     is_offloaded : (n,)

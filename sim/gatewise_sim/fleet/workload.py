@@ -296,7 +296,7 @@ def read_trace(path: str | Path, period_s: float | None = None) -> Replay:
         error_subject = f"trace {path}, line {line_number}"
         cell_by_column = dict(zip(columns, cells, strict=True))
         row_text = cell_by_column.get("row", "0")
-        if not row_text.isdecimal():
+        if not row_text.isdecimal() or int(row_text) > np.iinfo(np.int32).max:
             raise InputError(f"{error_subject}: row {row_text!r} is not a row number (0, 1, ...)")
         time = read_number(cell_by_column["time"], f"{error_subject}: time")
         if time < 0:

@@ -154,10 +154,11 @@ def test_missing_files_are_refused_by_name(write_bundle: WriteBundle) -> None:
         Bundle.open(path / "notes.txt")
 
 
+@pytest.mark.parametrize("new_keys", [{}, {"key_of_99": 1}])
 def test_a_bundle_for_a_newer_gatewise_is_refused(
-    write_bundle: WriteBundle, document: dict[str, Any]
+    write_bundle: WriteBundle, document: dict[str, Any], new_keys: dict[str, int]
 ) -> None:
-    document["min_runtime_version"] = "99.0.0"
+    document |= {"min_runtime_version": "99.0.0"} | new_keys
     with pytest.raises(BundleError, match=r"needs gatewise 99\.0\.0 or newer"):
         Bundle.open(write_bundle(document))
 

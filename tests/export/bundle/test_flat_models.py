@@ -166,7 +166,7 @@ INVALID_ARRAYS: list[tuple[Callable[[Arrays], None], str]] = [
     (set_element("value", 2, -np.inf), "'value' holds values that are not finite"),
     (set_element("base", 0, np.nan), "'base' holds values that are not finite"),
     (set_element("value", 2, 3e38), "'value' is so large"),
-    (set_element("base", 0, -3e38), "'value' is so large"),
+    (set_element("base", 0, -3e38), "'base' is so large"),
     (set_element("feature", 0, 3), "'feature' points outside the stage's 3 inputs"),
     (set_element("feature", 2, -2), "'feature' points outside"),
     (set_element("feature", 0, -1), "'left' gives a leaf a child"),

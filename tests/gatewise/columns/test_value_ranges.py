@@ -42,6 +42,18 @@ def test_a_channel_constant_in_one_window_is_not_marked_as_varying():
     assert ranges.channels.low.tolist() == windows.min(axis=(0, 1)).tolist()
 
 
+def test_half_precision_and_missing_samples_are_measured():
+    x = np.random.default_rng(0).normal(size=(100_000, 2)) * [1, 300]
+    deviation = ValueRanges.of_rows(x.astype(np.float16)).deviation
+    np.testing.assert_allclose(deviation, x.std(axis=0), rtol=0.01)
+    windows = np.zeros((6, 20, 3))
+    windows[:, 3, 0] = 1.0
+    windows[:, 3, 1] = np.nan
+    windows[:, :, 2] = np.nan
+    ranges = TrainingRanges.of_rows(np.zeros((6, 2), np.float32), windows)
+    assert ranges.is_varying.tolist() == [True, False, False]
+
+
 def make_arrays(n_channels):
     """Make the arrays of the ranges of two features, and of channels if there are any."""
     rng = np.random.default_rng(0)

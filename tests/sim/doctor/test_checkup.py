@@ -186,6 +186,9 @@ def test_silent_port_is_found():
         problem = find_problem(f"mqtt://127.0.0.1:{silent_server.getsockname()[1]}", timeout=0.3)
     assert problem.code == "no-greeting"
     assert "0.3 s" in problem.text  # the timeout
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:  # without a TLS handshake
+        problem = find_problem(f"mqtts://127.0.0.1:{silent_server.getsockname()[1]}", timeout=0.3)
+    assert problem.code == "tls-handshake"
 
 
 def make_shifted_clock(days):

@@ -110,6 +110,8 @@ def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
     assert rows[1]["error"] == ""
     repeated_rows = run_sweep(job, values_by_setting, tmp_path)
     assert [row["budget"] for row in repeated_rows] == ["60", "0.0001"]
+    lines = (tmp_path / CSV_FILE).read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["budget", "60", "0.0001"]
 
 
 def test_an_outage_needs_as_many_workers_in_its_own_point(job, tmp_path):

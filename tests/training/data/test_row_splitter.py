@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.row_splitter import RowSplitter, _make_splitter
 
 
 @pytest.mark.slow
@@ -109,3 +109,10 @@ def test_groups_that_overlap_in_time_are_refused():
     splitter = RowSplitter.from_arrays(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
     with pytest.raises(InputError, match="give groups or time, not both"):
         splitter.hold_out(np.zeros(6, int), 5, 0)
+
+
+def test_groups_in_training_and_validation_rows_are_found_in_any_type():
+    training_groups = np.array(["1", "2", "A7", "2"], object)
+    validation = np.zeros((3, 1)), [0, 1, 0], np.array([1, 2, 1])
+    with pytest.raises(InputError, match=r"group '1' has training and validation rows \(2 such"):
+        _make_splitter(4, training_groups, None, validation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -186,3 +188,19 @@ def test_a_constant_text_is_dropped_first_unless_it_has_gaps():
     message = str(error_info.value)
     assert "'unit' has the text 'kg' in all rows (columns={'unit': 'drop'} or" in message
     assert "(columns={'alarm': 'category'} or" in message
+
+
+def test_times_of_one_instant_in_two_zones_have_their_own_hours():
+    zones = (datetime.UTC, datetime.timezone(datetime.timedelta(hours=2)))
+    moment = datetime.datetime(2025, 3, 1, 8, tzinfo=datetime.UTC)
+    times = [moment.astimezone(zones[row % 2]) + datetime.timedelta(hours=row // 2)
+             for row in range(40)]  # fmt: skip
+    frame = pd.DataFrame({"t": pd.Series(times, dtype=object)})
+    encoder = TableEncoder(columns={"t": "time"}).fit(frame)
+    hours = encoder.transform(frame)["t_hour"]
+    assert hours.tolist() == [time.hour for time in times]
+
+
+def test_a_time_near_the_end_of_the_calendar_is_encoded():
+    times = [f"20{row:02}-01-01" for row in range(20)] + ["9999-12-31T23:59:59-05:00"]
+    TableEncoder(columns={"t": "time"}).fit(pd.DataFrame({"t": times}))

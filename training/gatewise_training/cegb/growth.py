@@ -47,8 +47,14 @@ class TreeGrowth(Growth):
     }
 
 
+#: Largest number of leaves that LightGBM accepts.
+MAX_LIGHTGBM_LEAVES = 131_072
+
+
 def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """Make LightGBM's settings for `n_rows` rows; breadth-first trees get 2^depth leaves.
+    """Make LightGBM's settings for `n_rows` rows.
+
+    Breadth-first trees get 2^depth leaves, or as many as there are rows.
 
     >>> cegb_settings(TreeGrowth(growth="breadth-first", num_leaves=31), 1000, 2)
     {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
@@ -58,7 +64,8 @@ def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, 
         depth = growth.max_depth
         if depth is None:
             depth = settings["num_leaves"].bit_length() - 1
-        settings |= {"num_leaves": 2**depth, "max_depth": depth}
+        n_leaves = min(2**depth, max(2, n_rows), MAX_LIGHTGBM_LEAVES)
+        settings |= {"num_leaves": n_leaves, "max_depth": depth}
     return settings
 
 

@@ -355,20 +355,16 @@ def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any
     validation_groups = check_row_values("groups_val", groups_val, n_val)
     if len(np.unique(validation_groups)) < 2:
         raise InputError("groups_val has one value only: give validation rows of several groups")
-    shared_groups = [
-        group
-        for group in np.unique(validation_groups).tolist()
-        if group in set(training_groups.tolist())
-    ]
+    # of one type, because numbers of one array may be texts in the other
+    all_groups = np.concatenate([training_groups, validation_groups])
+    shared_groups = np.intersect1d(all_groups[:n], all_groups[n:]).tolist()
     if shared_groups:
         raise InputError(
             f"group {shared_groups[0]!r} has training and validation rows "
             f"({plural(len(shared_groups), 'such group')}): keep each group whole, because a model "
             "that remembers a group would seem too accurate"
         )
-    return (X_val, y_val), RowSplitter.from_arrays(
-        n + n_val, np.concatenate([training_groups, validation_groups])
-    )
+    return (X_val, y_val), RowSplitter.from_arrays(n + n_val, all_groups)
 
 
 def check_class_groups(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -340,9 +342,14 @@ def _encode_cells(encoder: RowEncoder, column_index: int, cells: list[Any]) -> N
     encodings: list[tuple[float, ...]] = []
     code_of_row = np.empty(len(cells), np.intp)
     for row, cell in enumerate(cells):
-        # 0.0 and -0.0 are equal, but their encodings differ
-        is_negative = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
-        key = (type(cell), cell, is_negative)
+        # cells that are equal, but have other encodings: 0.0 and -0.0, one instant in two time
+        # zones, decimal numbers with another number of digits
+        mark: Any = None
+        if isinstance(cell, float | np.floating):
+            mark = bool(np.signbit(cell))
+        elif isinstance(cell, datetime | Decimal):
+            mark = str(cell)
+        key = (type(cell), cell, mark)
         if key not in code_of_cell:
             code_of_cell[key] = len(encodings)
             encodings.append(encoder.cell(column_index, cell))

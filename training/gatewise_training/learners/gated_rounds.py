@@ -65,7 +65,7 @@ def grow_rounds(
     prices = FirstUse(
         strength * costs.own,
         costs.group.astype(np.int64),  # writeable, else numba compiles the rounds once more
-        strength * costs.shared,
+        strength * costs.standalone_group_prices,
         np.zeros(len(costs.own) + len(costs.shared), np.bool_),
     )
     tree_settings = TreeSettings(

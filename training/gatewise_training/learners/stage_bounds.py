@@ -254,8 +254,9 @@ def models_to_try(
 ) -> dict[str, ModelVariant]:
     """List the variants of the families to try, by name.
 
-    With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. If the
-    stages answer all instances, extra-trees are tried with several sizes of leaves.
+    With `max_bytes`, boosted trees are tried with 4 leaves, and in each larger shape of which
+    enough rounds fit. Without it, if the stages answer all instances and there are more than
+    MAX_SMALL_ROWS rows, extra-trees are tried with several sizes of leaves.
     """
     variants = {family: ModelVariant(family, bounds) for family in families}
     if bounds.max_bytes is None:

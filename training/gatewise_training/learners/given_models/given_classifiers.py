@@ -281,8 +281,9 @@ def model_and_columns(
 ) -> tuple[Any, NDArray[np.intp]]:
     """Separate a given model from the columns that it reads.
 
-    The columns are given by name or index. By default they are the columns that the model was
-    fitted with, or else all columns.
+    The columns are given by name, by index or as a mask. By default they are the columns that the
+    model was fitted with, or else all columns. Raises InputError if a column is unknown or occurs
+    twice.
     """
     model, given_columns = model_or_pair if _is_pair(model_or_pair) else (model_or_pair, None)
     model = as_classifier(model, model_name)
@@ -290,8 +291,16 @@ def model_and_columns(
         given_columns = getattr(model, "feature_names_in_", None)
     if given_columns is None:
         return model, np.arange(len(column_names))
+    given_columns = np.asarray(given_columns)
+    if given_columns.dtype == bool:
+        if given_columns.shape != (len(column_names),):
+            raise InputError(
+                f"{model_name}: a mask of {given_columns.size} columns, but the data have "
+                f"{len(column_names)}"
+            )
+        given_columns = np.flatnonzero(given_columns)
     columns = []
-    for column in np.asarray(given_columns).tolist():
+    for column in given_columns.tolist():
         matching_indices = (
             data_index
             for data_index, name in enumerate(column_names)
@@ -300,5 +309,7 @@ def model_and_columns(
         index = next(matching_indices, column if isinstance(column, int) else -1)
         if not 0 <= index < len(column_names):
             raise InputError(f"{model_name} reads {column!r}, which is not a column of the data")
+        if index in columns:
+            raise InputError(f"{model_name} reads the column {column_names[index]!r} twice")
         columns.append(index)
     return model, np.array(columns, np.intp)

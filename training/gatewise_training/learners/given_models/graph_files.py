@@ -26,8 +26,8 @@ Shape = tuple[int, ...]
 FLOAT_TYPE = 1
 DOUBLE_TYPE = 11
 
-#: Numbers of the tensor types that hold real numbers, which are all except text, bool, complex
-#: numbers and the formats of less than 16 bits.
+#: Numbers of the tensor types that are read: integers of 8 to 64 bits, and float16, float32 and
+#: float64.
 NUMBER_TYPES = (FLOAT_TYPE, 2, 3, 4, 5, 6, 7, 10, DOUBLE_TYPE, 12, 13)
 
 
