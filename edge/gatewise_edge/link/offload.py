@@ -70,6 +70,8 @@ class Offload:
         Time of the second copy; NaN if it was not sent.
     n_copies_out : int
         Number of copies without an error response.
+    is_first_refused : bool
+        Whether the first copy was refused before the second one was sent.
     response : Response or None
         The answer, or the last error.
     settled_at : float
@@ -89,6 +91,7 @@ class Offload:
     retry_at: float = math.inf
     resent_at: float = math.nan
     n_copies_out: int = 1
+    is_first_refused: bool = False
     response: Response | None = None
     settled_at: float = math.nan
     on_answer: Callable[[Response], None] | None = None
@@ -329,6 +332,7 @@ class OffloadTable:
         if offload.n_copies_out == 0 and not offload.is_resent:
             pause_s = self.round_trip.expected_s(offload.deadline - offload.sent_at)
             offload.state = "refused-once"
+            offload.is_first_refused = True
             self._plan_retry(offload, now + max(pause_s, wait_s))
         return offload.n_copies_out > 0 or offload.retry_at < math.inf
 
@@ -338,11 +342,10 @@ class OffloadTable:
         offload.retry_at = retry_at if is_in_time else math.inf
 
     def _measure_round_trip(self, offload: Offload, now: float) -> None:
-        """Update the round trip with an answer; `offload.response` is still the last error."""
+        """Update the round trip with the answer to a request."""
         if not offload.is_resent:
             self.round_trip.add_round_trip(now - offload.sent_at)
-        elif offload.response is not None and offload.response.error is not None:
-            # This answers the second copy, because the first copy was refused.
+        elif offload.is_first_refused:  # so this answers the second copy
             self.round_trip.add_round_trip(now - offload.resent_at)
         else:
             self.round_trip.add_retried_round_trip(now - offload.sent_at, now - offload.resent_at)

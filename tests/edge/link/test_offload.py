@@ -134,6 +134,18 @@ def test_busy_for_one_copy_does_not_settle_the_request_but_other_errors_do():
     assert second_offload.state == "refused"
 
 
+def test_an_answer_beside_a_refused_second_copy_may_belong_to_the_first():
+    offloads = make_table_with_round_trip(0.1)
+    offload = open_request(offloads)
+    assert offloads.poll(offload, 0.2)  # the second copy, which another worker refuses
+    assert offloads.receive(make_refusal(offload.id), 0.3) is None
+    assert offloads.receive(make_answer(offload.id), 0.35) is offload
+    # not the 0.15 s since the second copy
+    reference_offloads = make_table_with_round_trip(0.1)
+    reference_offloads.round_trip.add_retried_round_trip(0.35, 0.35 - 0.2)
+    assert offloads.round_trip == reference_offloads.round_trip
+
+
 def test_response_must_match_its_request():
     offloads = OffloadTable()
     offload = open_request(offloads)
