@@ -160,6 +160,7 @@ OTHER_OPTIONS = [
     StackingClassifier([("a", LinearSVC()), ("b", UNLIMITED_TREE)], stack_method="predict", cv=2),
     OneVsOneClassifier(UNLIMITED_TREE),
     OneVsRestClassifier(LinearSVC()),
+    StackingClassifier([("a", OneVsRestClassifier(UNLIMITED_TREE)), ("b", LinearSVC())], cv=2),
     CalibratedClassifierCV(LinearSVC(), ensemble=False),
     VotingClassifier([("a", SVC()), ("b", UNLIMITED_TREE)], weights=[1, 2]),
     BaggingClassifier(LogisticRegression(), 4, max_features=0.5, random_state=0),

@@ -352,7 +352,11 @@ def _write_one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
     columns = [_write_probabilities(member, x).columns([1]) for member in model.estimators_]
     if len(columns) == 1:
         return GraphAnswers(label, binary_probabilities(columns[0]), decision)
-    return GraphAnswers(label, normalise_rows(hstack(columns)), decision)
+    # as scikit-learn, leave a row at zeros if no member accepts it
+    probabilities = hstack(columns)
+    total = probabilities.sum()
+    nonzero_total = total.equals(0.0).where(total * 0.0 + 1.0, total)
+    return GraphAnswers(label, probabilities / nonzero_total, decision)
 
 
 def _write_one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
