@@ -194,10 +194,11 @@ def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None
         assert graph_labels.tolist() == f0.labels(ROWS).tolist()
         np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(ROWS))
     model = export_pipeline(SPECIES)
+    # the labels 0, 1 and 2 are positions, because they are not names
     helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
     f0 = HighCostModel.from_model(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
-    with pytest.raises(ConversionError, match="neither whole numbers nor text"):
-        convert_to_graph(f0)
+    assert f0.labels(ROWS).tolist() == run_graph(convert_to_graph(f0), ROWS)[0].tolist()
+    assert set(f0.labels(ROWS).tolist()) == {0, 1, 2}
 
 
 def make_given_graph(form: str) -> tuple[OnnxModel, NDArray[Any]]:
