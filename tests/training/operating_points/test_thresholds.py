@@ -21,6 +21,7 @@ from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import (
     frontier_points,
+    space_prices,
     tune_thresholds,
     with_smoothed_answers,
 )
@@ -357,10 +358,31 @@ def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
     )
 
 
+def test_prices_reach_from_a_prohibitive_one_to_nearly_none():
+    # the cheapest exit is far below the costliest, so a price of the costliest exit says little
+    record = draw_record(3, n=400, n_stages=3)
+    record = with_smoothed_answers(replace(record, exit_costs=np.array([0.1, 0.2, 5.0, 50.0])))
+    prices = space_prices(record, 40)
+    assert prices[-1] == pytest.approx(3e-3 / 50)
+    settings = tune_thresholds(record, np.array([1.0, 1 / 1.01]) * prices[0])
+    assert [setting[0] for setting in settings] == [ALWAYS_STOP, ALWAYS_STOP]
+    lower_setting = tune_thresholds(record, prices[1:12])[-1]
+    assert lower_setting[0] != ALWAYS_STOP
+
+
+def test_costs_of_no_or_extreme_differences_have_finite_prices():
+    record = with_smoothed_answers(draw_record(3, n=40))
+    for exit_costs in ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1e-300, 1.0], [0.0, 1.0, 1e300]):
+        prices = space_prices(replace(record, exit_costs=np.array(exit_costs)), 10)
+        assert np.isfinite(prices).all()
+        assert (np.diff(prices) < 0).all()
+
+
 def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
     record = draw_record(6, n=90)
-    prices = np.geomspace(3.0, 3e-3, 12) / record.exit_costs.max()
-    settings = tune_thresholds(with_smoothed_answers(record), prices)
+    smoothed_record = with_smoothed_answers(record)
+    prices = space_prices(smoothed_record, 12)
+    settings = tune_thresholds(smoothed_record, prices)
     crossfit_indices = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):

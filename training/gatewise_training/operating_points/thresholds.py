@@ -38,6 +38,9 @@ N_FOLDS = 5
 #: Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly.
 CROSS_FIT_STEP = 5
 
+#: Largest ratio of the highest to the lowest price, for costs that differ by many powers of ten.
+MAX_PRICE_RATIO = 1e7
+
 #: Smallest number of rows for each candidate threshold, of which at least two are tried; more
 #: candidates would overfit.
 MIN_ROWS_PER_THRESHOLD = 20
@@ -131,8 +134,8 @@ def _tune_points(
     record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_prices: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
-    # prices of the largest cost: at 3 it outweighs any accuracy, and at 3e-3 hardly any
-    prices = np.geomspace(3.0, 3e-3, n_prices) / max(float(record.exit_costs.max()), 1e-12)
+    smoothed_record = with_smoothed_answers(tuning_record)
+    prices = space_prices(smoothed_record, n_prices)
     crossfit_indices = np.unique(np.append(np.arange(0, n_prices, CROSS_FIT_STEP), n_prices - 1))
     optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy
     # cross-fitted optimism, the difference between the figures on the fit rows and the unseen fifth
@@ -160,7 +163,7 @@ def _tune_points(
     )
     # figures at all prices minus the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for index, setting in enumerate(tune_thresholds(with_smoothed_answers(tuning_record), prices)):
+    for index, setting in enumerate(tune_thresholds(smoothed_record, prices)):
         if setting in points:
             continue
         point = record.measure(setting, chain)
@@ -176,6 +179,24 @@ def _tune_points(
             )
         points[setting] = corrected_point
     return list(points.values())
+
+
+def space_prices(record: CascadeRecord, n_prices: int) -> NDArray[np.float64]:
+    """Space prices of cost geometrically, from a prohibitive one down to nearly none.
+
+    At the highest price, no row gains as much by leaving the cheapest exit as it costs. The lowest
+    price is worth an accuracy of .003 at the costliest exit.
+    """
+    costs = record.exit_costs.reshape(record.n_stages + 1, -1)
+    cheapest_exit = int(costs.mean(axis=1).argmin())
+    gains = record.correctness - record.correctness[cheapest_exit]
+    gains *= record.scaled_class_weights
+    rises = np.broadcast_to(costs - costs[cheapest_exit], gains.shape)
+    costs_more = rises > 0
+    prohibitive_price = np.max(gains[costs_more] / rises[costs_more], initial=0.0)
+    lowest_price = 3e-3 / max(float(costs.max()), 1e-12)
+    highest_price = np.clip(prohibitive_price, 10 * lowest_price, MAX_PRICE_RATIO * lowest_price)
+    return np.geomspace(highest_price, lowest_price, n_prices)
 
 
 def with_smoothed_answers(record: CascadeRecord) -> CascadeRecord:
