@@ -206,6 +206,7 @@ def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -
         "boolean": "true and false",
         "time": f"dates such as {facts.example!r}",
         "empty": "empty",
+        "lists": "lists",
     }.get(facts.kind, f"{facts.n_distinct:,} different texts such as {facts.example!r}")
     if facts.comma_role is not None:
         comment = facts.comma_advice

@@ -118,16 +118,36 @@ def test_an_array_of_parts_must_split_the_rows(tmp_path, part_of_row):
         datasets.load(tmp_path / "t.npz")
 
 
+def test_prices_of_an_npz_file_are_those_of_its_groups(tmp_path):
+    arrays = {"X": np.eye(4)[:, :3], "y": [0, 1, 0, 1], "cost": [5.0, 4.0, 7.0]}
+    np.savez(tmp_path / "t.npz", **arrays, cost_discount=[2.0, 1.0, 3.0], group=[0, 0, -1])
+    costs = datasets.load(tmp_path / "t.npz").feature_costs
+    # a feature without a group has no discount
+    assert [costs.price([0]), costs.price([0, 1]), costs.price([2])] == [5.0, 6.0, 7.0]
+    for bad_array, message in (
+        ({"cost": [1.0, 2.0]}, "cost must hold one number for each of the 3 features"),
+        ({"cost_discount": [0.0] * 3, "group": ["a", "a", "b"]}, "group must hold one number"),
+        ({"feature_names": ["a", "b"]}, "2 feature_names for 3 features"),
+    ):
+        np.savez(tmp_path / "bad.npz", **(arrays | bad_array))
+        with pytest.raises(InputError, match=message):
+            datasets.load(tmp_path / "bad.npz")
+
+
 @pytest.mark.parametrize("delimiter", [",", ";"])
 @pytest.mark.parametrize(
     ("cells", "labels"),
     [
         (["007", "010", "1"], ["007", "010", "1"]),
         (["7", "10", "0"], [7, 10, 0]),
+        (["1.1", "1.10", "1.0"], ["1.1", "1.10", "1.0"]),
+        (["1.5", "1", "1.0"], [1.5, 1.0, 1.0]),
         (["ok ", "ok", " bad"], ["ok", "ok", "bad"]),
     ],
 )
-def test_labels_keep_leading_zeros_and_lose_outer_spaces(tmp_path, delimiter, cells, labels):
+def test_labels_keep_zeros_that_tell_them_apart_and_lose_outer_spaces(
+    tmp_path, delimiter, cells, labels
+):
     path = tmp_path / "table.csv"
     path.write_text(
         "\n".join([f"a{delimiter}label", *(f"1{delimiter}{cell}" for cell in cells)]) + "\n"

@@ -76,6 +76,13 @@ def test_continuous_labels_and_columns_without_numbers_are_refused_in_one_line(c
         classifier_class().fit(table, [0, 1, 0, 1])
     with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
         classifier_class().fit(table[["a", "day"]], [0, 1, 0, 1])
+    # numpy would read a table of times alone as numbers of an arbitrary unit
+    with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
+        classifier_class().fit(table[["day"]], [0, 1, 0, 1])
+    with pytest.raises(InputError, match=r"\['span'\].*TableEncoder"):
+        classifier_class().fit(table[["a"]].assign(span=pd.to_timedelta(1, "s")), [0, 1, 0, 1])
+    with pytest.raises(InputError, match="X holds dates or durations"):
+        classifier_class().fit(table[["day"]].to_numpy(), [0, 1, 0, 1])
 
 
 def test_whole_floats_words_and_binned_values_are_classes():

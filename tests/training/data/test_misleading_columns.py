@@ -10,7 +10,7 @@ import pytest
 from sklearn import datasets
 
 from gatewise_training.data.misleading_columns import drop_reason, label_remark, table_remarks
-from gatewise_training.data.table_columns import table_facts
+from gatewise_training.data.table_columns import ColumnOptions, column_problems, table_facts
 
 
 def draw_ordinary_table(n: int = 400) -> pd.DataFrame:
@@ -143,3 +143,38 @@ def test_labels_that_differ_only_in_spelling_are_named():
     remark = label_remark(np.array([*labels, "ok"] * 3))
     assert remark.startswith("the labels 'Lager defekt' and 'lager  defekt'; 'Übermaß' and ")
     assert label_remark(np.array(["ok", "fault", "faults"])) is None
+
+
+def test_measurements_named_like_identifiers_are_kept():
+    frame = draw_ordinary_table().assign(
+        heat_index=np.random.default_rng(7).normal(size=400), case_id=np.arange(400)
+    )
+    assert find_columns_by_trouble(frame, draw_labels(frame)) == {"identifier": ("case_id",)}
+
+
+def test_ordinary_columns_are_no_copies_of_a_label_with_a_rare_class():
+    frame = draw_ordinary_table(5000).assign(mode=np.tile([0, 1], 2500))
+    y = np.where(np.arange(5000) % 263 == 0, "fault", "ok")  # 20 faults, .4 % of the rows
+    assert "copy" not in find_columns_by_trouble(frame, y)
+    # a copy that misses one of the faults is still found
+    frame["alarm"] = y == "fault"
+    frame.loc[frame.index[y == "fault"][:1], "alarm"] = False
+    troubles = find_columns_by_trouble(frame, y)
+    assert ("alarm",) in troubles.values()
+
+
+def test_dates_with_missing_cells_are_examined():
+    when = pd.Series(pd.date_range("2024", periods=400, freq="h"))
+    when[::9] = pd.NaT
+    frame = draw_ordinary_table().assign(when=when)
+    assert find_columns_by_trouble(frame, draw_labels(frame)).get("time", ("when",)) == ("when",)
+
+
+def test_columns_of_lists_are_dropped_and_named():
+    frame = draw_ordinary_table(40).assign(spectrum=[[1.0, 2.0]] * 40)
+    facts = table_facts(frame)
+    assert drop_reason("spectrum", facts["spectrum"], []) == "several values in a cell"
+    assert table_remarks(frame, draw_labels(frame), facts) == []
+    (problem,) = column_problems(frame.drop(columns="colour"), ColumnOptions())
+    assert (problem.column, problem.reason) == ("spectrum", "holds lists, not single values")
+    assert problem.remedies == ((("drop", "spectrum"),),)

@@ -201,7 +201,9 @@ def _load_npz(path: Path) -> Dataset:
         names = InstanceSpec(x.shape[1:]).names
         x = x.reshape(len(x), -1)
     if "feature_names" in arrays:
-        names = [str(name) for name in arrays["feature_names"]]
+        names = [str(name) for name in arrays["feature_names"].ravel()]
+        if len(names) != x.shape[1]:
+            raise InputError(f"{path}: {len(names)} feature_names for {x.shape[1]} features of X")
     check_names(path, names)
     x = _round_to_float32(path, x, names)
     rows_by_part = {}
@@ -212,7 +214,7 @@ def _load_npz(path: Path) -> Dataset:
         for array_name, array in arrays.items()
         if array.shape == y.shape and array_name not in ("y", "part")
     }
-    costs = _make_npz_costs(arrays, names)
+    costs = _make_npz_costs(path, arrays, names)
     return Dataset(path.stem, x, y, tuple(names), costs, rows_by_part, row_arrays=row_arrays)
 
 
@@ -233,15 +235,28 @@ def _split_npz_rows(
     return {name: np.flatnonzero(part_of_row == part) for part, name in enumerate(part_names)}
 
 
-def _make_npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
-    """Get prices from `cost` (own + shared), `cost_discount` (own) and `group`."""
+def _make_npz_costs(
+    path: Path, arrays: Mapping[str, NDArray[Any]], columns: list[str]
+) -> FeatureCosts:
+    """Get prices from `cost` (own + shared), `cost_discount` (own) and `group` (-1: none).
+
+    The shared price of a group is the largest difference of the two costs of its features.
+    """
     if "cost" not in arrays:
         return FeatureCosts(np.ones(len(columns)), names=columns)
+    has_groups = "group" in arrays and "cost_discount" in arrays
+    for array_name in ("cost", "cost_discount", "group") if has_groups else ("cost",):
+        array = arrays[array_name]
+        if array.shape != (len(columns),) or array.dtype.kind not in "biuf":
+            raise InputError(
+                f"{path}: {array_name} must hold one number for each of the {len(columns)} "
+                f"features, not {array.dtype} of shape {array.shape}"
+            )
     full_prices = arrays["cost"].astype(float)
-    if "group" not in arrays or "cost_discount" not in arrays:
+    if not has_groups:
         return FeatureCosts(full_prices, names=columns)
-    own_prices = arrays["cost_discount"].astype(float)
     group = arrays["group"]
+    own_prices = np.where(group >= 0, arrays["cost_discount"], full_prices)
     shared = {
         int(group_number): float((full_prices - own_prices)[group == group_number].max())
         for group_number in np.unique(group)

@@ -113,6 +113,7 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
     """
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     X = as_pandas(X) if signal is None else signal.features(X)
+    _refuse_times(X)
     try:
         with np.errstate(over="ignore"):  # values too large for float32 are refused below
             checked_arrays = validate_data(
@@ -127,12 +128,8 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
     # numpy raises several kinds of errors for dates, time zones, periods and intervals
     except (ValueError, TypeError, np.exceptions.DTypePromotionError) as error:
         if hasattr(X, "select_dtypes"):
-            columns = list(X.select_dtypes(exclude=["number", "bool"]).columns)
-            if columns:
-                raise InputError(
-                    f"columns {columns} hold no numbers: encode the table with TableEncoder, "
-                    "or drop them"
-                ) from None
+            if (refusal := _refusal_of_columns(X)) is not None:
+                raise InputError(refusal) from None
         elif type(error) is TypeError:  # scikit-learn's contract asks for a TypeError here
             raise
         message = one_line(error)
@@ -145,6 +142,26 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
     x = checked_arrays[0] if other_arrays else checked_arrays
     _check_finite(estimator, x)
     return checked_arrays
+
+
+def _refuse_times(X: Any) -> None:
+    """Refuse dates and durations, which numpy would read as numbers of an arbitrary unit."""
+    if hasattr(X, "select_dtypes"):
+        if any(getattr(dtype, "kind", "") in "mM" for dtype in X.dtypes):
+            raise InputError(_refusal_of_columns(X))
+    elif getattr(getattr(X, "dtype", None), "kind", "") in "mM":
+        raise InputError("X holds dates or durations: write them as numbers of one unit")
+
+
+def _refusal_of_columns(X: Any) -> str | None:
+    """Write which columns of a DataFrame hold no numbers, or return None."""
+    columns = [
+        *X.select_dtypes(exclude=["number", "bool"]).columns,
+        *X.select_dtypes("timedelta").columns,
+    ]
+    if not columns:
+        return None
+    return f"columns {columns} hold no numbers: encode the table with TableEncoder, or drop them"
 
 
 def _check_finite(estimator: Any, x: NDArray[np.float32]) -> None:
@@ -411,7 +428,10 @@ def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> Feature
         except InputError as error:
             raise InputError(f"feature_costs: {error}") from None
     if costs.names is not None and not isinstance(prices, FeatureCosts):
-        raise InputError("feature_costs are given by name, but the data has no names: give a table")
+        raise InputError(
+            "feature_costs are given by name, but the data has no names, which must be texts: "
+            "give a table"
+        )
     if costs.n_features != len(names):
         raise InputError(
             f"{costs.n_features} feature costs for {len(names)} features: give one for each"

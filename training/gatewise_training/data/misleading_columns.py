@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import ISO, read_category, read_number, read_time
+from gatewise.columns.cells import ISO, is_missing, read_category, read_number, read_time
 from gatewise.columns.kinds import MAX_LEARNED_CATEGORIES
 from gatewise.errors import InputError
 from gatewise.formats import listed
@@ -30,6 +30,9 @@ MAX_NAMED_COLUMNS: Final = 6
 #: Smallest share of rows on which a copy of the label determines the label.
 MIN_COPY_ACCURACY: Final = 0.995
 
+#: Largest ratio of a copy's errors to those of always answering the most frequent class.
+MAX_ERROR_RATIO: Final = 0.1
+
 #: Smallest number of rows for a finding, because few rows may differ by chance.
 MIN_ROWS: Final = 30
 
@@ -42,11 +45,6 @@ MAX_COMPARED_COLUMNS: Final = 64
 #: Number of standard errors that chance may explain, because many columns are examined.
 MAX_CHANCE_ERRORS: Final = 5.0
 
-#: Usual names of identifiers, whole or as a part between separators.
-_ID_NAMES: Final = re.compile(
-    r"(?:.*[\W_])?(?:unnamed|id|ids|uid|uuid|guid|index|serial|key|nr|no|idcode|code|number)"
-    r"(?:[\W_].*)?|\w*(?:_id|ID|Id)"
-)
 #: Usual names of columns that identify subjects, machines or recordings.
 _ENTITY_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:person|patient|subject|user|customer|client|participant|speaker|worker|driver|"
@@ -157,12 +155,12 @@ def table_remarks(
         name: _encode_column(frame[name].iloc[:MAX_ROWS], column)
         for name, column in facts.items()
         # numbers with commas cannot be read yet
-        if column.kind != "empty" and column.comma_role is None
+        if column.kind not in ("empty", "lists") and column.comma_role is None
     }
     constant_columns = [name for name in codes if _is_constant(facts[name])]
     codes = _drop_columns(codes, constant_columns)
     identifier_columns = [
-        name for name, column in codes.items() if _is_identifier(name, facts[name], column)
+        name for name, column in codes.items() if _is_identifier(facts[name], column)
     ]
     codes = _drop_columns(codes, identifier_columns)
     entity_columns = _list_entities(codes, facts, labels)
@@ -238,7 +236,7 @@ def _read_cells(cells: Series, read_cell: Callable[[Any], Any], fallback: Any) -
     readings = []
     for cell in cells.tolist():
         try:
-            readings.append(read_cell(cell))
+            readings.append(fallback if is_missing(cell) else read_cell(cell))
         except (InputError, OverflowError, OSError):
             readings.append(fallback)
     return readings
@@ -252,42 +250,40 @@ def _is_constant(facts: ColumnFacts) -> bool:
     return facts.n_distinct == 1 and not facts.n_missing
 
 
-def is_named_as_identifier(name: str) -> bool:
-    """Whether a column has a usual name of identifiers, such as ``id``, ``case no.``, ``userId``.
+def _is_identifier(facts: ColumnFacts, codes: _ColumnCodes) -> bool:
+    """Whether all cells differ, and are texts or whole numbers.
 
-    >>> [is_named_as_identifier(n) for n in ("id", "bin no.", "Unnamed: 0", "userId", "width")]
-    [True, True, True, True, False]
+    The name of a column with fractions says nothing: ``heat_index`` is a measurement.
     """
-    return bool(_ID_NAMES.fullmatch(name) or _ID_NAMES.fullmatch(name.lower()))
-
-
-def _is_identifier(name: str, facts: ColumnFacts, codes: _ColumnCodes) -> bool:
-    """Whether all cells differ, and the column has texts, whole numbers or an identifier's name."""
     n = len(codes.values)
     if n < MIN_ROWS or facts.n_missing or facts.kind == "time" or facts.n_distinct < facts.n_rows:
         return False
-    if not codes.is_number or is_named_as_identifier(name):
-        return True
     return codes.is_whole
 
 
 def _determines_label(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
-    """Whether the column alone determines the label of nearly all rows."""
+    """Whether the column alone determines the label of nearly all rows.
+
+    Its errors must also be few beside those of always answering the most frequent class, which is
+    right on nearly all rows if the other classes are rare.
+    """
     n = len(labels)
     n_classes = int(labels.max()) + 1
     if n < MIN_ROWS or n_classes < 2:
         return False
+    n_minor = n - int(np.bincount(labels).max())
+    max_errors = min((1 - MIN_COPY_ACCURACY) * n, MAX_ERROR_RATIO * n_minor)
     if codes.rows_per_value >= 10:  # with fewer rows, the labels of a value agree by chance
         # the most frequent label of each value
         label_counts = np.zeros((codes.n_distinct, n_classes), np.int64)
         np.add.at(label_counts, (codes.value_index, labels), 1)
-        return bool(label_counts.max(axis=1).sum() >= MIN_COPY_ACCURACY * n)
+        return bool(n - label_counts.max(axis=1).sum() <= max_errors)
     if not codes.is_number:
         return False
     # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds 2 changes
     row_order = np.argsort(codes.value_index, kind="stable")
     n_changes = int(np.sum(np.diff(labels[row_order]) != 0))
-    return n_changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
+    return n_changes <= (n_classes - 1) + 2 * max_errors
 
 
 def _list_entities(
@@ -396,6 +392,8 @@ def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -
     """Get the reason why a column should not become a feature, or None if it may."""
     if facts.kind == "empty":
         return "no feature"
+    if facts.kind == "lists":
+        return "several values in a cell"
     for remark in remarks:
         if name in remark.columns and remark.trouble in _DROP_REASONS:
             return _DROP_REASONS[remark.trouble]

@@ -86,7 +86,8 @@ class ColumnOptions:
 class ColumnFacts:
     """Facts about a column's cells."""
 
-    kind: str  # likely kind; "empty", or "text" if more than half of the cells (over 20) differ
+    #: Likely kind; "empty", "lists", or "text" if more than half of the cells (over 20) differ.
+    kind: str
     n_rows: int  # number of rows
     n_missing: int  # number of rows without a value
     n_distinct: int  # number of different values
@@ -141,6 +142,8 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     values = numeric_values(cells)
     if values is not None:
         return _describe_numbers(values, is_boolean=cells.dtype.kind == "b")
+    if any(isinstance(cell, list | dict | np.ndarray) for cell in cells_of(cells)):
+        return ColumnFacts("lists", len(cells), 0, len(cells))
     counts = _count_cells(cells, missing_words)
     n_present = counts.total()
     facts = ColumnFacts("empty", len(cells), len(cells) - n_present, len(counts))
@@ -298,6 +301,8 @@ def _find_column_problem(
         )
     if facts.kind == "empty":
         return ColumnProblem(name, "is empty", (drop_remedy,))
+    if facts.kind == "lists":
+        return ColumnProblem(name, "holds lists, not single values", (drop_remedy,))
     accepts_missing = options.impute or options.allow_missing
     if declared_kind is None:
         problem = _check_undeclared(name, facts, advise_impute=not accepts_missing)

@@ -115,10 +115,12 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> Da
         return frame
     # a label may be called "none", which is a missing word in a feature
     labels = read_columns([label_name], na_values=_MISSING_LABEL_WORDS)[label_name]
-    if labels.dtype.kind in "iu":
-        label_texts = read_columns([label_name], dtype=str)[label_name]
-        # 007 is a code, which must not become the number 7
-        labels = label_texts if label_texts.str.fullmatch(r"0\d+").any() else labels
+    if labels.dtype.kind in "iuf":
+        label_texts = read_columns([label_name], dtype=str)[label_name].str.strip()
+        # 007 is a code and 1.10 a version: they must not become the numbers 7 and 1.1
+        is_code = label_texts.str.fullmatch(r"0\d+").any()
+        if is_code or label_texts.str.removesuffix(".0").nunique() > labels.nunique():
+            labels = label_texts
     table: DataFrame = pd.concat([frame, labels], axis=1)[header]
     return table
 
