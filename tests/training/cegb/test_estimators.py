@@ -80,7 +80,7 @@ def test_budget_is_met_on_validation_rows(accounting):
 def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss):
     X, y = load_breast_cancer(return_X_y=True)
     X = X.astype(np.float32)
-    target = ClassTarget(y.astype(np.int64), np.ones(len(y)), 2)
+    target = ClassTarget(y.astype(np.int64), np.ones(len(y)), np.ones(len(y)), 2)
     growth = TreeGrowth(n_rounds=30, patience=None, num_leaves=15)
     prices = SplitPrices(FeatureCosts.uniform(30), "lazy")
     task = SweepTask(X, target, prices, growth, round_shares=(1.0,), seed=0)
@@ -103,6 +103,21 @@ def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss)
     else:
         lowest_cost = min(fit.cost for fit in fits if fit.score >= fits[-1].score - max_loss)
         assert lowest_cost < 0.3 * costs[-1]  # the search has found a cheap model within the loss
+
+
+def test_class_weights_do_not_count_in_the_costs_of_the_search():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X.astype(np.float32)
+    target = ClassTarget(y.astype(np.int64), np.where(y == 0, 20.0, 1.0), np.ones(len(y)), 2)
+    prices = SplitPrices.of_settings(FeatureCosts.uniform(30), "lazy", 0.5, None)
+    growth = TreeGrowth(n_rounds=5, patience=None, num_leaves=7)
+    task = SweepTask(X, target, prices, growth, round_shares=(1.0,), seed=0)
+    rows = np.arange(400)
+    validation_rows = np.arange(400, len(y))
+    (fit,) = task.score_rounds(0.0, task.fit(0.0, rows, None), [], [validation_rows])
+    assert len(np.unique(fit.acquired.sum(axis=1))) > 1  # the costs of rows differ
+    assert fit.cost == pytest.approx(fit.acquired.sum(axis=1).mean())
+    assert fit.evaluation_cost == pytest.approx(fit.row_evaluation_costs.mean())
 
 
 def test_cross_fitting_scores_on_rows_that_are_not_fitted():

@@ -23,7 +23,7 @@ def make_growth(**changes):
 
 def draw_rows_and_target(n=3000, n_classes=2):
     x, y = draw_parted_rows(n, n_classes)
-    return x, ClassTarget(y, np.ones(n), n_classes)
+    return x, ClassTarget(y, np.ones(n), np.ones(n), n_classes)
 
 
 def test_breadth_first_trees_have_the_depth_that_their_leaves_fill():

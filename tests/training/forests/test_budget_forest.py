@@ -211,3 +211,27 @@ def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
         ratios.append(tree.cost(x, costs).max() / optimum)
         assert 1.0 - 1e-6 <= ratios[-1] <= np.log(impurity / 2) + 1
     assert max(ratios) > 1.0 + 1e-6  # greedy trees are not optimal
+
+
+def draw_rows_of_a_costly_rare_class(n):
+    """Draw rows of which the rare class needs many features."""
+    rng = np.random.default_rng(0)
+    y = (rng.random(n) < 0.1).astype(int)
+    X = rng.normal(size=(n, 8)).astype(np.float32) + 0.6 * y[:, None]
+    X[:, 0] = rng.normal(size=n) + np.where(y == 1, 1, -2)
+    return X, y
+
+
+def test_class_weights_do_not_count_in_the_cost_that_a_budget_bounds():
+    X, y = draw_rows_of_a_costly_rare_class(800)
+    system = BudgetForest(
+        budget=3.0,
+        alpha=2.0,
+        selection="cost",
+        class_weight={0: 1, 1: 50},
+        n_estimators=8,
+        random_state=0,
+    ).fit(X, y)
+    # with class weights, the cost of 8 trees would exceed the budget
+    assert system.forest_.n_trees == 8
+    assert system.operating_point_.cost < 3.0

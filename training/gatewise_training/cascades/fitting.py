@@ -268,8 +268,9 @@ class ClassifierFit(RecordingModel):
         """Tune the thresholds of all candidates; keep the candidates on the frontier."""
         records = self._record_validation(problem, candidates)
         bounds = self.class_bounds_
-        weights = self._get_row_weights(problem.split)
-        y = problem.split.y[problem.split.validation_rows]
+        rows = problem.split.validation_rows
+        weights = problem.split.row_weight[rows]
+        y = problem.split.y[rows]
         # tune for accuracy and, for rare or bounded classes, under other weights
         class_shares = np.bincount(y, weights, minlength=problem.n_classes) / weights.sum()
         extra_class_weights = tuning_class_weights(class_shares, bounds)

@@ -116,10 +116,8 @@ def _predict_by_clones(
 ) -> UnseenAnswers:
     """Use the answers of clones that are fitted without the rows and without class weights."""
     split = problem.cloud_split
-    if system.class_weights_ is not None:
-        split = replace(split, weight=split.weight / system.class_weights_[split.y])
     labels, class_probabilities, calibration_labels = unseen_answers(
-        split,
+        replace(split, weight=split.row_weight),
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,

@@ -96,7 +96,7 @@ class RecordingModel(BudgetedModel):
         split = problem.split
         rows = split.validation_rows
         y = split.y[rows]
-        weights = self._get_row_weights(split)
+        weights = split.row_weight[rows]
         splitter = split.splitter.take(rows)
         if problem.high_cost is not None:
             reference_labels = problem.high_cost.labels
@@ -130,16 +130,6 @@ class RecordingModel(BudgetedModel):
                 record = replace(record, exit_costs=exit_costs)
             records.append(record)
         return records
-
-    def _get_row_weights(self, split: ValidationSplit) -> NDArray[np.float64]:
-        """Get the weights of the validation rows for costs and rates, without class weights."""
-        rows = split.validation_rows
-        weights = split.weight[rows]
-        if self.class_weights_ is None:
-            return weights
-        # ClassifierFit._make_problem multiplied them by ValidationSplit.with_class_weights
-        unweighted: NDArray[np.float64] = weights / self.class_weights_[split.y[rows]]
-        return unweighted
 
     def _record_calibration(
         self, problem: FitProblem, candidates: Sequence[FittedStages]

@@ -123,7 +123,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
 
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         split = problem.split
-        target = ClassTarget(split.y, split.weight, problem.n_classes)
+        target = ClassTarget(split.y, split.weight, split.row_weight, problem.n_classes)
         n_leaves = None
         if self.num_leaves is None and len(split.fit_rows) > MAX_SMALL_ROWS:
             problem.report_progress(0, 1, "choosing the size of the trees")

@@ -48,7 +48,8 @@ class ClassTarget:
     """Class labels under the log loss; the merit of a prediction is 1 if it is correct, else 0."""
 
     y: NDArray[np.int64]  # (n,): class indices
-    weight: Array  # (n,)
+    weight: Array  # (n,): with class weights
+    row_weight: Array  # (n,): without class weights, for mean costs
     n_classes: int
 
     @property
@@ -60,7 +61,9 @@ class ClassTarget:
         return "sigmoid" if self.n_classes == 2 else "softmax"
 
     def take(self, rows: Rows) -> Self:
-        return replace(self, y=self.y[rows], weight=self.weight[rows])
+        return replace(
+            self, y=self.y[rows], weight=self.weight[rows], row_weight=self.row_weight[rows]
+        )
 
     def base_margins(self) -> Array:
         return prior_margins(one_hot(self.y, self.n_classes), self.weight)
@@ -98,6 +101,11 @@ class ValueTarget:
     scale: float  # standard deviation of the values of all rows
     n_outputs: ClassVar[int] = 1
     link: ClassVar[Link] = "identity"
+
+    @property
+    def row_weight(self) -> Array:
+        """Weights for mean costs."""
+        return self.weight
 
     @classmethod
     def standardised(cls, y: Array, weight: Array) -> ValueTarget:

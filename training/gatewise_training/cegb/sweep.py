@@ -158,7 +158,7 @@ class SweepTask:
         acquired = stage.feature_mask(self.x.shape[1])
         if stage.acquisition == "node":
             acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in stages_and_rows])
-            cost = float(np.average(costs.instance_costs(acquired), weights=target.weight))
+            cost = float(np.average(costs.instance_costs(acquired), weights=target.row_weight))
         else:
             cost = costs.price(acquired)
         # prices of splits, and coupled prices
@@ -176,7 +176,7 @@ class SweepTask:
             acquired=acquired,
             cost=cost,
             row_evaluation_costs=row_costs,
-            evaluation_cost=float(np.average(row_costs, weights=target.weight)),
+            evaluation_cost=float(np.average(row_costs, weights=target.row_weight)),
             merits=merits,
             weights=weights,
         )

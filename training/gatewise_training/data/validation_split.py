@@ -50,7 +50,8 @@ class ValidationSplit:
     # (n, n_features): training rows, followed by the validation rows that the user gives
     x: NDArray[np.float32]
     y: NDArray[np.int64]  # (n,): class indices
-    weight: NDArray[np.float64]  # (n,)
+    weight: NDArray[np.float64]  # (n,): with class weights, for fits and scores
+    row_weight: NDArray[np.float64]  # (n,): without class weights, for costs and rates
     folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each fold
     splitter: RowSplitter  # groups and times of all rows
 
@@ -71,10 +72,12 @@ class ValidationSplit:
         """
         if validation is not None:
             x_val, y_val = validation
+            weight = np.concatenate([weight, np.ones(len(x_val))])
             return cls(
                 np.concatenate([x, x_val]),
                 np.concatenate([y, y_val]),
-                np.concatenate([weight, np.ones(len(x_val))]),
+                weight,
+                weight,
                 validation_after_training(len(x), len(x_val)),
                 splitter or RowSplitter(len(x) + len(x_val)),
             )
@@ -82,7 +85,7 @@ class ValidationSplit:
         folds = default_folds(splitter, y, seed)
         if not splitter.is_random:  # a random split is stratified by class
             _check_classes(y, folds)
-        return cls(x, y, weight, folds, splitter)
+        return cls(x, y, weight, weight, folds, splitter)
 
     @property
     def has_groups(self) -> bool:
@@ -106,8 +109,8 @@ class ValidationSplit:
         return replace(self, x=np.ascontiguousarray(self.x[:, columns]))
 
     def with_class_weights(self, class_weights: NDArray[np.float64]) -> ValidationSplit:
-        """Multiply the rows' weights by their classes' weights, shape (n_classes,)."""
-        weight = self.weight * class_weights[self.y]
+        """Multiply `weight` by the weights of the rows' classes, shape (n_classes,)."""
+        weight = self.row_weight * class_weights[self.y]
         # with a mean of 1, penalties and minimal leaf weights keep their meaning
         return replace(self, weight=weight / weight.mean())
 

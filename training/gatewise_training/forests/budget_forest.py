@@ -251,7 +251,7 @@ class _RuleGrowth:
             for growing_forest, (_, validation_rows) in folds
         ]
         first_tree = np.concatenate([trees_of_fold for _, trees_of_fold in leaves_and_first_trees])
-        weight = split.weight[split.validation_rows]
+        weight = split.row_weight[split.validation_rows]
         # bisection, because costs rise with the number of trees
         n_affordable = 0
         n_over_budget = self.n_trees + 1
