@@ -19,7 +19,6 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, features_acquired_by
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ExitAnswers
