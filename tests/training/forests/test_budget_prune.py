@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -12,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests import budget_prune
+from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.forests.budget_prune import BudgetPrune
 from gatewise_training.prune.solvers import lp
 from tests.support.tree_walks import (
@@ -59,6 +61,19 @@ def test_unfitted_forests_are_cloned():
     assert system.score(X_test, y_test) > 0.85  # the more frequent class has 63 % of the rows
     with pytest.raises(InputError, match="forest"):
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)
+
+
+def test_settings_of_a_given_forest_name_the_users_labels_and_columns():
+    X, y, _, _ = split_two_thirds()
+    forest = RandomForestClassifier(3, max_depth=1, class_weight={"ill": 1000}, random_state=0)
+    labels = np.where(y == 0, "ill", "well")
+    system = BudgetPrune(estimator=forest, max_loss=0.0, random_state=0).fit(X, labels)
+    # 37 % of the rows are ill, and outweigh the others
+    assert (system.forest_.counts[system.forest_.trees.roots].argmax(axis=1) == 0).all()
+    table = pd.DataFrame(X, columns=[f"f{k}" for k in range(X.shape[1])])
+    costs = dict.fromkeys(table.columns, 1.0)
+    grown_forest = BudgetForest(costs, n_estimators=2, random_state=0)
+    assert BudgetPrune(costs, estimator=grown_forest).fit(table, labels).forest_.n_trees <= 2
 
 
 @pytest.mark.parametrize("pruning_rows", ["training", "validation"])

@@ -6,6 +6,7 @@ h is a node, and `lam` the price of a unit of cost in training errors.
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
@@ -68,6 +69,31 @@ def test_training_rows_give_the_errors_of_the_nodes(sklearn_forest):
         prune(sklearn_forest, *draw_rows(80, 1), COSTS, training=(x, y * 0 + 7))
 
 
+def test_weights_of_training_rows_count_in_the_errors_of_the_nodes(sklearn_forest):
+    x, y = draw_rows(80, 1)
+    weight = np.random.default_rng(4).integers(1, 4, len(y))
+    # a row of weight 3 counts as three equal rows
+    repeated_rows = np.repeat(np.arange(len(y)), weight)
+    path = prune(sklearn_forest, x, None, COSTS, training=(x, y, weight))
+    expected_path = prune(
+        sklearn_forest, x, None, COSTS, training=(x[repeated_rows], y[repeated_rows])
+    )
+    np.testing.assert_allclose(path.problem.error, expected_path.problem.error, atol=1e-15)
+
+
+def test_columns_in_another_order_than_the_forests_are_refused():
+    x, y = draw_rows(80, 1)
+    table = pd.DataFrame(x, columns=[f"f{k}" for k in range(x.shape[1])])
+    forest = RandomForestClassifier(3, random_state=0).fit(table, y)
+    assert prune(forest, table, y, COSTS).costs.n_features == x.shape[1]
+    other_table = table[table.columns[::-1]]
+    message = "the forest was fitted with 'f0' as column 0"
+    with pytest.raises(InputError, match=message):
+        prune(forest, other_table, y, COSTS)
+    with pytest.raises(InputError, match=message):
+        BudgetPrune(estimator=forest).fit(other_table, y)
+
+
 def test_node_errors_setting_chooses_the_rows_of_the_errors():
     x, y = draw_rows(200, 2)
     settings = {"n_estimators": 4, "random_state": 0}
@@ -76,7 +102,7 @@ def test_node_errors_setting_chooses_the_rows_of_the_errors():
         x, y, validation=validation_rows
     )
     problem, forest = model_by_training_errors.path_.problem, model_by_training_errors.path_.forest
-    counts = forest.count_rows(x, y)
+    counts = forest.count_rows(x, y, np.ones(len(y)))
     expected_errors = (counts.sum(axis=1) - counts.max(axis=1)) / (len(x) * 4)
     np.testing.assert_allclose(problem.error, expected_errors, atol=1e-15)
     model_by_bags = BudgetPrune(**settings).fit(x, y, validation=validation_rows)

@@ -33,6 +33,7 @@ from gatewise_training.data.input_checks import (
     Constraints,
     index_labels,
     is_fitted,
+    named_rows,
 )
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows
@@ -42,7 +43,7 @@ from gatewise_training.forests.grower.growth import SplitRule
 from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.pruning import SOLVERS, forest_of
+from gatewise_training.prune.pruning import SOLVERS, check_columns, forest_of
 
 #: Maximum number of pruning rows, each of which makes some hundred acquisitions.
 PRUNING_ROWS = 16_000
@@ -210,7 +211,7 @@ class BudgetPrune(ForestModel):
         pruning_rows = self._select_pruning_rows(problem.seed, rows, validation_rows)
         training = None
         if self.node_errors == "training":
-            training = split.x[rows], split.y[rows]
+            training = split.x[rows], split.y[rows], split.weight[rows]
         path = prune(
             forest,
             np.ascontiguousarray(split.x[pruning_rows]),
@@ -246,9 +247,11 @@ class BudgetPrune(ForestModel):
             model = clone(self.estimator)
             if model.get_params().get("random_state", 0) is None:
                 model.set_params(random_state=seed)
-        model.fit(x, split.y[rows], sample_weight=split.weight[rows])
-        classes = np.asarray(model.classes_, np.intp)
-        return _with_all_classes(forest_of(model), classes, problem.n_classes)
+        # fit on the user's labels, which its settings may name, as class_weight does
+        labels = self.classes_[split.y[rows]]
+        model.fit(named_rows(self, x), labels, sample_weight=split.weight[rows])
+        indices = np.searchsorted(self.classes_, model.classes_)
+        return _with_all_classes(forest_of(model), indices, problem.n_classes)
 
     def _list_mus(self) -> Sequence[float | None]:
         """List the prices of acquisitions to try, from the highest; None for standard growth."""
@@ -277,6 +280,7 @@ class BudgetPrune(ForestModel):
                 f"the forest has {estimator.n_features_in_} features, but the data has "
                 f"{self.n_features_in_}"
             )
+        check_columns(estimator, getattr(self, "feature_names_in_", None))
         forest_classes = np.asarray(estimator.classes_).tolist()
         indices = index_labels(forest_classes, self.classes_, "class {} of the forest is not in y")
         return _with_all_classes(forest_of(estimator), indices, len(self.classes_))

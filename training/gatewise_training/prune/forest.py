@@ -117,15 +117,17 @@ class Forest:
         """Weight of the training rows that each node would misclassify as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
-    def count_rows(self, x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    def count_rows(
+        self, x: NDArray[np.float32], y: NDArray[np.int64], weight: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Count other rows, such as all training rows, by node and class, like :attr:`counts`.
 
-        Shapes: `x` (n, n_features), `y` (n,) class indices.
+        Shapes: `x` (n, n_features), `y` (n,) class indices, `weight` (n,).
         """
         leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
         counts = np.zeros_like(self.counts)
         for leaf in leaves:
-            np.add.at(counts, (leaf, y), 1.0)
+            np.add.at(counts, (leaf, y), weight)
         # a parent's index is below its children's
         for node in range(self.n_nodes - 1, -1, -1):
             if self.parent[node] >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ def prune(
     *,
     solver: str = "mincut",
     depth_cost: float = 0.0,
-    training: tuple[ArrayLike, ArrayLike] | None = None,
+    training: tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
 ) -> PruningPath:
     """Find every optimal pruning of a forest, from the whole forest to single leaves.
 
@@ -68,7 +69,8 @@ def prune(
     Raises
     ------
     InputError
-        For an unknown solver, labels outside the forest's classes, or shapes that do not agree.
+        For an unknown solver, labels outside the forest's classes, columns in another order than
+        the forest's, or shapes that do not agree.
 
     Examples
     --------
@@ -87,6 +89,7 @@ def prune(
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
     column_names = getattr(X_val, "columns", None)
+    check_columns(forest, column_names)
     names = range(x.shape[1]) if column_names is None else column_names
     costs = check_costs(costs, tuple(map(str, names)), column_names is not None)
     y = None
@@ -97,13 +100,27 @@ def prune(
     if training is not None:
         unknown_label_text = "the forest has no class {}, which is in the training rows"
         labels = index_labels(np.asarray(training[1]).tolist(), classes, unknown_label_text)
-        training_counts = trees.count_rows(_as_rows(training[0]), labels)
+        weight = np.ones(len(labels)) if len(training) == 2 else np.asarray(training[2], float)
+        training_counts = trees.count_rows(_as_rows(training[0]), labels, weight)
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
         prices = breakpoints(problem)
     else:
         prices = breakpoints_by_solver(_SOLVERS[solver], problem)
     return PruningPath(trees, problem, prices, x, y, costs)
+
+
+def check_columns(forest: Any, column_names: Iterable[Any] | None) -> None:
+    """Raise InputError if a forest was fitted on columns of other names, or in another order."""
+    names_of_forest = getattr(forest, "feature_names_in_", None)
+    if column_names is None or names_of_forest is None:
+        return
+    for index, (own_name, name) in enumerate(zip(names_of_forest, column_names, strict=False)):
+        if own_name != name:
+            raise InputError(
+                f"the forest was fitted with {own_name!r} as column {index}, the data has "
+                f"{name!r} there: give the columns in the forest's order"
+            )
 
 
 def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
