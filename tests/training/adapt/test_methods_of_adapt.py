@@ -204,10 +204,12 @@ def test_prefixes_of_the_trees_are_also_stages():
     sample = make_sample()
     method = make_method("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
     prefix_stage, full_stage = method._fit_path(sample, 0.3, 0, method.penalties)
-    n_trees = full_stage.model.n_trees
-    assert prefix_stage.model.n_trees == round(0.3 * n_trees)  # a prefix is a share of the trees
+    n_trees = prefix_stage.model.n_trees
+    assert n_trees == pytest.approx(0.3 * full_stage.model.n_trees, abs=1)
+    # the gate's tree, which has output 1, ends a round
+    assert full_stage.model.output[n_trees - 1 : n_trees + 1].tolist() == [1, 0]
     assert set(prefix_stage.features) <= set(full_stage.features)
-    first_trees, _ = full_stage.model.select_trees(range(prefix_stage.model.n_trees))
+    first_trees, _ = full_stage.model.select_trees(range(n_trees))
     rows = X_test.to_numpy(np.float32)
     np.testing.assert_array_equal(
         prefix_stage.margins(rows), first_trees.margins(rows[:, full_stage.features])

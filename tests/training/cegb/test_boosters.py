@@ -13,6 +13,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training import CEGBClassifier, CEGBRegressor
+from gatewise_training.cegb.boosters import CodedBooster
 from gatewise_training.cegb.growth import TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
@@ -278,6 +279,7 @@ def test_budgets_can_include_splits_and_coupled_prices(coupled_prices):
     ("settings", "message"),
     [
         ({"penalty_split": [1.0, 2.0]}, "penalty_split must hold 4 numbers"),
+        ({"penalty_split": list("abcd")}, "penalty_split must hold 4 numbers"),
         ({"coupled_costs": [1.0, 2.0, 3.0, -1.0]}, "coupled_costs must hold 4 numbers"),
         ({"coupled_costs": [1.0] * 4, "accounting": "coupled"}, "in addition to lazy ones"),
         ({"prefixes": (0.0, 1.0)}, "prefixes must be shares"),
@@ -287,3 +289,17 @@ def test_invalid_prices_are_refused(settings, message):
     x, y = draw_table(0)
     with pytest.raises(InputError, match=message):
         CEGBRegressor(n_rounds=2, **settings).fit(x, y)
+
+
+def test_trees_that_need_much_memory_are_refused_before_they_grow():
+    x = np.random.default_rng(0).normal(size=(300, 50)).astype(np.float32)
+    prices = SplitPrices.of_settings(FeatureCosts.uniform(50), "lazy", np.full(50, 0.1), None)
+    settings = {"num_leaves": 2**14, "max_depth": 14, "learning_rate": 0.1}
+    with pytest.raises(InputError, match="trees of 16,384 leaves on 50 features need"):
+        CodedBooster(x, 1, settings, Charge(prices, 0.1, x), lambda scores: (scores, scores))
+
+
+def test_texts_are_no_values_to_learn():
+    x, y = draw_table(0)
+    with pytest.raises(InputError, match="y must hold numbers"):
+        CEGBRegressor(n_rounds=2).fit(x, np.where(y > 0, "high", "low"))

@@ -70,7 +70,8 @@ def test_invalid_grades_and_validation_queries_are_refused():
     for grades in (y - 1, y + 0.5):
         with pytest.raises(InputError, match="relevance must be whole numbers"):
             CEGBRanker(**SETTINGS).fit(X, grades, qid=qid)
-    with pytest.raises(InputError, match="triple"):
-        CEGBRanker(**SETTINGS).fit(X, y, qid=qid, validation=(X, y))
+    for validation in ((X, y), 5):
+        with pytest.raises(InputError, match="triple"):
+            CEGBRanker(**SETTINGS).fit(X, y, qid=qid, validation=validation)
     with pytest.raises(InputError, match="too few"):
         CEGBRanker(**SETTINGS).fit(X, y, qid=np.zeros(len(y)))

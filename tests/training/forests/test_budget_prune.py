@@ -61,6 +61,8 @@ def test_unfitted_forests_are_cloned():
     assert system.score(X_test, y_test) > 0.85  # the more frequent class has 63 % of the rows
     with pytest.raises(InputError, match="forest"):
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)
+    with pytest.raises(InputError, match="frozen and not fitted"):
+        BudgetPrune(estimator=FrozenEstimator(ExtraTreesClassifier())).fit(X, y)
 
 
 def test_settings_of_a_given_forest_name_the_users_labels_and_columns():

@@ -219,6 +219,7 @@ def _compute_residual_squares(column: Array, target: Array, weight: Array) -> fl
     variance_sum = float(weight @ z**2)
     covariance_sum = (weight * z) @ t
     target_squares = float(weight @ (t**2).sum(axis=1))
-    if variance_sum <= 1e-12:  # the feature is constant on these rows
+    # the feature is constant on these rows, apart from rounding
+    if variance_sum <= 1e-20 * float(weight @ column**2):
         return target_squares
     return target_squares - float(covariance_sum @ covariance_sum) / variance_sum

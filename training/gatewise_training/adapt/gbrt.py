@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import Interval
 
+from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
@@ -29,7 +30,7 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cegb.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS, link_of
-from gatewise_training.learners.growth_settings import Growth, check_prefixes
+from gatewise_training.learners.growth_settings import Growth, check_prefixes, first_rounds
 
 #: Number of penalties that a search tries. With 7, the accuracy on heart was 6 points lower.
 N_PENALTIES = 16
@@ -79,11 +80,11 @@ class AdaptGBRT(Growth, Adapt):
         cascade (remark 2).
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
-    warm_up : int, default 20
-        Number of first rounds with q = 0, in which the gate does not change. The paper also starts
-        f1 by GreedyMiser.
+    warm_up : int, optional
+        Number of first rounds with q = 0, in which the gate does not change; a fifth of the rounds
+        by default. The paper also starts f1 by GreedyMiser.
     prefixes : sequence of float, default (0.25, 0.5, 1.0)
-        Shares of a fit's trees. The first trees of a fit are also stages, which are cheaper and
+        Shares of a fit's trees. The first rounds of a fit are also stages, which are cheaper and
         overfit less.
     num_leaves : int, optional
         Maximum number of leaves of a tree. The default depends on the number of training rows:
@@ -107,13 +108,13 @@ class AdaptGBRT(Growth, Adapt):
     """
 
     penalties: Sequence[float] | None = None
-    warm_up: int = 20
+    warm_up: int | None = None
     prefixes: Sequence[float] = (0.25, 0.5, 1.0)
     allow_missing: bool = False
     _family = "boosting"
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "warm_up": [Interval(Integral, 0, None, closed="left")],
+        "warm_up": [Interval(Integral, 0, None, closed="left"), None],
         "penalties": ["array-like", None],
         "prefixes": ["array-like"],
     }
@@ -121,6 +122,15 @@ class AdaptGBRT(Growth, Adapt):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_prefixes(self.prefixes)
+        if self._n_warm_up_rounds >= self.n_rounds:
+            raise InputError(
+                f"warm_up={self.warm_up} must be below n_rounds={self.n_rounds}, because the gate "
+                "grows after the warm-up"
+            )
+
+    @property
+    def _n_warm_up_rounds(self) -> int:
+        return self.n_rounds // 5 if self.warm_up is None else self.warm_up
 
     def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[float]:
         if self.penalties is not None:
@@ -138,11 +148,12 @@ class AdaptGBRT(Growth, Adapt):
         stages = []
         for gamma in shared_settings:
             trees = grow_gated_trees(
-                sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed
+                sample, self, gamma, p_full=p_full, warm_up=self._n_warm_up_rounds, seed=seed
             )
-            for tree_share in self.prefixes:
-                first_trees, _ = trees.select_trees(range(round(tree_share * trees.n_trees)))
-                stages.append(as_stage(first_trees, sample.n_classes))
+            stages += [
+                as_stage(first_rounds(trees, tree_share), sample.n_classes)
+                for tree_share in self.prefixes
+            ]
         return stages
 
 
@@ -158,7 +169,7 @@ def _price_short_fit(sample: Sample, method: AdaptGBRT, p_full: float, gamma: fl
     """Get the price of the features that a short fit under a penalty uses."""
     short_method = copy.copy(method)
     short_method.n_rounds = max(1, round(SHORT_FIT_ROUNDS_SHARE * method.n_rounds))
-    warm_up = round(SHORT_FIT_ROUNDS_SHARE * method.warm_up)
+    warm_up = round(SHORT_FIT_ROUNDS_SHARE * method._n_warm_up_rounds)
     trees = grow_gated_trees(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
     return sample.costs.price(trees.used_features())
 

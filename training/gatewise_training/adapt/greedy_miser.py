@@ -69,7 +69,10 @@ class GreedyMiser(Growth, SingleModel):
     penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001)
     prefixes: Sequence[float] = (0.0625, 0.125, 0.25, 0.5, 1.0)
 
-    _parameter_constraints: ClassVar[Constraints] = {"prefixes": ["array-like"]}
+    _parameter_constraints: ClassVar[Constraints] = {
+        "penalties": ["array-like"],
+        "prefixes": ["array-like"],
+    }
 
     def _fit_candidates(self, problem: FitProblem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from gatewise_training.adapt.m_step import LinearPair, MStep
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.data.input_checks import Constraints
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import link_of
 
 #: Penalty of a refit, as a share of the critical one. It bounds the weights on separable data.
@@ -104,7 +104,10 @@ class AdaptLin(Adapt):
     tol: float = 1e-4
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "n_starts": [Interval(Integral, 0, None, closed="left")]
+        "n_starts": [Interval(Integral, 0, None, closed="left")],
+        "refit": ["boolean"],
+        "max_alternations": [AT_LEAST_1],
+        "tol": [Interval(Real, 0, np.inf, closed="neither")],
     }
 
     def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[Start]:

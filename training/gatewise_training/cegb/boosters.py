@@ -14,6 +14,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.forests.grower.binning import Codes
@@ -33,6 +34,9 @@ Derivatives = Callable[[Array], tuple[Array, Array]]
 
 #: Maximum number of codes of a column, the same as LightGBM's default number of bins.
 MAX_BINS = 255
+
+#: Largest number of sums that the histograms of a tree's leaves may hold, which takes 2 GB.
+MAX_HISTOGRAM_SUMS = 2**28
 
 
 class LightGBMBooster:
@@ -90,6 +94,13 @@ class CodedBooster:
         )
         self._first_uses, self._row_prices = kernel_prices(charge, len(x))
         n_codes = np.int64(codes.n_codes.max(initial=1))
+        n_sums = 3 * self._settings.n_leaves * x.shape[1] * (int(n_codes) + 1)
+        if n_sums > MAX_HISTOGRAM_SUMS:
+            raise InputError(
+                f"trees of {self._settings.n_leaves:,} leaves on {x.shape[1]:,} features need "
+                f"{8 * n_sums / 2**30:.1f} GB under prices of splits by feature: lower max_depth "
+                "or num_leaves, or give one price for all splits"
+            )
         self._work = work_arrays(len(x), x.shape[1], n_codes, self._settings.n_leaves)
         self._derivatives = derivatives
         self._scores = np.zeros((n_outputs, len(x)))

@@ -123,7 +123,10 @@ class SplitPrices:
 
 def _check_prices(name: str, prices: Sequence[float], n_features: int) -> Array:
     """Convert prices by feature to an array, and refuse invalid ones."""
-    price_array = np.asarray(prices, np.float64)
+    try:
+        price_array = np.asarray(prices, np.float64)
+    except (TypeError, ValueError):
+        price_array = np.array(np.nan)
     if (
         price_array.shape != (n_features,)
         or not (np.isfinite(price_array) & (price_array >= 0.0)).all()

@@ -98,7 +98,7 @@ class CEGBRanker(ScoredModel):
         grades = grades[rows_by_query]
         queries = queries[rows_by_query]
         if validation is not None:
-            if len(validation) != 3:
+            if not isinstance(validation, tuple | list) or len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
             x_val, grades_val = check_values(self, *validation[:2], reset=False)
             queries_val = _number_queries(len(x_val), validation[2])

@@ -340,8 +340,11 @@ def check_values(
     With `reset` the rows are training rows. Otherwise they must have the columns of these.
     """
     min_rows = 2 if reset else 1
+    try:
+        y = np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        raise InputError("y must hold numbers, because a value is learned") from None
     X, y = _validate(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
-    y = np.asarray(y, np.float64)
     largest_magnitude = np.abs(y).max()
     float32_limits = np.finfo(np.float32)
     if largest_magnitude > float32_limits.max:

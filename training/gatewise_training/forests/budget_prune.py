@@ -274,6 +274,8 @@ class BudgetPrune(ForestModel):
                 f"estimator with the attribute forest_, not {type(estimator).__name__}"
             )
         if not is_fitted(estimator):
+            if isinstance(self.estimator, FrozenEstimator):
+                raise InputError("estimator is frozen and not fitted: fit it, or do not freeze it")
             return None
         if estimator.n_features_in_ != self.n_features_in_:
             raise InputError(

@@ -51,10 +51,16 @@ def check_prefixes(prefixes: Sequence[float]) -> None:
 
 
 def first_rounds(trees: TreeEnsemble, round_share: float) -> TreeEnsemble:
-    """Select the trees of the first rounds, a share of all rounds but at least one."""
-    n_rounds = trees.n_trees / trees.n_outputs
-    n_trees = max(1, round(round_share * n_rounds)) * trees.n_outputs
-    if n_trees >= trees.n_trees:
+    """Select the first rounds, the number of trees of which is nearest to a share of all trees.
+
+    A round has trees of rising outputs, and lacks those that could not be split.
+    """
+    if not trees.n_trees:
+        return trees
+    is_last_of_round = np.append(trees.output[1:] <= trees.output[:-1], True)
+    round_ends = np.flatnonzero(is_last_of_round) + 1
+    n_trees = int(round_ends[np.abs(round_ends - round_share * trees.n_trees).argmin()])
+    if n_trees == trees.n_trees:
         return trees
     return trees.select_trees(range(n_trees))[0]
 
