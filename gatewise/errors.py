@@ -17,6 +17,20 @@ and exits with status 2. A message therefore names the problem and its remedy.
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
+
+
+def warn_caller(remark: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that names the line outside Gatewise from which it was called."""
+    level = 2
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("gatewise"):
+        level += 1
+        frame = frame.f_back
+    warnings.warn(remark, category, stacklevel=level)
+
 
 class GatewiseError(Exception):
     """Base class of the errors that Gatewise raises."""

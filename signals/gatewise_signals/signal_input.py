@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
+from gatewise.errors import InputError, warn_caller
 from gatewise.models.instances import DTYPES, MAX_WINDOW_VALUES, find_unrepresentable, value_names
 from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBlock
 from gatewise_signals.graph import SignalGraph
@@ -107,12 +106,10 @@ class SignalInput:
             and window_array.shape[1] < window_array.shape[2]
             and any(isinstance(step, Channels) for step in graph.steps)
         ):
-            warnings.warn(
+            warn_caller(
                 f"windows of shape {window_array.shape[1:]} are read as {window_array.shape[1]} "
                 f"samples of {window_array.shape[2]} channels; if the axes are swapped, give "
-                "windows.swapaxes(1, 2)",
-                UserWarning,
-                stacklevel=2,
+                "windows.swapaxes(1, 2)"
             )
         shape = tuple(int(size) for size in window_array.shape[1:])
         unpriced_input = cls(graph, shape, dtype, has_window_values)

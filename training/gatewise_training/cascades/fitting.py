@@ -121,8 +121,7 @@ class ClassifierFit(RecordingModel):
         table = check_training(self, arguments)
         if table.validation is None and table.splitter.is_random:
             stage_columns, _ = self._stage_and_cloud_columns()
-            # the warning names the line that calls `fit`, which calls `_fit_rows`
-            warn_of_similar_neighbours(table.x[:, stage_columns], table.y, stacklevel=4)
+            warn_of_similar_neighbours(table.x[:, stage_columns], table.y)
         self.classes_ = table.classes
         self._measure_ranges(table.x, arguments.X)
         self._check_costs()

@@ -7,13 +7,12 @@ fitted without the rows. If it cannot be cloned, it is compared with Gatewise's 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError, one_line
+from gatewise.errors import InputError, one_line, warn_caller
 from gatewise_training.cascades.fit_problem import FitProblem, UnseenAnswers
 from gatewise_training.cascades.fitting import ClassifierFit
 from gatewise_training.data.input_checks import TrainingTable
@@ -25,9 +24,6 @@ from gatewise_training.learners.given_models.given_model_check import (
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
-
-#: Stack level of a warning in this module, so that it names the caller of `fit`.
-WARNING_LEVEL = 7
 
 
 def trained_answers(
@@ -143,13 +139,11 @@ def _use_own_answers(
         split, labels, allow_missing=system.allow_missing, seed=problem.seed
     )
     if accuracy is not None:
-        warnings.warn(
+        warn_caller(
             f"high_cost_model is right on {accuracy.of_model:.1%} of these rows, and the best of "
             f"Gatewise's models on {accuracy.of_reference:.1%} of rows that it has not seen: it "
             f"may remember them, and {clone_problem}. If it does, all accuracies are too high, "
             "and too few instances are answered on the device. Give rows that it has not seen, "
-            "validation=(X_val, y_val), or its out-of-fold probabilities, high_cost_predictions=",
-            UserWarning,
-            stacklevel=WARNING_LEVEL,
+            "validation=(X_val, y_val), or its out-of-fold probabilities, high_cost_predictions="
         )
     return UnseenAnswers(model, labels, class_probabilities[rows], class_probabilities)

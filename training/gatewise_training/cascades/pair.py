@@ -189,7 +189,7 @@ class PairCascade(CascadeClassifier):
         if models.assumes_order and y is not None:
             check_class_order(models.classes, reference_labels, class_indices)
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
-            warn_of_similar_neighbours(x, class_indices, stacklevel=2)
+            warn_of_similar_neighbours(x, class_indices)
         outputs = stage.margins(x)
 
         def record_rows(rows: NDArray[np.intp]) -> CascadeRecord:

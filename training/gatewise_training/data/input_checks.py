@@ -6,7 +6,6 @@ offset a model that was trained in float64 makes up to 4 % of its decisions diff
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -20,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError, one_line
+from gatewise.errors import InputError, one_line, warn_caller
 from gatewise.formats import plural
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.frames import as_pandas
@@ -202,11 +201,10 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
         if value_range > 0 and largest_error > MAX_RELATIVE_ROUNDING * value_range:
             relative_losses[names[column_index]] = min(1.0, float(largest_error / value_range))
     if relative_losses:
-        warnings.warn(
+        warn_caller(
             f"columns {list(relative_losses)[:5]} lose up to {max(relative_losses.values()):.1%} "
             "of their range in float32, in which models and devices compute: subtract an offset, "
-            "or scale them",
-            stacklevel=2,
+            "or scale them"
         )
 
 

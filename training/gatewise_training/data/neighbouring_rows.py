@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gatewise.errors import GroupsWarning
+from gatewise.errors import GroupsWarning, warn_caller
 
 #: Ratio below which rows are similar beyond chance. Rows in random order have a ratio of 1.
 MAX_SIMILAR_RATIO = 0.5
@@ -82,10 +80,8 @@ def neighbour_remark(
     )
 
 
-def warn_of_similar_neighbours(
-    x: NDArray[np.float32], y: NDArray[np.int64], *, stacklevel: int = 2
-) -> None:
+def warn_of_similar_neighbours(x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
     """Issue the remark of :func:`neighbour_remark`, if any, as a warning."""
     remark = neighbour_remark(x, y)
     if remark is not None:
-        warnings.warn(remark, GroupsWarning, stacklevel=stacklevel + 1)
+        warn_caller(remark, GroupsWarning)

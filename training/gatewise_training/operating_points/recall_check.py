@@ -7,13 +7,12 @@ high accuracy hides such a class, because most rows belong to other classes.
 from __future__ import annotations
 
 import shlex
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gatewise.errors import RecallWarning
+from gatewise.errors import RecallWarning, warn_caller
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, is_rare
 from gatewise_training.operating_points.frontier import Frontier
@@ -90,11 +89,7 @@ def _list_falls(
 
 
 def warn_of_recall(system: Any) -> None:
-    """Issue the remark of :func:`recall_remark`, if any, as a warning.
-
-    A method that ``fit`` calls must call this function, because the warning names the line that
-    calls ``fit``.
-    """
+    """Issue the remark of :func:`recall_remark`, if any, as a warning."""
     remark = recall_remark(system)
     if remark is not None:
-        warnings.warn(remark, RecallWarning, stacklevel=4)
+        warn_caller(remark, RecallWarning)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import Link, labels, probabilities
-from gatewise.errors import InputError, one_line
+from gatewise.errors import InputError, one_line, warn_caller
 from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
 from gatewise_training.learners.given_models.graph_files import (
@@ -156,12 +155,11 @@ class GivenGraph:
                 raise
             self.content = row_by_row(graph, batch_size).SerializeToString(deterministic=True)
             self.form, outputs = self._detect_form(form_rows)
-            warnings.warn(
+            warn_caller(
                 f"{model_name} has a fixed batch of {batch_size}, and its operators depend on it, "
                 "so that its rows run one by one: export it with a free first dimension to make it "
                 "faster",
                 RuntimeWarning,
-                stacklevel=2,
             )
         label_output = self.form.label_output
         score_output = self.form.score_output
