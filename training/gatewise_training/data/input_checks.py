@@ -342,7 +342,10 @@ def check_values(
         y = np.asarray(y, np.float64)
     except (TypeError, ValueError):
         raise InputError("y must hold numbers, because a value is learned") from None
-    X, y = _validate(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
+    table = as_pandas(X)
+    X, y = _validate(estimator, table, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
+    if reset and not hasattr(estimator, "signal_input_"):
+        warn_of_rounding(table, X, feature_names(estimator))
     largest_magnitude = np.abs(y).max()
     float32_limits = np.finfo(np.float32)
     if largest_magnitude > float32_limits.max:
