@@ -146,9 +146,9 @@ def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any
 def _refuse_times(X: Any) -> None:
     """Refuse dates and durations, which numpy would read as numbers of an arbitrary unit."""
     if hasattr(X, "select_dtypes"):
-        if any(getattr(dtype, "kind", "") in "mM" for dtype in X.dtypes):
+        if any(getattr(dtype, "kind", None) in ("m", "M") for dtype in X.dtypes):
             raise InputError(_refusal_of_columns(X))
-    elif getattr(getattr(X, "dtype", None), "kind", "") in "mM":
+    elif getattr(getattr(X, "dtype", None), "kind", None) in ("m", "M"):
         raise InputError("X holds dates or durations: write them as numbers of one unit")
 
 
@@ -338,12 +338,14 @@ def check_values(
     With `reset` the rows are training rows. Otherwise they must have the columns of these.
     """
     min_rows = 2 if reset else 1
-    try:
-        y = np.asarray(y, np.float64)
-    except (TypeError, ValueError):
-        raise InputError("y must hold numbers, because a value is learned") from None
     table = as_pandas(X)
+    if np.asarray(y).dtype.kind in "USO":
+        try:
+            y = np.asarray(y, np.float64)
+        except (TypeError, ValueError):
+            raise InputError("y must hold numbers, because a value is learned") from None
     X, y = _validate(estimator, table, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
+    y = np.asarray(y, np.float64)
     if reset and not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))
     largest_magnitude = np.abs(y).max()
