@@ -69,6 +69,9 @@ class FeatureCosts:
     group_names : tuple of str
     requires : tuple of tuple of int
         Groups that each group requires directly, as indices.
+    is_paid_with : ndarray of bool, shape (n_groups, n_groups)
+        ``is_paid_with[g, h]`` says whether a feature of group g also pays the shared price of h,
+        because h is g, or g requires h, directly or not.
     names : tuple of str or None
 
     Raises
@@ -132,8 +135,8 @@ class FeatureCosts:
         self.requires = tuple(
             tuple(map(groups.index, prerequisites_of_label.get(label, ()))) for label in groups
         )
-        self._is_paid_with = _find_paid_groups(self.requires, self.group_names)
-        for array in (self.own, self.group, self.shared, self._is_paid_with):
+        self.is_paid_with = _find_paid_groups(self.requires, self.group_names)
+        for array in (self.own, self.group, self.shared, self.is_paid_with):
             array.setflags(write=False)
 
     @classmethod
@@ -294,7 +297,7 @@ class FeatureCosts:
         """
         acquired = np.asarray(acquired, bool)
         touched_groups = (
-            acquired[:, self._is_paid_with[:, group][self.group] & (self.group >= 0)].any(
+            acquired[:, self.is_paid_with[:, group][self.group] & (self.group >= 0)].any(
                 axis=1, keepdims=True
             )
             for group in range(len(self.shared))
@@ -325,13 +328,8 @@ class FeatureCosts:
         # own[k] + sum of the shared prices that are not paid yet and that feature k touches
         unpaid_shared = np.where(self._mark_touched_groups(acquired), 0.0, self.shared)
         # the index -1 of features without a group selects the 0 at the end
-        group_price = np.append(self._is_paid_with @ unpaid_shared, 0.0)
+        group_price = np.append(self.is_paid_with @ unpaid_shared, 0.0)
         return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
-
-    @property
-    def standalone_group_prices(self) -> NDArray[np.float64]:
-        """Shared price of each group and of the groups that it requires, shape (n_groups,)."""
-        return np.asarray(self._is_paid_with @ self.shared, np.float64)
 
     def members(self, feature: int) -> NDArray[np.intp]:
         """Return the features of the group of `feature`, or `feature` if it has no group."""
@@ -345,7 +343,7 @@ class FeatureCosts:
     def _mark_touched_groups(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Compute the mask of the groups that features touch, shape (n_groups,)."""
         group_indices = self.group[mask]
-        return np.asarray(self._is_paid_with[group_indices[group_indices >= 0]].any(axis=0))
+        return np.asarray(self.is_paid_with[group_indices[group_indices >= 0]].any(axis=0))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeatureCosts):

@@ -282,7 +282,8 @@ def test_costs_give_the_members_and_groups_of_a_feature():
     )
     assert [costs.members(k).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [3]]
     assert [costs.paid_groups(k).tolist() for k in range(4)] == [[0], [], [0], [0, 1]]
-    assert costs.standalone_group_prices.tolist() == [10.0, 30.0]  # b costs 20, and requires a
+    # b costs 20, and requires a
+    assert costs.is_paid_with.tolist() == [[True, False], [True, True]]
     assert costs.standalone_prices.tolist() == [11.0, 2.0, 13.0, 34.0]
     assert costs.additional_prices(costs.mask([2])).tolist() == [1.0, 2.0, 0.0, 24.0]
     assert costs.additional_prices(costs.mask([3])).tolist() == [1.0, 2.0, 3.0, 0.0]

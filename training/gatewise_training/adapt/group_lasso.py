@@ -33,8 +33,12 @@ class GroupLasso:
 
     @classmethod
     def from_costs(cls, costs: FeatureCosts) -> GroupLasso:
-        """Make the penalty of all features; a group's price includes its required groups."""
-        return cls(costs.own, costs.group, costs.standalone_group_prices)
+        """Make the penalty of all features.
+
+        A group's price includes its required groups, which groups that share one therefore pay
+        each. Else the norms would form no tree, and the proximal step would not be exact.
+        """
+        return cls(costs.own, costs.group, costs.is_paid_with @ costs.shared)
 
     def select_rows(self, rows: Rows) -> GroupLasso:
         """Get the penalty of some rows and of a last row without a price; other rows are zero."""

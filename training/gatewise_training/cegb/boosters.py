@@ -2,7 +2,8 @@
 
 LightGBM has the same price of a split for all features. If the prices differ by feature (CEGB, NIPS
 2017, section 5.2), the compiled grower of :mod:`gatewise_training.learners.boost_kernel` is used
-instead. It charges all prices of equation 13 exactly, including the prices of groups.
+instead. It charges all prices of equation 13 exactly, including those of groups, and of groups that
+these require.
 """
 
 from __future__ import annotations
@@ -173,13 +174,14 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
     n_features = costs.n_features
     n_groups = len(costs.shared)
     own_prices = charge.price_factor * costs.own
-    shared_prices = charge.price_factor * costs.standalone_group_prices
+    shared_prices = charge.price_factor * costs.shared
     is_lazy = prices.accounting == "lazy"
     coupled_prices = np.zeros(n_features) if prices.coupled is None else prices.coupled
     first_uses = FirstUse(
         own=n_rows * (charge.price_factor * coupled_prices if is_lazy else own_prices),
         group=costs.group.astype(np.int64),
         shared=n_rows * (np.zeros(n_groups) if is_lazy else shared_prices),
+        is_paid_with=costs.is_paid_with.copy(),
         is_paid=np.zeros(n_features + n_groups, np.bool_),
     )
     row_prices = RowPrices(

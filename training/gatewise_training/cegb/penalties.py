@@ -204,14 +204,17 @@ class Charge:
         trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_number, num_iteration=1)
         self._acquired |= trees.visited_features(self._x)
         n_rows_without_feature = (~self._acquired).sum(axis=0)
-        n_rows_without_group = [
-            (~self._acquired[:, costs.group == group].any(axis=1)).sum()
-            for group in range(len(costs.shared))
-        ]
+        has_group = costs.group >= 0
+        n_rows_without_group = np.array(
+            [
+                # a feature also pays the groups that its group requires
+                (~self._acquired[:, has_group & is_paid[costs.group]].any(axis=1)).sum()
+                for is_paid in costs.is_paid_with.T
+            ]
+        )
         self._has_open_groups = bool(np.any(n_rows_without_group))
-        # own + shared * (rows that lack the group) / (rows that lack the feature)
-        price_owed_to_group = np.append(costs.standalone_group_prices * n_rows_without_group, 0.0)[
-            costs.group
-        ]
-        feature_prices = costs.own + price_owed_to_group / np.maximum(n_rows_without_feature, 1)
+        # own + sum of shared * (rows that lack the group) / (rows that lack the feature)
+        price_owed_to_group = costs.is_paid_with @ (costs.shared * n_rows_without_group)
+        price_owed_for_groups = np.append(price_owed_to_group, 0.0)[costs.group]
+        feature_prices = costs.own + price_owed_for_groups / np.maximum(n_rows_without_feature, 1)
         return np.asarray(self.price_factor * feature_prices, np.float64)

@@ -49,6 +49,7 @@ class FirstUse(NamedTuple):
     own: Any  # (n_features,)
     group: Any  # (n_features,): -1 for no group
     shared: Any  # (n_groups,)
+    is_paid_with: Any  # (n_groups, n_groups), bool: see FeatureCosts
     is_paid: Any  # (n_features + n_groups,), bool
 
 
@@ -130,13 +131,16 @@ def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def set_first_use_prices(prices: Any, first_use_price: Any) -> None:
-    """Write to `first_use_price` the price of each feature and its group that is not yet paid."""
+    """Write to `first_use_price` the price of each feature and its groups that is not yet paid."""
     n_features = len(prices.own)
     for k in range(n_features):
         first_use_price[k] = 0.0 if prices.is_paid[k] else prices.own[k]
-        group = prices.group[k]
-        if group >= 0 and not prices.is_paid[n_features + group]:
-            first_use_price[k] += prices.shared[group]
+        if prices.group[k] < 0:
+            continue
+        for group in range(len(prices.shared)):
+            is_touched = prices.is_paid_with[prices.group[k], group]
+            if is_touched and not prices.is_paid[n_features + group]:
+                first_use_price[k] += prices.shared[group]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -253,41 +257,55 @@ def _pay_first_use(fit: Any, feature: int) -> bool:
         return False
     prices.is_paid[feature] = True
     if prices.group[feature] >= 0:
-        prices.is_paid[len(prices.own) + prices.group[feature]] = True
+        for group in range(len(prices.shared)):
+            if prices.is_paid_with[prices.group[feature], group]:
+                prices.is_paid[len(prices.own) + group] = True
     set_first_use_prices(prices, fit.work.first_use_price)
     return True
 
 
 @numba.njit(cache=True, nogil=True)
 def _mark_acquired(fit: Any, rows: Any, feature: int) -> None:
-    """Mark a feature and its group as acquired by some rows."""
+    """Mark a feature and its groups as acquired by some rows."""
     is_acquired = fit.row_prices.is_acquired
-    group = fit.prices.group[feature]
     for i in range(len(rows)):
         is_acquired[feature, rows[i]] = True
-        if group >= 0:
-            is_acquired[len(fit.prices.own) + group, rows[i]] = True
+    if fit.prices.group[feature] < 0:
+        return
+    for group in range(len(fit.prices.shared)):
+        if fit.prices.is_paid_with[fit.prices.group[feature], group]:
+            group_item = len(fit.prices.own) + group
+            for i in range(len(rows)):
+                is_acquired[group_item, rows[i]] = True
 
 
 @numba.njit(cache=True, nogil=True)
 def _sum_row_prices(fit: Any, rows: Any, feature: int) -> float:
     """Compute the price that the rows of a leaf pay for a split on a feature.
 
-    ``sum_i [ split + own (1 - has_feature_i) + shared (1 - has_group_i) ]``
+    ``sum_i [ split + own (1 - has_feature_i) + sum_g shared_g (1 - has_group_ig) ]``, where g are
+    the group of the feature and all groups that it requires.
     """
     prices = fit.row_prices
     price = len(rows) * prices.split[feature]
-    group = fit.prices.group[feature]
-    n_unpaid_rows = n_unpaid_group_rows = 0
     if prices.own[feature] > 0.0:
-        for i in range(len(rows)):
-            n_unpaid_rows += not prices.is_acquired[feature, rows[i]]
-    if group >= 0 and prices.shared[group] > 0.0:
-        group_item = len(fit.prices.own) + group
-        for i in range(len(rows)):
-            n_unpaid_group_rows += not prices.is_acquired[group_item, rows[i]]
-        price += prices.shared[group] * n_unpaid_group_rows
-    return float(price + prices.own[feature] * n_unpaid_rows)
+        price += prices.own[feature] * _count_rows_without(fit, rows, feature)
+    if fit.prices.group[feature] >= 0:
+        for group in range(len(prices.shared)):
+            is_touched = fit.prices.is_paid_with[fit.prices.group[feature], group]
+            if is_touched and prices.shared[group] > 0.0:
+                group_item = len(fit.prices.own) + group
+                price += prices.shared[group] * _count_rows_without(fit, rows, group_item)
+    return float(price)
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_rows_without(fit: Any, rows: Any, item: int) -> int:
+    """Count the rows that have not acquired a feature or a group."""
+    n_rows = 0
+    for i in range(len(rows)):
+        n_rows += not fit.row_prices.is_acquired[item, rows[i]]
+    return n_rows
 
 
 @numba.njit(cache=True, nogil=True)

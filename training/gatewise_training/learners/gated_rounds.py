@@ -65,7 +65,8 @@ def grow_rounds(
     prices = FirstUse(
         strength * costs.own,
         costs.group.astype(np.int64),  # writeable, else numba compiles the rounds once more
-        strength * costs.standalone_group_prices,
+        strength * costs.shared,
+        costs.is_paid_with.copy(),
         np.zeros(len(costs.own) + len(costs.shared), np.bool_),
     )
     tree_settings = TreeSettings(

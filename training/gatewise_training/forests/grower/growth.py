@@ -55,8 +55,8 @@ class RowAcquisitions:
         n_features = self.costs.n_features
         for k in np.flatnonzero(is_visited.any(axis=0)):
             self.items[k] |= is_visited[:, k]
-            if self.costs.group[k] >= 0:
-                self.items[n_features + self.costs.group[k]] |= is_visited[:, k]
+            for group in self.costs.paid_groups(int(k)):
+                self.items[n_features + group] |= is_visited[:, k]
 
 
 def grow(
@@ -105,7 +105,8 @@ def grow(
             # a writeable copy: numba compiles the grower once more for arrays that are read-only
             costs.own.copy(),
             costs.group.astype(np.int64),
-            costs.standalone_group_prices,
+            costs.shared.copy(),
+            costs.is_paid_with.copy(),
         ),
         acquired.items,
         seed,

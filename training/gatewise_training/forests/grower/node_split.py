@@ -40,7 +40,8 @@ class TreePrices(NamedTuple):
     standalone: Any  # price of a feature with its groups
     own: Any
     group: Any  # (n_features,): -1 for no group
-    shared: Any  # price of a group with the groups that it requires
+    shared: Any
+    is_paid_with: Any  # (n_groups, n_groups), bool: see FeatureCosts
 
 
 class RowItems(NamedTuple):
@@ -285,10 +286,13 @@ def _compute_penalty(
     penalty = 0.0
     if not paid[k]:
         penalty = mu * prices.own[k] * _count_owing(acquired.items[k], acquired.has_rows[k], node)
-    group = prices.group[k]
-    if group >= 0 and not paid[len(prices.own) + group]:
+    if prices.group[k] < 0:
+        return penalty
+    for group in range(len(prices.shared)):
+        item = len(prices.own) + group
+        if paid[item] or not prices.is_paid_with[prices.group[k], group]:
+            continue
         if owing_counts[group] < 0.0:
-            item = len(prices.own) + group
             owing_counts[group] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
         penalty += mu * prices.shared[group] * owing_counts[group]
     return penalty

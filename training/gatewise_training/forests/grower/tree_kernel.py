@@ -101,7 +101,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         split, has_nan = find_best_split(search, node_rows, path, depth)
         if split.feature < 0:
             continue
-        _mark_paid(path, depth, split.feature, prices.group, n_features)
+        _mark_paid(path, depth, split.feature, prices)
         # move the rows of the left child to the front
         mark_left(columns, split, node_rows.rows, is_left)
         n_left = partition(node_rows.rows, is_left, scratch_rows)
@@ -170,11 +170,13 @@ def _select_node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any)
 
 
 @numba.njit(cache=True, nogil=True)
-def _mark_paid(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
-    """Mark a feature and its group as paid in the children of a node."""
+def _mark_paid(path: Any, depth: int, feature: int, prices: Any) -> None:
+    """Mark a feature and its groups as paid in the children of a node."""
     child_paid = path.paid[depth + 1]
     for item in range(len(child_paid)):
         child_paid[item] = path.paid[depth, item]
     child_paid[feature] = True
-    if group[feature] >= 0:
-        child_paid[n_features + group[feature]] = True
+    if prices.group[feature] >= 0:
+        for group in range(len(prices.shared)):
+            if prices.is_paid_with[prices.group[feature], group]:
+                child_paid[len(prices.own) + group] = True
