@@ -43,7 +43,8 @@ class L1Cascade(PenalisedCascade):
     Parameters
     ----------
     penalties : sequence of float, default 12 values from 0.9 to 0.001
-        L1 penalties to sweep, as shares of the smallest penalty that selects no feature.
+        L1 penalties to sweep, as shares of the smallest penalty that selects no feature; see
+        :class:`AdaptLin` for prices that differ widely.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
     accounting : {"union", "paths"}, default "union"

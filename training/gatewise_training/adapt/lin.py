@@ -65,7 +65,9 @@ class AdaptLin(Adapt):
         on more than 5,000 training rows also 0.5.
     penalties : sequence of float, default 10 values from 0.9 to 0.002
         Values of ``gamma`` to sweep, as shares of the critical value of each `p_full`. At the
-        critical value and above, no feature is chosen.
+        critical value and above, no feature is chosen. The cheapest useful feature sets this value.
+        If others cost more than a hundred times as much, give lower shares as well, because these
+        features would not be chosen.
     stop : {"auto", "gate", "margin"}, default "auto"
         As for :class:`AdaptGBRT`.
     accounting : {"union", "paths"}, default "union"
