@@ -59,8 +59,6 @@ class LabelledInstances:
         Probability with which each instance was chosen and labelled.
     choice_index : ndarray of int64, shape (m,)
         Index of the choice that each instance belongs to.
-    n_chosen : int
-        Number of chosen instances, with and without a label.
     """
 
     rows: ArchivedRows
@@ -68,7 +66,6 @@ class LabelledInstances:
     labels: NDArray[np.str_]
     label_probability: NDArray[np.float64]
     choice_index: NDArray[np.int64]
-    n_chosen: int
 
     def __len__(self) -> int:
         return len(self.truth)
@@ -98,7 +95,6 @@ class LabelledInstances:
             labels=np.concatenate([part.labels for part in parts]),
             label_probability=np.concatenate([part.label_probability for part in parts]),
             choice_index=np.concatenate([part.choice_index for part in parts]),
-            n_chosen=sum(part.n_chosen for part in parts),
         )
 
 
@@ -239,5 +235,4 @@ def _labelled_rows_of_choice(
         labels=np.array(label_texts, np.str_),
         label_probability=choice.choice_probability[is_labelled] * labelled_share,
         choice_index=np.full(len(rows), choice_index),
-        n_chosen=len(choice.rows),
     )

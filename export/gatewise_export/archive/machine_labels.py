@@ -181,5 +181,4 @@ def read_machine_rows(archive_path: Path, release: Release) -> LabelledInstances
         labels=np.array(label_texts, np.str_),
         label_probability=np.ones(len(rows)),
         choice_index=np.full(len(rows), -1),
-        n_chosen=0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
-from gatewise_export.archive.choice import correct_probability, read_choices
+from gatewise_export.archive.choice import LabelChoice, correct_probability, read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
-from gatewise_export.archive.folder import find_release, read_rows, shards_by_release
+from gatewise_export.archive.folder import closed_at, find_release, read_rows, shards_by_release
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
-from gatewise_export.archive.shard import (
-    ArchivedRows,
-    Release,
-    ShardFacts,
-    read_facts,
-    read_shard,
-)
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
 _SECONDS_A_DAY: Final = 86_400.0
 #: Evidence at which the alarm is raised, so that at most 1 in 20 alarms is false at any time.
@@ -57,7 +52,7 @@ class MonitorReport(msgspec.Struct, frozen=True):
     n_instances : float
         Number of instances that they represent.
     n_chosen, n_labels : int
-        Instances that were chosen for labelling, and those of them with a label.
+        Instances of the same time that were chosen for labelling, and those with a label.
     figures : tuple of MonitoredFigure
     promised : float or None
         Accuracy on validation rows.
@@ -94,27 +89,29 @@ def monitor(
     release = find_release(archive_path, shards_of, version)
     shards = shards_of[release]
     facts = read_facts(shards[-1])
-    labelled_rows = read_labelled_rows(archive_path, release)
-    if labelled_rows is not None:
-        shards = _shards_with_labels(archive_path, release, labelled_rows, shards)
+    choices = read_choices(archive_path, release)
+    all_labelled_rows = read_labelled_rows(archive_path, release)
+    start_time = -np.inf
+    if all_labelled_rows is not None:
+        shards, start_time = corrected_part(choices, all_labelled_rows, shards)
     rows = read_rows(shards)
-    if labelled_rows is None:
-        labelled_rows = _without_labels(rows)
+    if all_labelled_rows is None:
+        all_labelled_rows = _without_labels(rows)
     if days is not None:
-        start_time = rows.time.max() - days * _SECONDS_A_DAY
-        rows = rows.take(rows.time >= start_time)
-        labelled_rows = labelled_rows.take(labelled_rows.rows.time >= start_time)
+        start_time = max(start_time, rows.time.max() - days * _SECONDS_A_DAY)
+    rows = rows.take(rows.time >= start_time)
+    labelled_rows = all_labelled_rows.take(all_labelled_rows.rows.time >= start_time)
     tolerated_rate = None if facts.accuracy is None else 1 - facts.accuracy + TOLERANCE
     alarm_evidence = None
     if tolerated_rate is not None and tolerated_rate < 1 and len(labelled_rows):
-        batches = _label_batches(archive_path, release, labelled_rows)
+        batches = _label_batches(archive_path, choices, all_labelled_rows, start_time)
         alarm_evidence = evidence(batches, tolerated_rate)
     return MonitorReport(
         model=facts.model,
         version=facts.version,
         n_rows=len(rows),
         n_instances=float(rows.weights.sum()),
-        n_chosen=labelled_rows.n_chosen,
+        n_chosen=sum(int((choice.rows.time >= start_time).sum()) for choice in choices),
         n_labels=len(labelled_rows),
         figures=tuple(_estimate_figures(facts, rows, labelled_rows)),
         promised=facts.accuracy,
@@ -124,23 +121,28 @@ def monitor(
     )
 
 
-def _shards_with_labels(
-    archive_path: Path, release: Release, labelled_rows: LabelledInstances, shards: list[Path]
-) -> list[Path]:
-    """Shards from which labelled instances were chosen; all shards if no instance has a label.
+def corrected_part(
+    choices: Sequence[LabelChoice], labelled_rows: LabelledInstances, shards: list[Path]
+) -> tuple[list[Path], float]:
+    """Find the part of an archive that labels correct: shards, and the time at which it begins.
 
+    The shards are those from which labelled instances were chosen; all shards if there are none.
     Labels correct the high-cost model's predictions for these shards. Predictions for later shards
-    would enter the estimate without a correction, because no choice covers them yet.
+    would enter an estimate without a correction, because no choice covers them yet. Labels remain
+    when the archive deletes the oldest shards, but doubtful instances have more labels than others.
+    Labels therefore count only since the last deleted shard was closed, so that all instances with
+    which they were chosen are still there.
     """
-    choices = read_choices(archive_path, release)
     labelled_choices = set(labelled_rows.choice_index.tolist())
-    covered_shards = {
+    covered_names = {
         name
         for choice_index, choice in enumerate(choices)
         if choice_index in labelled_choices
         for name in choice.choice_facts.shards
     }
-    return [shard for shard in shards if shard.name in covered_shards] or shards
+    deleted_names = [name for name in covered_names if name < shards[0].name]
+    start_time = max((closed_at(Path(name)) for name in deleted_names), default=-np.inf)
+    return [shard for shard in shards if shard.name in covered_names] or shards, start_time
 
 
 def _without_labels(rows: ArchivedRows) -> LabelledInstances:
@@ -152,7 +154,6 @@ def _without_labels(rows: ArchivedRows) -> LabelledInstances:
         labels=no_rows.astype(np.str_),
         label_probability=no_rows.astype(np.float64),
         choice_index=no_rows.astype(np.int64),
-        n_chosen=0,
     )
 
 
@@ -254,13 +255,17 @@ def _predicted_terms(rows: ArchivedRows, answers: NDArray[Any], of_class: int | 
 
 
 def _label_batches(
-    archive_path: Path, release: Release, labelled_rows: LabelledInstances
+    archive_path: Path,
+    choices: Sequence[LabelChoice],
+    labelled_rows: LabelledInstances,
+    start_time: float,
 ) -> list[LabelBatch]:
-    """Instances of each choice that have a label or are still in the archive, for the alarm."""
+    """Instances of each choice since `start_time`, for the alarm."""
     batches = []
-    choices = read_choices(archive_path, release)
     for choice_index, choice in enumerate(choices):
         labelled_in_choice = labelled_rows.take(labelled_rows.choice_index == choice_index)
+        labelled_share = len(labelled_in_choice) / max(len(choice.rows), 1)
+        labelled_in_choice = labelled_in_choice.take(labelled_in_choice.rows.time >= start_time)
         n_labels = len(labelled_in_choice)
         if not n_labels:
             continue
@@ -268,7 +273,7 @@ def _label_batches(
         # a labelled instance counts once, although its shard may also have it
         labelled_ids = labelled_in_choice.rows.ids
         unlabelled_parts = [
-            rows.take(~np.isin(rows.ids, labelled_ids))
+            rows.take((rows.time >= start_time) & ~np.isin(rows.ids, labelled_ids))
             for rows in map(read_shard, filter(Path.exists, shards))
         ]
         rows_of_choice = ArchivedRows.concatenate([labelled_in_choice.rows, *unlabelled_parts])
@@ -279,7 +284,6 @@ def _label_batches(
         is_wrong[:n_labels] = labelled_in_choice.truth != labelled_in_choice.rows.answers
         # With W = w / (c s) for the labelled share s, and q at most 1,
         #     q (W - w) = (q (w / c - w) + q w (1 - s)) / s  <=  (largest + w (1 - s)) / s.
-        labelled_share = n_labels / len(choice.rows)
         unlabelled_weight = float(rows_of_choice.weights.max()) * (1 - labelled_share)
         largest_correction = choice.choice_facts.largest_correction + unlabelled_weight
         time_order = np.argsort(rows_of_choice.time, kind="stable")

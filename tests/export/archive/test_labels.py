@@ -47,7 +47,6 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and
         ids[1]: 0,
         ids[2]: UNKNOWN_CLASS,
     }  # "broken" is no class
-    assert labelled_rows.n_chosen == len(ids)
     # Three of the chosen instances have a label.
     label_probability = choice.choice_probability[:3] * 3 / len(ids)
     np.testing.assert_allclose(labelled_rows.label_probability, label_probability)

@@ -1,6 +1,7 @@
 """From archived instances to true figures, with the commands that a user runs."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -8,9 +9,12 @@ import pytest
 
 from gatewise.cli import main
 from gatewise.errors import InputError
+from gatewise_export.archive.choice import choose, write_choice
+from gatewise_export.archive.folder import shards_in
+from gatewise_export.archive.labels import add_labels
 from gatewise_export.archive.true_figures import metrics_text, monitor
 from tests.export.archive.archived_rows import FACTS, make_archived_rows
-from tests.export.archive.test_folder import NOW, open_folder
+from tests.export.archive.test_folder import DAY_SECONDS, NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
@@ -153,3 +157,67 @@ def test_instances_that_no_choice_covers_do_not_enter_the_estimate(labelled_arch
     report_with_later = monitor(path)
     assert report_with_later.n_rows == report_before.n_rows + len(later_rows)
     assert report_with_later.figures[0].value < report_before.figures[0].value
+
+
+@pytest.fixture
+def labelled_days(tmp_path):
+    """The path of an archive of ten daily shards, and the times of its 400 labelled instances.
+
+    The high-cost model answers all instances, is right for 96 % of them, and 95 % are promised.
+    """
+    rng = np.random.default_rng(0)
+    folder = open_folder(tmp_path / "kept")
+    n_rows = 400
+    truth = {}
+    for day in range(10):
+        true_class = rng.integers(0, 2, n_rows)
+        cloud_label = np.where(rng.random(n_rows) < 0.96, true_class, 1 - true_class)
+        rows = replace(
+            make_archived_rows(n_rows, seed=day, audit_share=0.0),
+            time=NOW + DAY_SECONDS * (day + np.sort(rng.random(n_rows))),
+            cloud_label=cloud_label.astype(np.int32),
+            probabilities=np.where(cloud_label[:, None] == [0, 1], 0.97, 0.03).astype(np.float32),
+        )
+        truth |= dict(
+            zip(rows.ids.tolist(), np.array(["a", "b"])[true_class].tolist(), strict=True)
+        )
+        facts = msgspec.structs.replace(FACTS, accuracy=0.95)
+        folder.add(rows, facts, NOW + DAY_SECONDS * (day + 1))
+    choice = choose(folder.path, 400, rng)
+    write_choice(folder.path, choice, "1")
+    labels = {row_id: truth[row_id] for row_id in choice.rows.ids.tolist()}
+    add_labels(folder.path, labels, by="anna", at=NOW)
+    return folder.path, choice.rows.time
+
+
+def test_labels_of_deleted_shards_do_not_count(labelled_days):
+    """The instances from which they were chosen are no longer there to be corrected."""
+    path, chosen_times = labelled_days
+    assert not monitor(path).alarm
+    for shard in shards_in(path)[:8]:
+        shard.unlink()
+    report = monitor(path)
+    n_remaining = np.count_nonzero(chosen_times >= NOW + 8 * DAY_SECONDS)
+    assert (report.n_rows, report.n_labels, report.n_chosen) == (800, n_remaining, n_remaining)
+    assert not report.alarm
+
+
+def test_without_the_shards_of_its_labels_an_archive_has_no_interval(labelled_days):
+    path, _ = labelled_days
+    later_rows = replace(make_archived_rows(50, seed=99), time=np.full(50, NOW + 11 * DAY_SECONDS))
+    open_folder(path).add(later_rows, FACTS, NOW + 12 * DAY_SECONDS)
+    for shard in shards_in(path)[:10]:
+        shard.unlink()
+    report = monitor(path)
+    assert (report.n_rows, report.n_labels, report.n_chosen) == (50, 0, 0)
+    assert report.figures[0].low is None
+
+
+def test_the_alarm_is_about_the_last_days_only(labelled_days):
+    path, chosen_times = labelled_days
+    report = monitor(path, days=2)
+    for shard in shards_in(path)[:8]:
+        shard.unlink()
+    n_chosen = np.count_nonzero(chosen_times >= NOW + 8 * DAY_SECONDS)
+    assert abs(report.n_chosen - n_chosen) <= 2  # the last instance is not at the end of the day
+    assert report.evidence == pytest.approx(monitor(path, days=2).evidence)

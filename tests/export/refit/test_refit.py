@@ -293,7 +293,6 @@ def draw_labelled_rows(rows, is_correct, rng, n_labels):
         labels=truth.astype(np.str_),
         label_probability=probability[chosen_rows],
         choice_index=np.zeros(len(chosen_rows), np.int64),
-        n_chosen=len(chosen_rows),
     )
     return labelled_rows, chosen_rows
 
