@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import read_choices
-from gatewise_export.archive.folder import read_rows, shards_by_release
+from gatewise_export.archive.folder import shards_by_release
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.machine_labels import read_machine_rows
-from gatewise_export.archive.shard import ArchivedRows
+from gatewise_export.archive.shard import ArchivedRows, read_shard
+from gatewise_export.archive.true_figures import corrected_part
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
 from gatewise_training.data.table_encoder import encode_table
@@ -48,8 +49,9 @@ class KeptRowSplit:
     """Kept instances of a version, split for the fit and the comparison.
 
     `fit_rows` and `comparison_rows` are all instances; `fit_labels` and `comparison_labels` are
-    those with a label. Labels from machines are only in `fit_labels`. `earlier_labels` are those of
-    other versions of the same model, one item a version; they are for the fit alone.
+    those with a label. Instances that no label corrects, and labels of instances that the archive
+    has deleted, are for the fit alone. So are labels from machines, and `earlier_labels`: those of
+    other versions of the same model, one item a version.
     """
 
     fit_rows: ArchivedRows
@@ -84,7 +86,9 @@ def split_kept_rows(
     if release not in shards_of:
         names = ", ".join(map(" ".join, shards_of))
         raise InputError(f"{path} has instances of {names}, not of {manifest.title}")
-    rows = read_rows(shards_of[release])
+    shards = shards_of[release]
+    rows_of_shards = [read_shard(shard) for shard in shards]
+    rows = ArchivedRows.concatenate(rows_of_shards)
     labelled_rows = read_labelled_rows(path, release)
     n_labels = 0 if labelled_rows is None else len(labelled_rows)
     if labelled_rows is None or n_labels < MIN_LABELS:
@@ -93,8 +97,14 @@ def split_kept_rows(
             f"needs at least {MIN_LABELS}: choose instances to label with gatewise labels choose "
             f"{path}"
         )
+    compared_shards, start_time = corrected_part(read_choices(path, release), labelled_rows, shards)
+    is_in_compared_shard = np.repeat(
+        [shard in compared_shards for shard in shards], [*map(len, rows_of_shards)]
+    )
     is_compared = rng.random(len(rows)) < comparison_share
+    is_compared &= is_in_compared_shard & (rows.time >= start_time)
     label_is_compared = rng.random(n_labels) < comparison_share
+    label_is_compared &= labelled_rows.rows.time >= start_time
     # put an instance and its label into the same part
     comparison_ids = labelled_rows.rows.ids[label_is_compared]
     fit_ids = labelled_rows.rows.ids[~label_is_compared]

@@ -1,6 +1,7 @@
 """Refitting on kept instances, and comparing the refit with the deployed release."""
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from gatewise_export.archive.choice import choice_probabilities, choose, write_c
 from gatewise_export.archive.folder import read_rows, shards_in
 from gatewise_export.archive.labels import LabelledInstances, add_labels, read_labels
 from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
-from gatewise_export.archive.shard import ArchivedRows, ShardFacts
+from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_decisions
@@ -243,6 +244,29 @@ def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deploye
     np.testing.assert_array_equal(
         fit_rows.X[len(row_split.fit_labels) :], row_split.earlier_labels[0].rows.X
     )
+
+
+def test_instances_that_no_choice_covers_are_used_to_fit_but_not_to_compare(
+    deployed_folder, tmp_path
+):
+    """Labels could not correct the high-cost model's answers to these instances."""
+    path = tmp_path / "kept"
+    X, y = make_rows(800, 60)
+    archive_and_label(path, deployed_folder / "bundle", X, y, 60)
+    covered_rows = read_rows(shards_in(path))
+    later_rows = replace(
+        covered_rows, request_id=covered_rows.request_id + 1, time=covered_rows.time + 1e4
+    )
+    open_folder(path).add(later_rows, read_facts(shards_in(path)[0]), NOW + 1e5)
+    row_split = split_kept_rows(
+        path,
+        Bundle.open(deployed_folder / "bundle").manifest,
+        comparison_share=0.4,
+        rng=np.random.default_rng(3),
+    )
+    assert row_split.comparison_rows.time.max() <= covered_rows.time.max()
+    n_rows = len(row_split.fit_rows) + len(row_split.comparison_rows)
+    assert n_rows == 2 * len(covered_rows)
 
 
 def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_path):
