@@ -42,7 +42,7 @@ class BackendBusy(ModelError):  # noqa: N818  a state, not a fault
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault
     """Instances that a model refuses.
 
-    `reason` is ``shape``, ``size``, ``type``, ``missing`` or ``infinite``, as in
+    `reason` is ``shape``, ``size``, ``type``, ``range``, ``missing`` or ``infinite``, as in
     :class:`gatewise_edge.errors.WireError`.
     """
 

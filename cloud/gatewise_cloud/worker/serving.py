@@ -176,6 +176,7 @@ class BatchServer:
             return
         try:
             model.check_instances(ticket.rows)
+            _check_audit(ticket, model.n_classes)
             _check_response_fits(ticket, model.n_classes)
         except RefusedRows as error:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
@@ -273,7 +274,7 @@ class BatchServer:
         is_evidence = not ticket.late_s
         if is_evidence and ticket.audit is None:
             self.fleet_audit.offload(ticket.model, len(labels))
-        elif is_evidence and ticket.audit is not None and len(labels) == 1:
+        elif is_evidence and ticket.audit is not None:
             bound = disagreement_bound(manifest)
             self.fleet_audit.observe(ticket.model, ticket.audit, int(labels[0]), bound)
         if self._archive is not None:
@@ -380,6 +381,18 @@ class BatchServer:
         # An error from here on is logged; it must not lead to a second response.
         for ticket, labels, probabilities in answered_tickets:
             self._record_answer(ticket, manifest, labels, probabilities)
+
+
+def _check_audit(ticket: Ticket, n_classes: int) -> None:
+    """Raise RefusedRows if an audit is not of one row and one of the classes."""
+    if ticket.audit is not None and (
+        len(ticket.rows) != 1 or ticket.audit.class_index >= n_classes
+    ):
+        raise RefusedRows(
+            "range",
+            f"an audit has one instance and a class below {n_classes}, not {len(ticket.rows)} "
+            f"instances and class {ticket.audit.class_index}",
+        )
 
 
 def _check_response_fits(ticket: Ticket, n_classes: int) -> None:

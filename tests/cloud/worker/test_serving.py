@@ -12,6 +12,7 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.link import wire
+from gatewise_edge.link.messages import AuditMark
 from tests.support import tiny_bundle as tiny
 from tests.support.waiting import wait_until
 
@@ -91,3 +92,14 @@ def test_a_repeated_request_gets_the_same_answer_and_an_expired_one_none(make_se
     counts = counters.snapshot()
     names = ("answered", "duplicates", "repeated", "expired")
     assert [counts[name] for name in names] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("class_index", "n_rows"), [(tiny.N_CLASSES, 1), (0, 2)])
+def test_an_audit_of_an_unknown_class_or_of_several_rows_is_refused(
+    make_server, session, class_index, n_rows
+):
+    server = make_server(Counters())
+    audit = AuditMark(class_index, probability=0.5)
+    receive_request(server, X=tiny.random_rows(n_rows), audit=audit)
+    assert [response.error for response in session.responses] == [wire.BAD_REQUEST]
+    assert server.n_queued == 0
