@@ -179,6 +179,7 @@ def _read_counts(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
                 n_cases = field_numbers[position]
             except (KeyError, ValueError, IndexError):
                 continue
-            if 1 <= n_instances < math.inf and 0 <= n_cases < math.inf:
+            # a device rounds both numbers; more cases than instances would hide all other devices
+            if 1 <= n_instances < math.inf and 0 <= n_cases <= n_instances + 1:
                 counts[metric].append((n_cases, n_instances))
     return counts

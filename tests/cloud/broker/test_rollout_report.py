@@ -61,6 +61,7 @@ def test_malformed_counts_and_those_of_no_instance_are_ignored():
         cut="online small/8 seen=9 audited=",
         text="online small/8 seen=a,b,c audited=nan,1",
         negative="online small/8 seen=9,-1,2 audited=inf,1",
+        too_many="online small/8 seen=9,1e12,1e12 audited=9,1e12",
         none="online small/8",
     )
     assert report.release_counts == {
@@ -68,4 +69,9 @@ def test_malformed_counts_and_those_of_no_instance_are_ignored():
         "fallbacks": [(2.0, 9.0)],  # of the negative errors' device
         "disagreement": [],
     }
-    assert len(report.running_devices) == 5
+    assert len(report.running_devices) == 6
+
+
+def test_disagreements_may_exceed_the_rounded_number_of_instances_by_a_rounding():
+    report = make_report(runs="online small/8 audited=2,2.5")  # 2.5 of 2.5
+    assert report.release_counts["disagreement"] == [(2.5, 2.0)]
