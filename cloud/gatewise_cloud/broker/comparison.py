@@ -50,14 +50,7 @@ class GroupShare(NamedTuple):
         n_devices = len(device_counts)
         if n_devices < MIN_DEVICES:
             return cls(math.nan, math.nan, n_devices)
-        # limit the weight of each device
-        max_answers = (
-            _MAX_WEIGHT * sorted(n_answers for _, n_answers in device_counts)[n_devices // 2]
-        )
-        limited_counts = [
-            (n_cases * min(1.0, max_answers / n_answers), min(n_answers, max_answers))
-            for n_cases, n_answers in device_counts
-        ]
+        limited_counts = _limit_weights(device_counts)
         # Ratio estimator: share = sum c / sum n, with the variance
         # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2 for m devices.
         n_group_answers = sum(n_answers for _, n_answers in limited_counts)
@@ -70,6 +63,16 @@ class GroupShare(NamedTuple):
             math.sqrt(max(squared_deviations * n_devices / (n_devices - 1), 1.0)) / n_group_answers
         )
         return cls(share, standard_error, n_devices)
+
+
+def _limit_weights(device_counts: Sequence[Counts]) -> list[Counts]:
+    """Limit the answers of each device to a multiple of the median, and its cases in proportion."""
+    sorted_answers = sorted(n_answers for _, n_answers in device_counts)
+    max_answers = _MAX_WEIGHT * sorted_answers[len(sorted_answers) // 2]
+    return [
+        (n_cases * min(1.0, max_answers / n_answers), min(n_answers, max_answers))
+        for n_cases, n_answers in device_counts
+    ]
 
 
 class Comparison(NamedTuple):
@@ -129,7 +132,10 @@ def answers_to_detect(device_counts: Sequence[Counts]) -> float:
     `device_counts` are the counts of the old release. The result is NaN if these are too few
     devices.
     """
-    # error^2 = variance / n for n answers
     standard_error = GroupShare.from_counts(device_counts).standard_error
-    variance = standard_error * standard_error * sum(n_answers for _, n_answers in device_counts)
+    if math.isnan(standard_error):
+        return math.nan
+    # error^2 = variance / n for n answers, of which the error counts the limited ones
+    n_counted_answers = sum(n_answers for _, n_answers in _limit_weights(device_counts))
+    variance = standard_error * standard_error * n_counted_answers
     return variance * (EFFECT_IN_STANDARD_ERRORS / EFFECT) ** 2

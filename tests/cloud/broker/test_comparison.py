@@ -85,6 +85,12 @@ def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
     assert n_answers == pytest.approx(expected_answers, rel=0.15)
 
 
+def test_one_device_with_many_answers_hardly_changes_how_many_are_needed():
+    counts = [(10.0 + i % 5, 1000.0) for i in range(20)]
+    n_answers = answers_to_detect([*counts, (12_000.0, 1e6)])
+    assert n_answers == pytest.approx(answers_to_detect(counts), rel=0.3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("worse_by", "n_offline"), [(0.0, 0), (0.01, 30)])
 def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, n_offline):
