@@ -18,6 +18,7 @@ from gatewise.prices import PriceList
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
+from gatewise_export.bundle.topic_levels import check_topic_level, topic_level
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.system_manifest import check_column_names
 from gatewise_export.packing.verification import verify
@@ -44,7 +45,9 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     check_destination(settings.out)
     if settings.sign is not None:
         Signer(settings.sign)  # refuse an unusable key before the fit
-    _check_names(settings)
+    if settings.name is not None:
+        check_topic_level("--name", settings.name)
+    check_topic_level("--bundle-version", settings.version)
     _check_rows_file(settings)
     # load, fit and pack, and time each phase
     seconds: dict[str, float] = {}
@@ -118,20 +121,6 @@ def _check_rows_file(settings: TrainingSettings) -> None:
         )
 
 
-def _check_names(settings: TrainingSettings) -> None:
-    """Refuse a name or version that a manifest does not allow."""
-    for option, topic_text in (("--name", settings.name), ("--bundle-version", settings.version)):
-        if topic_text is not None and not (
-            1 <= len(topic_text.encode(errors="replace")) <= 64
-            and topic_text.isprintable()
-            and not set("/+#").intersection(topic_text)
-        ):
-            raise InputError(
-                f"{option} {topic_text!r} cannot be a level of MQTT topics: give 1 to 64 bytes "
-                "without / + #"
-            )
-
-
 def _pack_bundle(
     system: BudgetedClassifier, dataset: Dataset, split: Split, settings: TrainingSettings
 ) -> Bundle:
@@ -169,19 +158,6 @@ def _save_fitted(pack_options: Mapping[str, Any], out: Path) -> None:
         f"gatewise: the fitted system could not be packed, and was saved to {file}; pack it in "
         f"Python with gw.pack(path={str(out)!r}, **joblib.load({str(file)!r}))"
     )
-
-
-def topic_level(name: str) -> str:
-    """Make a level of MQTT topics from a file's name.
-
-    >>> topic_level("a/b+c#"), topic_level(""), len(topic_level("x" * 80))
-    ('a-b-c-', 'model', 64)
-    """
-    safe_text = "".join(
-        character if character.isascii() and (character.isalnum() or character in "-_.") else "-"
-        for character in name
-    )
-    return safe_text[:64] or "model"
 
 
 def _fit_system(

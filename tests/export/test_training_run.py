@@ -193,7 +193,9 @@ def test_a_request_larger_than_a_message_is_refused(settings: TrainingSettings) 
     assert train_bundle(replace(settings, max_message=85), quiet=True).verification.agrees
 
 
-@pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
+@pytest.mark.parametrize(
+    "change", [{"name": "a/b"}, {"name": ""}, {"name": "ä" * 33}, {"version": "v" * 65}]
+)
 def test_invalid_bundle_names_are_refused_before_the_fit(
     settings: TrainingSettings, change: dict[str, Any]
 ) -> None:

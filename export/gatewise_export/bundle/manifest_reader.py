@@ -29,6 +29,7 @@ from gatewise_export.bundle.manifest_records import (
     StageSpec,
 )
 from gatewise_export.bundle.signing import SIGNATURE
+from gatewise_export.bundle.topic_levels import TOPIC_LEVEL_RULE, is_topic_level
 from gatewise_signals.document import make_signal_input
 from gatewise_signals.signal_input import WINDOW, SignalInput
 
@@ -46,7 +47,10 @@ def read_manifest(text: bytes) -> Manifest:
     except DocumentError as error:
         raise ManifestError(error.field or "the document", error.problem) from None
     field_values = {name: getattr(document, name) for name in document.__struct_fields__}
-    # check classes, groups and the signal
+    # check names, classes, groups and the signal
+    for field in ("name", "version"):
+        if not is_topic_level(field_values[field]):
+            _fail(field, f"{field_values[field]!r} {TOPIC_LEVEL_RULE}")
     _check_classes(document)
     _check_created(document.created)
     _check_groups(document)

@@ -19,6 +19,7 @@ from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
+from gatewise_export.bundle.topic_levels import check_topic_level, topic_level
 from gatewise_export.commands import options
 from gatewise_export.commands.bundle_tables import point_text, print_cloud_lines
 
@@ -104,6 +105,9 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     # check options, paths and keys before any work
     goal: dict[str, Any] = settings.goal
     check_destination(settings.out)
+    name = topic_level(settings.data.stem) if settings.name is None else settings.name
+    check_topic_level("--name", name)
+    check_topic_level("--bundle-version", settings.bundle_version)
     if settings.sign is not None:
         Signer(settings.sign)
     instances, labels = load_instances(settings.data, settings.target)
@@ -125,7 +129,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         system,
         settings.out,
         sample=sample,
-        name=settings.name or settings.data.stem,
+        name=name,
         version=settings.bundle_version,
         sign=settings.sign,
         max_message=settings.max_message,

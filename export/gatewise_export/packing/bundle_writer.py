@@ -33,6 +33,7 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replace_when_done
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
+from gatewise_export.bundle.topic_levels import check_topic_level
 from gatewise_export.packing.converters import CloudFile, convert_and_probe
 from gatewise_export.packing.system_manifest import (
     BACKEND,
@@ -88,8 +89,8 @@ def pack(
         Real rows for the self-test on devices, or windows if the system was fitted on blocks. At
         most 64 are used.
     name, version : str
-        Name and version of the bundle. They are levels of MQTT topics, so ``/``, ``+`` and ``#``
-        are not allowed.
+        Name and version of the bundle. They are levels of MQTT topics: 1 to 64 bytes without ``/``,
+        ``+``, ``#`` and control characters.
     created : datetime, optional
         Time of creation; by default now.
     sign : str or Path, optional
@@ -111,10 +112,10 @@ def pack(
     Raises
     ------
     BundleError
-        If `path` holds anything but a bundle, or a name is not allowed in a manifest.
+        If `path` holds anything but a bundle.
     InputError
-        If `system` is not a fitted system, a column name is not allowed in a bundle, a stage is too
-        large for devices, the sample does not fit the system, or the key cannot be used.
+        If `system` is not a fitted system, a name is not allowed in a bundle, a stage is too large
+        for devices, the sample does not fit the system, or the key cannot be used.
     ConversionError
         If the high-cost model cannot be converted, or the converted model answers any of thousands
         of adversarial rows differently.
@@ -124,6 +125,8 @@ def pack(
     """
     # check the arguments first, because the conversion below may take minutes
     path = check_destination(path)
+    check_topic_level("name", name)
+    check_topic_level("version", version)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
     # devices run the RowEncoder inside of a TableEncoder

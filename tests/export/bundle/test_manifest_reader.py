@@ -134,6 +134,8 @@ INVALID_FIELDS: list[tuple[Edit, str, str]] = [
     (set_entry("extra", 1), "the document", "unknown key 'extra'"),
     (set_entry("name", "a/b"), "name", "MQTT"),
     (set_entry("name", "x" * 65), "name", "at most 64"),
+    (set_entry("name", "ä" * 33), "name", "1 to 64 bytes"),
+    (set_entry("version", "1\t2"), "version", "control characters"),
     (set_entry("version", 3), "version", "must be text"),
     (set_entry("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
     (set_entry("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +67,14 @@ def test_rows_without_labels_measure_agreement(model_files, run_command):
     assert json.loads(output)["data"]["offload_rate"] < 0.3  # 0.2 and its random variation
 
 
+def test_the_default_name_is_made_a_topic_level(model_files, run_command):
+    Path("rows.npy").rename("run#1.npy")
+    command = ("pair", "small.onnx", "big.onnx", "--data", "run#1.npy", "--out", "bundle")
+    status, _, message = run_command(*command, "--offload-rate", "0.2")
+    assert status == 0, message
+    assert Bundle.open("bundle").manifest.name == "run-1"
+
+
 def test_rows_with_labels_measure_accuracy(model_files, run_command):
     command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle", "--json")
     status, output, message = run_command(*command, "--target", "y", "--classes", "c,a,b")
@@ -90,6 +99,7 @@ def test_a_note_names_a_label_array_that_is_not_read(model_files, run_command):
     ("options", "message"),
     [
         (["--data", "none.npz"], "none.npz does not exist"),
+        (["--data", "none.npz", "--name", "a/b"], "--name 'a/b' cannot be a level of MQTT topics"),
         (["--data", "rows.npz", "--target", "z"], "no array 'z'"),
         (["--data", "small.onnx"], "the file extension must be"),
         (["--data", "rows.csv"], "'y' holds no numbers; if it is the label, give --target"),

@@ -316,9 +316,9 @@ def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "a/b"}, r"manifest\.json: name"),
-        ({"name": "x" * 65}, r"manifest\.json: name"),
-        ({"version": ""}, r"manifest\.json: version"),
+        ({"name": "a/b"}, "name .a/b. cannot be a level of MQTT topics"),
+        ({"name": "x" * 65}, "name .x{65}. cannot be a level"),
+        ({"version": ""}, "version .. cannot be a level"),
         ({"sample": np.zeros((0, 13))}, "rows of 13 features"),
         ({"sample": np.zeros((5, 12))}, "rows of 13 features"),
         ({"sample": np.zeros(13)}, "rows of 13 features"),
