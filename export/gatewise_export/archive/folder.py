@@ -124,17 +124,24 @@ class ArchiveFolder:
             self._write_admission_probability(min(1.0, 2 * admission_probability))
 
     def _thin_shards(self, max_bytes: float) -> None:
-        """Thin the shards with the largest probability until all have at most `max_bytes`."""
+        """Thin the shards with the largest probability until all have at most `max_bytes`.
+
+        Damaged shards stay as they are.
+        """
         size_of = {shard: _file_size(shard) for shard in shards_in(self.path)}
-        probability_of = {shard: read_facts(shard).stored_probability for shard in size_of}
-        while size_of and sum(size_of.values()) > max_bytes:
+        probability_of: dict[Path, float] = {}
+        for shard in size_of:
+            with _log_damage():
+                probability_of[shard] = read_facts(shard).stored_probability
+        while probability_of and sum(size_of.values()) > max_bytes:
             # of several shards with the largest probability, the oldest
-            shard = max(size_of, key=lambda path: (probability_of[path], -closed_at(path)))
-            self._thin_shard(shard)
-            probability_of[shard] /= 2
-            size_of[shard] = _file_size(shard)
-            if not size_of[shard]:
-                del size_of[shard]
+            shard = max(probability_of, key=lambda path: (probability_of[path], -closed_at(path)))
+            probability = probability_of.pop(shard)
+            with _log_damage():
+                self._thin_shard(shard)
+                size_of[shard] = _file_size(shard)
+                if size_of[shard]:
+                    probability_of[shard] = probability / 2
 
     def _thin_shard(self, path: Path) -> None:
         """Thin a shard, and delete it if no instance remains."""
@@ -154,6 +161,15 @@ class ArchiveFolder:
         with (self.path / _LOCK_FILE).open("w") as file:
             lock_file(file.fileno())
             yield
+
+
+@contextmanager
+def _log_damage() -> Iterator[None]:
+    """Log an InputError of the block about a damaged shard."""
+    try:
+        yield
+    except InputError as error:
+        _LOG.warning("a shard cannot be thinned: %s", error)
 
 
 def shards_in(path: Path) -> list[Path]:

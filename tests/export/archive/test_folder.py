@@ -119,6 +119,22 @@ def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
         assert (read_shard(shard).stored_probability == read_facts(shard).stored_probability).all()
 
 
+@pytest.mark.parametrize("content", [b"", "cut"])
+def test_other_shards_are_thinned_beside_a_damaged_one(tmp_path, caplog, content):
+    archive = open_folder(tmp_path)
+    damaged_shard = archive.add(make_archived_rows(800), FACTS, NOW)
+    complete_content = damaged_shard.read_bytes()
+    if content == "cut":  # the facts are at the end
+        content = bytes(1000) + complete_content[1000:]
+    damaged_shard.write_bytes(content)
+    archive.max_bytes = 3 * len(complete_content)
+    for number in range(1, 5):
+        archive.add(make_archived_rows(800, seed=number), FACTS, NOW + number)
+        assert archive.size_bytes() <= archive.max_bytes
+    assert damaged_shard.read_bytes() == content
+    assert f"cannot be thinned: {damaged_shard} is not" in caplog.text
+
+
 def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
     archive = open_folder(tmp_path, max_bytes=1e9)
     (tmp_path / "chance.json").write_text('{"chance": 0.25}')
