@@ -22,7 +22,7 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 
 _LOG = logging.getLogger("gatewise_cloud")
-#: Largest number of files that a scan reads. A scan of a wrong folder therefore ends.
+#: Largest number of bundles in the folder, and of files in a bundle.
 _MAX_FILES = 1000
 
 #: Name, size and modification time of each file of a bundle.
@@ -65,6 +65,7 @@ class BundleWatch:
         self._counters = counters
         self._scan_interval_seconds = scan_interval_seconds
         self._bundles: dict[Path, _WatchedBundle] = {}
+        self._has_warned_of_limit = False
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gatewise-watch", daemon=True)
 
@@ -134,11 +135,17 @@ class BundleWatch:
             self._counters.add("watched", label="removed")
             self._models.retire(model_key)
             _LOG.info("%s left %s: it accepts no new requests", " ".join(model_key), path.name)
+            # try refused bundles again: one of them may be a copy of this one
+            for bundle in self._bundles.values():
+                bundle.was_tried &= not bundle.refusal_message
 
     def _compute_fingerprints(self) -> dict[Path, Fingerprint]:
         """Find the bundles in the folder, sorted by name, and compute their fingerprints."""
         fingerprints: dict[Path, Fingerprint] = {}
-        for path in sorted(self._folder.iterdir())[:_MAX_FILES]:
+        for path in sorted(self._folder.iterdir()):
+            if len(fingerprints) == _MAX_FILES:
+                self._warn_of_limit()
+                break
             try:
                 if path.suffix == ".gwb" and path.is_file():
                     fingerprints[path] = _compute_fingerprint([path])
@@ -149,6 +156,13 @@ class BundleWatch:
             except PermissionError:  # loading the bundle will report the error
                 fingerprints[path] = ()
         return fingerprints
+
+    def _warn_of_limit(self) -> None:
+        """Log once that the folder has more bundles than are served."""
+        if not self._has_warned_of_limit:
+            message = "warning: at most %d bundles of %s are served"
+            _LOG.warning(message, _MAX_FILES, self._folder)
+        self._has_warned_of_limit = True
 
 
 def _compute_fingerprint(files: list[Path]) -> Fingerprint:

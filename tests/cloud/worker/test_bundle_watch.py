@@ -132,6 +132,32 @@ def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
     assert "closed is not served" in caplog.text
 
 
+def test_a_copy_is_served_once_the_original_has_left(bundle, folder):
+    models = ServedModels()
+    shutil.copytree(bundle, folder / "a")
+    watch = BundleWatch(folder, models, lambda: None, Counters(), scan_interval_seconds=600.0)
+    watch.start()
+    shutil.copytree(bundle, folder / "b")
+    for _ in range(2):  # the copy is refused, because its model is served already
+        watch.scan()
+    shutil.rmtree(folder / "a")
+    watch.scan()
+    watch.stop()
+    assert [*models] == [("tiny", "1")]
+
+
+def test_other_files_in_the_folder_retire_no_bundle(bundle, folder):
+    models = ServedModels()
+    shutil.copytree(bundle, folder / "tiny")
+    watch = BundleWatch(folder, models, lambda: None, Counters(), scan_interval_seconds=600.0)
+    watch.start()
+    for number in range(1001):
+        (folder / f"log-{number:04d}.txt").touch()
+    watch.scan()
+    watch.stop()
+    assert [*models] == [("tiny", "1")]
+
+
 def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
     is_server_absent = True
 
