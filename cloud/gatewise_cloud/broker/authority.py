@@ -36,6 +36,8 @@ PRIVATE_MODE: Final = 0o600
 #: Certificates are valid from this time before their issue, because the clock of a device may be
 #: slow.
 _CLOCK_TOLERANCE: Final = datetime.timedelta(days=1)
+#: Longest common name (RFC 5280, appendix A.1); clients check the alternative names.
+_MAX_COMMON_NAME: Final = 64
 _KEY_USAGES: Final = (
     "digital_signature",
     "content_commitment",
@@ -57,6 +59,14 @@ class CertificateFiles:
 
     certificate: Path
     key: Path
+
+    def are_pair(self) -> bool:
+        """Whether both files exist and the key is that of the certificate."""
+        return (
+            self.certificate.exists()
+            and self.key.exists()
+            and read_certificate(self.certificate).public_key() == _read_key(self.key).public_key()
+        )
 
 
 class Authority:
@@ -101,13 +111,15 @@ class Authority:
 
     def issue_server(self, files: CertificateFiles, hosts: Sequence[str]) -> None:
         """Write a key and a certificate for a server with these host names or addresses."""
+        # refuse an invalid name before the key of the present certificate is replaced
+        alternative_names = [_make_general_name(host) for host in hosts]
         self._write_certificate(
             files.certificate,
-            _make_distinguished_name(hosts[0]),
+            _make_distinguished_name(hosts[0][:_MAX_COMMON_NAME]),
             SERVER_DAYS,
             ExtendedKeyUsageOID.SERVER_AUTH,
             key=_make_key(files.key).public_key(),
-            alternative_names=[_make_general_name(host) for host in hosts],
+            alternative_names=alternative_names,
         )
 
     def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:

@@ -372,7 +372,7 @@ def _issue_certificates(
     server_files = CertificateFiles(folder / "server.crt", folder / "server.key")
     hosts = broker_folder.roster.hosts
     if (
-        not (server_files.certificate.exists() and server_files.key.exists())
+        not server_files.are_pair()
         or host_names(read_certificate(server_files.certificate)) != set(map(_canonical, hosts))
         or _expires_soon(server_files, authority, now)
     ):

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.authority import Authority, read_certificate
+from gatewise_cloud.broker.authority import Authority, host_names, read_certificate
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_export.bundle.bundle import Bundle
 from tests.support.processes import run_in_process
@@ -198,6 +198,27 @@ def test_certificates_that_expire_soon_are_renewed(folder):
     ):
         issued_certificates = init_broker(folder, **settings).issued_certificates
         assert [path.name for path in issued_certificates] == renewed_names
+
+
+def test_a_refused_host_leaves_the_key_of_the_server_certificate(folder):
+    key = (folder / "server.key").read_bytes()
+    with pytest.raises(InputError, match="host 'bröker' is not a name"):
+        init_broker(folder, hosts=["broker.example", "bröker"])
+    assert (folder / "server.key").read_bytes() == key
+
+
+def test_a_server_certificate_without_its_key_is_issued_again(folder):
+    shutil.copy(folder / "clients" / "pi-1.key", folder / "server.key")
+    broker_folder = init_broker(folder)
+    assert [path.name for path in broker_folder.issued_certificates] == ["server.crt"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+
+
+def test_a_host_may_be_longer_than_a_common_name(folder):
+    host = f"{'x' * 60}.broker.example"
+    init_broker(folder, hosts=[host])
+    assert host_names(read_certificate(folder / "server.crt")) == {host}
 
 
 def test_revoked_clients_are_on_the_revocation_list(folder):
