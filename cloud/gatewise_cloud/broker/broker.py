@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Final, Self
 
-from gatewise_cloud.broker.mqtt_client import connect_reason
+from gatewise_cloud.broker.mqtt_client import broker_url, connect_reason
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.endpoint import Endpoint
@@ -66,7 +66,7 @@ class Broker(ABC):
     @property
     def url(self) -> str:
         """URL of the broker, ``mqtt://host:port``."""
-        return f"mqtt://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return broker_url("mqtt", self.host, self.port)
 
     @property
     def pid(self) -> int:

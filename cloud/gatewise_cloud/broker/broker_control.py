@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 
 from gatewise_cloud.broker.broker_files import REVOKED, own_roles, role_name
 from gatewise_cloud.broker.broker_init import BrokerFolder
-from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
+from gatewise_cloud.broker.mqtt_client import broker_url, refusal_error, run_until, subscribed
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.endpoint import Endpoint
 
@@ -34,10 +34,9 @@ Command = Mapping[str, Any]
 def operator_endpoint(broker: BrokerFolder, url: str | None = None) -> Endpoint:
     """Make the endpoint of a folder's first operator, with `url` or else the first host."""
     roster = broker.roster
-    host = roster.hosts[0]
-    address = f"[{host}]" if ":" in host else host
     return Endpoint(
-        url or f"mqtts://{address}:{roster.port}", **broker.client_arguments(roster.operators[0])
+        url or broker_url("mqtts", roster.hosts[0], roster.port),
+        **broker.client_arguments(roster.operators[0]),
     )
 
 

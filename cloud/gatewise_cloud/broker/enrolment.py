@@ -35,6 +35,7 @@ from gatewise.file_lock import lock_file
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
 from gatewise_cloud.broker.broker_files import read_client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
+from gatewise_cloud.broker.mqtt_client import broker_url
 from gatewise_edge.service.enrolment import MAX_BODY_BYTES, format_token
 from gatewise_export.bundle.storage import replace_file
 
@@ -267,8 +268,8 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
             self._respond(403, json.dumps({"error": reason}).encode())
             return
         roster = read_roster(self.server.folder)
-        broker_url = f"mqtts://{roster.hosts[0]}:{roster.port}"
-        response = {"certificate": certificate, "broker": broker_url}
+        url = broker_url("mqtts", roster.hosts[0], roster.port)
+        response = {"certificate": certificate, "broker": url}
         self._respond(200, json.dumps(response).encode())
 
     def _respond(self, status: int, content: bytes) -> None:
@@ -297,7 +298,8 @@ def _read_requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _hash_secret(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    # a malformed secret in JSON may have surrogates, and belongs to no token
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
 def _read_tokens(folder: Path) -> dict[str, _UnusedToken]:

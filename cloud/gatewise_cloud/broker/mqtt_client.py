@@ -23,6 +23,11 @@ TIMEOUT_SECONDS = 10.0
 _GRACE_SECONDS = 0.5
 
 
+def broker_url(scheme: str, host: str, port: int) -> str:
+    """Make the URL of a broker; an IPv6 address is in brackets."""
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def open_client(client: paho.Client, endpoint: Endpoint) -> None:
     """Connect a client; the caller runs its network loop. Raise LinkError if this fails."""
     try:

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from gatewise.cli import main
 from gatewise.errors import InputError
@@ -112,6 +115,26 @@ def test_invalid_tokens_and_urls_are_refused(broker_folder, tmp_path):
     assert grant_recorder.groups == []
     with pytest.raises(InputError, match="has a certificate"):
         make_tokens(broker_folder.folder, ["pi-1"])
+
+
+def test_a_token_that_cannot_be_encoded_is_refused_alone(broker_folder):
+    make_pi_5_token(broker_folder)
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    csr = request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    server = EnrolmentServer(
+        broker_folder.folder, host="127.0.0.1", port=0, grant_rights=GrantRecorder(), clock=utc_now
+    )
+    with server, pytest.raises(InputError, match="the token is not valid"):
+        server.enrol("pi-5.\ud800.digest", csr)
+
+
+@pytest.mark.slow
+def test_the_url_of_a_broker_with_an_ipv6_address_has_brackets(tmp_path):
+    broker_folder = init_broker(tmp_path / "broker", hosts=("fd00::5", "127.0.0.1"))
+    token = make_pi_5_token(broker_folder)
+    with serve_enrolments(broker_folder) as url:
+        assert enrol(url, token, tmp_path / "tls")["broker"] == "mqtts://[fd00::5]:8883"
 
 
 @pytest.mark.slow
