@@ -245,8 +245,13 @@ class SessionGroup:
         return any(session.has_unread for session in self._sessions)
 
     def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
-        """Connect and subscribe each session; only the first subscribes to `more_filters`."""
-        for session in self._sessions:
+        """Connect and subscribe each session; only the first subscribes to `more_filters`.
+
+        Without a shared subscription each session would receive every request, so that only the
+        first connects.
+        """
+        is_shared = subscription.startswith("$share/")
+        for session in self._sessions if is_shared else self._sessions[:1]:
             session.open(
                 subscription, receive, more_filters if session is self._sessions[0] else ()
             )

@@ -110,8 +110,22 @@ class Worker:
             make_backend=backend,
             load_limits=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),
         )
-        for bundle in _list_bundles(bundles, may_be_empty=settings.watch is not None):
-            self.models.load(bundle)
+        self._archive: ArchiveWriter | None = None
+        self._label_intake: LabelIntake | None = None
+        self._stop_event = threading.Event()
+        self._lifecycle_lock = threading.RLock()
+        self._was_started = False
+        self._is_stopping = False
+        try:
+            for bundle in _list_bundles(bundles, may_be_empty=settings.watch is not None):
+                self.models.load(bundle)
+            self._make_parts(settings)
+        except BaseException:
+            self._close_resources()
+            raise
+
+    def _make_parts(self, settings: WorkerSettings) -> None:
+        """Make the connections, the queue, the archive and the server."""
         # connections and queue
         sessions = [self._make_session() for _ in range(settings.connections)]
         self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
@@ -122,7 +136,6 @@ class Worker:
             n_parallel=settings.parallel,
         )
         self._archive = _open_archive(settings)
-        self._label_intake: LabelIntake | None = None
         if self._archive is not None:
             self._label_intake = LabelIntake(
                 self._archive,
@@ -143,10 +156,6 @@ class Worker:
                 self._counters,
                 scan_interval_seconds=settings.watch_seconds,
             )
-        self._stop_event = threading.Event()
-        self._lifecycle_lock = threading.RLock()
-        self._was_started = False
-        self._is_stopping = False
 
     def _make_session(self) -> MqttSession:
         return MqttSession(
@@ -168,12 +177,12 @@ class Worker:
             If the broker cannot be reached, or refuses the connection or the subscription.
         """
         with self._lifecycle_lock:
-            if self._was_started:
+            if self._was_started or self._is_stopping:
                 raise GatewiseError("this worker was started before: make a new worker")
-            if self.subscription != wire.REQUEST_TOPICS:
-                self._choose_subscription()
-            self._was_started = True
             try:
+                if self.subscription != wire.REQUEST_TOPICS:
+                    self._choose_subscription()
+                self._was_started = True
                 self._server.start()
                 if self._label_intake is not None:
                     self._label_intake.start()
@@ -213,7 +222,7 @@ class Worker:
         """
         self._stop_event.set()
         with self._lifecycle_lock:
-            if not self._was_started or self._is_stopping:
+            if self._is_stopping:
                 return
             self._is_stopping = True
             # unsubscribe first, so that the broker sends new requests to the other workers
@@ -222,12 +231,16 @@ class Worker:
             if self._bundle_watch is not None:
                 self._bundle_watch.stop()
             self._session.close()
-            # close the archive first: the intake records labels only for instances on disk
-            if self._archive is not None:
-                self._archive.close()
-            if self._label_intake is not None:
-                self._label_intake.close()
-            self.models.close()
+            self._close_resources()
+
+    def _close_resources(self) -> None:
+        """Close what a worker has before it is started: its archive and its models."""
+        # close the archive first: the intake records labels only for instances on disk
+        if self._archive is not None:
+            self._archive.close()
+        if self._label_intake is not None:
+            self._label_intake.close()
+        self.models.close()
 
     def run(self, on_ready: Callable[[Worker], None] | None = None) -> None:
         """Serve on the main thread until SIGTERM, Ctrl-C or :meth:`stop`, then drain the queue.
@@ -331,9 +344,10 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
     """Open the folder of ``--keep``; only then is pyarrow imported."""
     if settings.keep is None:
         defaults = WorkerSettings()
-        for name in ("keep_bytes", "keep_days"):
-            if getattr(settings, name) != getattr(defaults, name):
-                raise InputError(f"{name.replace('_', '-')} needs the folder of --keep")
+        names = {"keep_bytes": "--keep-bytes", "keep_days": "--keep-days"}
+        for field in (*names, "keep_seconds"):
+            if getattr(settings, field) != getattr(defaults, field):
+                raise InputError(f"{names.get(field, field)} needs the folder of --keep")
         return None
     from gatewise_cloud.archive.writer import ArchiveWriter
 

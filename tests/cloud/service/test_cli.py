@@ -63,10 +63,13 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     assert "--max-batch: must be a whole number of at least 1, not 0" in assert_command_refused(
         "cloud", bundle, "--max-batch", "0"
     )
-    for option, value in (("keep-bytes", "1MB"), ("keep-days", "7")):
+    for option, value in (("--keep-bytes", "1MB"), ("--keep-days", "7")):
         assert f"{option} needs the folder of --keep" in assert_command_refused(
-            "cloud", bundle, f"--{option}", value
+            "cloud", bundle, option, value
         )
+    (tmp_path / "worker.toml").write_text("keep_seconds = 3\n")
+    message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
+    assert "keep_seconds needs the folder of --keep" in message
     (tmp_path / "worker.toml").write_text("parts = 3\n")
     message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
     assert "parts: is not a setting" in message

@@ -378,6 +378,36 @@ def test_a_failed_start_ends_the_serving_threads(bundle, tmp_path, monkeypatch):
     assert not worker._server.is_alive
 
 
+def test_a_worker_that_cannot_start_leaves_no_thread(tmp_path):
+    pytest.importorskip("pyarrow")
+
+    def archive_threads():
+        return [thread for thread in threading.enumerate() if thread.name == "gatewise-archive"]
+
+    broker_url = f"mqtt://127.0.0.1:{free_port()}"
+    worker = Worker([], broker_url, watch=tmp_path, keep=tmp_path / "kept")
+    assert archive_threads()
+    with pytest.raises(LinkError):
+        worker.start()
+    assert not archive_threads()
+    with pytest.raises(InputError, match="folder to watch"):
+        Worker([], broker_url, watch=tmp_path / "none", keep=tmp_path / "kept")
+    assert not archive_threads()
+    Worker([], broker_url, watch=tmp_path, keep=tmp_path / "kept").stop()
+    assert not archive_threads()
+
+
+def test_several_connections_without_a_shared_subscription_receive_each_request_once(
+    bundle, mosquitto, connect_caller
+):
+    with Worker(bundle, mosquitto.url, connections=3, shared=False) as worker:
+        client = connect_caller(mosquitto)
+        request_ids = {client.ask(tiny.random_rows(1)).id for _ in range(30)}
+        assert {answer.id for answer in client.responses(30)} == request_ids
+        assert worker.counters["received"] == 30
+        assert worker.trouble is None
+
+
 def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
     with pytest.raises(InputError, match="at least one bundle"):
         Worker([], mosquitto.url)
