@@ -25,6 +25,7 @@ from gatewise_cloud.broker.mqtt_client import (
     run_until,
     subscribed,
 )
+from gatewise_edge.errors import LinkError
 from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.topics import STATUS_TOPICS
 from gatewise_export.repository.release import OfferedRelease
@@ -136,7 +137,8 @@ offered_devices : set of str
 def read_statuses(endpoint: Endpoint) -> dict[str, str]:
     """Read the retained status of each device, by topic.
 
-    Raises LinkError if the broker cannot be reached or does not grant the subscription.
+    Raises LinkError if the broker cannot be reached, does not grant the subscription, or closes the
+    connection before all statuses are read.
     """
     statuses: dict[str, str] = {}
     last_arrival = math.inf
@@ -155,7 +157,12 @@ def read_statuses(endpoint: Endpoint) -> dict[str, str]:
         if not is_granted:
             raise refusal_error(endpoint, f"it does not grant {STATUS_TOPICS}")
         last_arrival = time.monotonic()
-        run_until(client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf)
+        if not run_until(
+            client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf
+        ):
+            raise LinkError(
+                endpoint.url, f"the connection to {endpoint.url} was lost while statuses were read"
+            )
         return statuses
 
 

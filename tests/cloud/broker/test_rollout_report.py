@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from gatewise_cloud.broker.rollout_report import RolloutReport
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gatewise_cloud.broker.rollout_report import RolloutReport, read_statuses
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.endpoint import Endpoint
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
+from tests.support.raw_broker import RawBroker, publish_packet
 
 #: A release that is offered to all devices.
 OFFER = OfferedRelease("small", "8", 2, FULL_ROLLOUT, "0123456789abcdef" * 4)
@@ -53,6 +60,15 @@ def test_counts_of_each_metric_come_from_its_word():
         "fallbacks": [(2.0, 40.0)],
         "disagreement": [(0.0, 10.0)],
     }
+
+
+def test_a_connection_lost_while_statuses_are_read_is_an_error():
+    status = publish_packet(status_topic("pi-1").encode(), b"online small/8")
+    with RawBroker() as broker, ThreadPoolExecutor(1) as pool:
+        statuses = pool.submit(read_statuses, Endpoint(broker.url))
+        broker.send(status + b"\xf0\x00")  # a packet of an unknown type
+        with pytest.raises(LinkError, match="was lost"):
+            statuses.result(timeout=30)
 
 
 def test_malformed_counts_and_those_of_no_instance_are_ignored():
