@@ -209,12 +209,13 @@ def _cloud_labelled_rows(
     """Instances without a label, with the high-cost model's answers as labels."""
     labelled_ids = row_split.fit_labels.rows.ids
     rows = row_split.fit_rows.take(~np.isin(row_split.fit_rows.ids, labelled_ids))
+    represented_rows = max(len(rows) / MAX_UNLABELLED, 1.0)
     if len(rows) > MAX_UNLABELLED:
         rows = rows.take(np.sort(rng.permutation(len(rows))[:MAX_UNLABELLED]))
     return FitRows(
         rows.X[:, order].astype(np.float32),
         np.array(manifest.classes)[rows.cloud_label],
-        rows.weights,
+        represented_rows * rows.weights,
     )
 
 

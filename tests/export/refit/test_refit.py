@@ -20,7 +20,12 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_decisions
 from gatewise_export.refit.refit import RefitSettings, estimate_loss, refit_bundle
-from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows, typed_labels
+from gatewise_export.refit.refit_rows import (
+    KeptRowSplit,
+    fit_rows_of,
+    split_kept_rows,
+    typed_labels,
+)
 from gatewise_training import FeatureCosts, StagedCascade
 from tests.export.archive.archived_rows import make_archived_rows
 from tests.export.archive.test_folder import NOW, open_folder
@@ -267,6 +272,23 @@ def test_instances_that_no_choice_covers_are_used_to_fit_but_not_to_compare(
     assert row_split.comparison_rows.time.max() <= covered_rows.time.max()
     n_rows = len(row_split.fit_rows) + len(row_split.comparison_rows)
     assert n_rows == 2 * len(covered_rows)
+
+
+def test_a_part_of_many_unlabelled_instances_weighs_as_much_as_all(deployed_folder, monkeypatch):
+    monkeypatch.setattr("gatewise_export.refit.refit_rows.MAX_UNLABELLED", 50)
+    rows = make_archived_rows(600, audit_share=0.0)
+    labelled_rows, _ = draw_labelled_rows(rows, np.ones(600, bool), np.random.default_rng(0), 100)
+    row_split = KeptRowSplit(rows, labelled_rows, rows, labelled_rows, ())
+    manifest = Bundle.open(deployed_folder / "bundle").manifest
+    labelled_rows = replace(labelled_rows, labels=np.array(["no", "yes"])[labelled_rows.truth])
+    row_split = replace(row_split, fit_labels=labelled_rows)
+    fit_rows = fit_rows_of(
+        row_split, manifest, cap=100.0, uses_unlabelled=True, rng=np.random.default_rng(0)
+    )
+    n_labels = len(labelled_rows)
+    assert len(fit_rows.y) == n_labels + 50
+    labelled_share = fit_rows.weights[:n_labels].sum() / fit_rows.weights.sum()
+    assert labelled_share == pytest.approx(n_labels / 600)
 
 
 def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed_folder, tmp_path):
