@@ -133,27 +133,31 @@ def checked_labels(
 ) -> dict[str, str]:
     """Check labels by instance id, and return them as the bundle writes its classes (3 for 3.0).
 
-    Raises InputError for labels of instances that were not chosen, or of unknown classes.
+    Raises InputError for labels of instances that were not chosen, or of classes that are neither
+    of the model that answered the instance nor among `new_classes`.
     """
-    chosen_ids: set[str] = set()
-    class_of_name: dict[str, str | int | float | bool] = {}
+    new_classes = list(new_classes)
+    name_of_id: dict[str, str] = {}
     for choice in choices:
-        chosen_ids.update(choice.rows.ids.tolist())
-        class_of_name |= {str(label): label for label in choice.facts.classes}
-    class_of_name |= {name: name for name in new_classes}
-    if unknown_ids := [instance_id for instance_id in labels if instance_id not in chosen_ids]:
+        ids = [instance_id for instance_id in choice.rows.ids.tolist() if instance_id in labels]
+        label_texts = [labels[instance_id] for instance_id in ids]
+        names = list(dict.fromkeys([*map(str, choice.facts.classes), *new_classes]))
+        classes = [*choice.facts.classes, *names[len(choice.facts.classes) :]]
+        indices = class_indices(label_texts, classes)
+        if unknown_labels := sorted(set(compress(label_texts, indices == UNKNOWN_CLASS))):
+            raise InputError(
+                f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_SHOWN]))}; the classes "
+                f"are {', '.join(sorted(names)[:20])}; --new-class NAME adds a class"
+            )
+        name_of_id |= {
+            instance_id: names[index] for instance_id, index in zip(ids, indices, strict=True)
+        }
+    if unknown_ids := [instance_id for instance_id in labels if instance_id not in name_of_id]:
         raise InputError(
             f"not chosen from this folder: {plural(len(unknown_ids), 'id')}, such as "
             f"{', '.join(map(repr, unknown_ids[:_MAX_SHOWN]))}"
         )
-    indices = class_indices(labels.values(), [*class_of_name.values()])
-    names = [*class_of_name]
-    if unknown_labels := sorted(set(compress(labels.values(), indices == UNKNOWN_CLASS))):
-        raise InputError(
-            f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_SHOWN]))}; the classes are "
-            f"{', '.join(sorted(names)[:20])}; --new-class NAME adds a class"
-        )
-    return {instance_id: names[index] for instance_id, index in zip(labels, indices, strict=True)}
+    return {instance_id: name_of_id[instance_id] for instance_id in labels}
 
 
 def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:

@@ -73,6 +73,20 @@ def test_wrong_labels_are_refused(archive_and_choice):
         checked_labels({chosen_id: "x"}, [choice])
 
 
+def test_a_class_of_another_model_is_refused(archive_and_choice):
+    _, choice = archive_and_choice
+    other_choice = replace(
+        choice,
+        rows=make_archived_rows(10, seed=1),
+        facts=msgspec.structs.replace(choice.facts, model="other", classes=("cat", "dog")),
+    )
+    ids = [choice.rows.ids[0], other_choice.rows.ids[0]]
+    labels = dict(zip(ids, ["a", "dog"], strict=True))
+    assert checked_labels(labels, [choice, other_choice]) == labels
+    with pytest.raises(InputError, match="unknown labels 'dog'; the classes are a, b;"):
+        checked_labels({ids[0]: "dog"}, [choice, other_choice])
+
+
 @pytest.mark.parametrize(
     ("classes", "texts", "names"),
     [((False, True), ["TRUE", "false"], ["True", "False"]), ((3, 4), ["3.0", "4"], ["3", "4"])],
