@@ -244,10 +244,11 @@ def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> No
 def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32]) -> None:
     """Add nodes that give every row the same margins, for a model without inputs."""
     writer.add_constant("columns", np.array([1]))
-    writer.add_constant("value", margins)
+    # only graphs of other programs read other rows, and may have an output named "value"
+    name = writer.add_constant("value" if rows == INPUT else "constant_margins", margins)
     # the sum of no columns is 0, in one column per row
     writer.add_node("ReduceSum", f"{rows} columns", "zero", keepdims=1)
-    writer.add_node("Add", "zero value", MARGINS)
+    writer.add_node("Add", f"zero {name}", MARGINS)
 
 
 def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelModel) -> None:

@@ -58,8 +58,9 @@ def to_onnx(
     Raises
     ------
     ConversionError
-        If `model` is neither a stage nor a high-cost model, `n_features` is missing, the labels are
-        neither whole numbers nor text, or the high-cost model cannot be converted.
+        If `model` is neither a stage nor a high-cost model, `n_features` is missing or too small,
+        the labels are neither whole numbers nor text or not as many as the stage has classes, or
+        the high-cost model cannot be converted.
 
     Notes
     -----
@@ -86,6 +87,11 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
         raise ConversionError(
             "to_onnx: the stage's model is a given graph: use that graph, or pack a bundle"
         )
+    last_column = int(stage.features.max(initial=-1))
+    if n_features <= last_column:
+        raise ConversionError(
+            f"to_onnx: n_features={n_features}, but the stage reads column {last_column}"
+        )
     writer = GraphWriter()
     writer.add_constant("features", stage.features.astype(np.int64))
     writer.add_node("Gather", f"{INPUT} features", "stage_rows", axis=1)
@@ -97,6 +103,8 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
         return writer.encode(n_features, [Output("value")])
     n_classes = max(n_margins, 2)
     class_names = np.arange(n_classes) if classes is None else np.asarray(classes)
+    if len(class_names) != n_classes:
+        raise ConversionError(f"to_onnx: {len(class_names)} classes, but the stage has {n_classes}")
     _append_answers(writer, stage, n_margins)
     is_text = _is_text(class_names)
     writer.add_constant(

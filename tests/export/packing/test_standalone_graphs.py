@@ -11,6 +11,7 @@ import pytest
 
 from gatewise.decision import labels
 from gatewise_export import ConversionError, to_onnx
+from gatewise_training import CEGBRegressor, FeatureCosts
 from tests.support.bundle_files import run_onnx
 from tests.support.fitted_systems import FittedSystem
 
@@ -52,3 +53,17 @@ def test_models_without_a_graph_are_refused(cancer_system: FittedSystem) -> None
         to_onnx(system.stages_[0])
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
         to_onnx(system.stages_[0], n_features=99, classes=np.array([0.5, 1.5]))
+    with pytest.raises(ConversionError, match="3 classes, but the stage has 2"):
+        to_onnx(system.stages_[0], n_features=99, classes=np.arange(3))
+    with pytest.raises(ConversionError, match="n_features=0, but the stage reads column"):
+        to_onnx(system.stages_[0], n_features=0)
+
+
+def test_a_regressor_without_features_gives_its_constant_value() -> None:
+    rows = np.arange(40.0, dtype=np.float32).reshape(20, 2)
+    regressor = CEGBRegressor(feature_costs=FeatureCosts.uniform(2), budget=0.0)
+    stage = regressor.fit(rows, rows[:, 0]).stages_[0]
+    assert not stage.features.size
+    outputs = run_onnx(to_onnx(stage, n_features=2).SerializeToString(), rows)
+    margins, _ = stage.run(rows)
+    assert outputs["value"].tolist() == margins[:, 0].tolist()
