@@ -94,6 +94,7 @@ def _as_picture(values: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.uint
         return None
     if image.dtype == np.uint8:
         return image
+    image = image.astype(np.float64)  # float16 overflows at 255 times 257
     lowest = float(np.nanmin(image))
     spread = max(float(np.nanmax(image)) - lowest, 1e-9)
     return np.nan_to_num(255 * (image - lowest) / spread).astype(np.uint8)

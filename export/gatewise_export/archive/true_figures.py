@@ -306,7 +306,7 @@ def _clipped_share(value: float) -> float | None:
 def metrics_text(report: MonitorReport) -> str:
     """Format a report for the textfile collector of Prometheus's node exporter."""
     lines = []
-    labels = f'model="{report.model}",version="{report.version}"'
+    labels = f'model="{_escaped(report.model)}",version="{_escaped(report.version)}"'
     for field, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
         metric = f"gatewise_true_accuracy{suffix}"
         lines.append(f"# TYPE {metric} gauge")
@@ -321,3 +321,9 @@ def metrics_text(report: MonitorReport) -> str:
         f"gatewise_true_accuracy_alarm{{{labels}}} {int(report.alarm)}",
     ]
     return "\n".join([*lines, ""])
+
+
+def _escaped(label_value: str) -> str:
+    """Escape a label's value for Prometheus."""
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    return label_value.translate(escapes)

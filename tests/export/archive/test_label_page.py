@@ -44,6 +44,15 @@ def test_pictures_on_the_page_have_the_pixels_of_the_rows(shape):
     assert len(urls) == 2
 
 
+def test_pictures_of_float16_span_the_whole_range():
+    image_module = pytest.importorskip("PIL.Image")
+    X = np.linspace(0, 1000, 20).astype(np.float16).reshape(1, 20)
+    (url,) = re.findall(r"base64,([^\"]+)", page_of_choice(make_choice(X, (4, 5, 1))))
+    pixels = np.asarray(image_module.open(io.BytesIO(base64.b64decode(url)))).ravel()
+    assert (pixels[0], pixels[-1]) == (0, 255)
+    assert (np.diff(pixels.astype(int)) > 0).all()
+
+
 def test_page_draws_signals_and_shows_rows_as_tables():
     X = np.arange(12, dtype=np.float32).reshape(1, 12)
     assert page_of_choice(make_choice(X, (6, 2))).count("<polyline") == 2

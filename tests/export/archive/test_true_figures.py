@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gatewise.cli import main
 from gatewise.errors import InputError
@@ -95,6 +96,14 @@ def test_estimates_without_labels_have_no_interval(tmp_path):
     assert report.figures[0].value is not None
     assert report.figures[0].low is None
     assert "gatewise_true_accuracy_low{" not in metrics_text(report)
+
+
+def test_metrics_escape_the_name_of_the_model(tmp_path):
+    facts = msgspec.structs.replace(FACTS, model='a"b\\c\nd')
+    open_folder(tmp_path).add(make_archived_rows(5), facts, NOW)
+    families = list(text_string_to_metric_families(metrics_text(monitor(tmp_path))))
+    samples = [sample for family in families for sample in family.samples]
+    assert {sample.labels["model"] for sample in samples} == {facts.model}
 
 
 def test_days_limits_the_report_to_the_last_days(tmp_path):
