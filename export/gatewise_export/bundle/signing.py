@@ -173,17 +173,21 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
     for path in paths:
         if path.exists() or path.is_symlink():
             raise InputError(f"{path} exists and is not overwritten: choose another name")
+    made_paths: list[Path] = []
     for path, content, mode in zip(
         paths, (private_content, public_content), (0o600, 0o644), strict=True
     ):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            made_paths.append(path)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
+            for made_path in made_paths:  # half of a pair would block the name
+                made_path.unlink()
             raise InputError(f"{path} cannot be written: {error.strerror}") from None
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
     return paths
 
 

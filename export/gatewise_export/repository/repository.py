@@ -116,18 +116,17 @@ class Repository:
     ) -> Self:
         """Create a repository without releases, and its keys.
 
-        `threshold` of the `n_root_keys` root keys must sign the root metadata. Raises InputError if
-        a repository or a key already exists.
+        `threshold` of the `n_root_keys` root keys must sign the root metadata. Keys that are in the
+        folder of keys stay and are not used. Raises InputError if the repository already exists or
+        a key cannot be written.
         """
         repository = cls(folder, keys, load=False)
         if not 1 <= threshold <= n_root_keys:
             raise InputError(
                 f"a threshold of {threshold} with {n_root_keys} keys; use 1 to {n_root_keys}"
             )
-        if repository._metadata_folder.exists():
+        if any(repository._metadata_folder.glob("*.root.json")):
             raise InputError(f"{folder} already has a repository: name another folder")
-        for path in (repository._metadata_folder, repository.folder / "targets"):
-            path.mkdir(parents=True, exist_ok=True)
         repository.keys.mkdir(mode=0o700, parents=True, exist_ok=True)
         root = Root(consistent_snapshot=True)
         for role in ROLES:
@@ -137,6 +136,8 @@ class Repository:
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
             signed.version = 0  # _write_metadata makes it 1
             repository._metadata[role] = Metadata(signed)
+        for path in (repository._metadata_folder, repository.folder / "targets"):
+            path.mkdir(parents=True, exist_ok=True)
         with repository._locked(load=False):
             repository._write_metadata("root", "targets", "snapshot", "timestamp")
         return repository

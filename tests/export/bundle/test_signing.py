@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -81,6 +82,23 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
         keygen(tmp_path / "fleet")
     assert not key_file.exists()
     assert keygen(tmp_path / "other")[0].read_bytes() != first_key_bytes
+
+
+def test_a_key_whose_second_file_cannot_be_written_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_file = os.open
+
+    def open_private_key(path: Path, flags: int, mode: int) -> int:
+        if path.suffix == ".pub":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open_file(path, flags, mode)
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("os.open", open_private_key)
+        with pytest.raises(InputError, match=r"fleet\.pub cannot be written: No space left"):
+            keygen(tmp_path / "fleet")
+    assert keygen(tmp_path / "fleet")[0].exists()
 
 
 def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:

@@ -54,6 +54,14 @@ def repository(unchanged_repository, tmp_path):
     return Repository(tmp_path / "copy" / "repo")
 
 
+def test_init_can_be_repeated_after_its_keys_could_not_be_written(tmp_path):
+    (tmp_path / "keys").write_text("")
+    with pytest.raises((InputError, OSError)):
+        Repository.init(tmp_path / "repo", tmp_path / "keys")
+    (tmp_path / "keys").unlink()
+    assert Repository.init(tmp_path / "repo", tmp_path / "keys").version == 1
+
+
 @pytest.mark.parametrize(
     "change",
     [
