@@ -154,6 +154,8 @@ def signal_files(
             f"the C cannot read windows of {dtype_name}: use one of {', '.join(ELEMENT_TYPES)}"
         )
     windows = probe_windows(shape, dtype) if sample is None else np.ascontiguousarray(sample)
+    if not windows.size:
+        raise InputError("sample has no windows: give at least one, or leave sample out")
     if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
         raise InputError(
             f"sample must have windows of shape {tuple(shape)} and dtype {dtype_name}, "

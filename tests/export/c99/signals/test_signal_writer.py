@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gatewise_signals as sig
 from benchmarks.c99.compiled import STRICT_FLAGS, compiler_command
+from gatewise.errors import InputError
 from gatewise_export import write_signals
 from tests.support.needs import needs_compiler
 
@@ -37,6 +39,12 @@ def test_firmware_can_check_the_rate_of_training_when_it_compiles(
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (process.returncode == 0) == compiles, process.stderr
+
+
+def test_a_sample_without_windows_is_refused(tmp_path: Path) -> None:
+    graph = sig.SignalGraph([sig.Mean(sig.Channels("x"))])
+    with pytest.raises(InputError, match="sample has no windows"):
+        write_signals(graph, (8, 1), "int16", tmp_path, sample=np.zeros((0, 8, 1), np.int16))
 
 
 def test_blocks_without_their_function_need_not_run_if_no_feature_is_theirs(tmp_path: Path) -> None:
