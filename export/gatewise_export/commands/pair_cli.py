@@ -139,7 +139,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         emit(_document(system, bundle, report, len(instances)))
     else:
         _print_pair(system, bundle, report)
-    if report.differing_decisions:
+    if not report.agrees:
         raise typer.Exit(1)
 
 
@@ -181,9 +181,9 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
 
 
 def _parse_labels(classes_option: str, labels: NDArray[Any] | None) -> list[int] | list[str]:
-    """Parse --classes, as integers if the words and the data's labels are integers."""
+    """Parse --classes, as integers if the words are integers and the data's labels numbers."""
     label_texts = [label_text.strip() for label_text in classes_option.split(",")]
-    if labels is not None and labels.dtype.kind not in "biu":
+    if labels is not None and labels.dtype.kind not in "biuf":
         return label_texts
     try:
         return [int(label_text) for label_text in label_texts]

@@ -218,6 +218,11 @@ def _class_indices(labels: NDArray[Any], manifest: Manifest, source: str) -> NDA
     return indices
 
 
+def _figure_text(figure: int | float) -> str:
+    """Format a count in full, and other figures with six digits."""
+    return f"{figure:,}" if isinstance(figure, int) else f"{figure:.6g}"
+
+
 def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
     """Print the figures of `gatewise verify` and the list of its comparisons.
 
@@ -237,7 +242,7 @@ def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
         "offload_rate": "offloaded",
     }
     rows = [
-        (text, *(f"{report[key]:.6g}" if key in report else "" for report in checks.values()))
+        (text, *(_figure_text(report[key]) if key in report else "" for report in checks.values()))
         for key, text in text_of_figure.items()
         if any(key in report for report in checks.values())
     ]

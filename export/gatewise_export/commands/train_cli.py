@@ -47,7 +47,7 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
         print_training(summary, run.bundle.manifest)
     for trouble in run.troubles:
         note(f"gatewise: {trouble}")
-    if run.troubles or run.verification.differing_decisions:
+    if run.troubles or not run.verification.agrees:
         raise typer.Exit(1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gatewise_export import Bundle
+from gatewise_export.bundle.errors import VerifyReport
 from tests.support.onnx_graphs import graph_of
 
 FLOAT = TensorProto.FLOAT
@@ -87,6 +88,25 @@ def test_rows_with_labels_measure_accuracy(model_files, run_command):
     assert summary["verify"]["differing_decisions"] == 0
     status, output, message = run_command("verify", "bundle", "--data", "rows.npz", "--json")
     assert json.loads(output)["data"]["accuracy"] >= 0.97
+
+
+def test_classes_in_numbers_are_those_of_labels_in_floats(model_files, run_command):
+    X = np.load("rows.npy")
+    y = np.load("rows.npz")["y"]
+    np.savez("numbers.npz", X=X, y=np.select([y == "c", y == "a"], [0.0, 1.0], 2.0))
+    command = ("pair", "small.onnx", "big.onnx", "--data", "numbers.npz", "--out", "bundle")
+    status, _, message = run_command(*command, "--target", "y", "--classes", "0,1,2")
+    assert status == 0, message
+    assert Bundle.open("bundle").manifest.classes == (0, 1, 2)
+
+
+def test_status_is_1_if_only_a_label_differs(model_files, run_command, monkeypatch):
+    report = VerifyReport(64, 0, 1, 0, 0.0, 0, 0.0)
+    monkeypatch.setattr("gatewise_export.packing.verification.verify", lambda *_: report)
+    status, *_ = run_command(
+        "pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle"
+    )
+    assert status == 1
 
 
 def test_a_note_names_a_label_array_that_is_not_read(model_files, run_command):

@@ -13,6 +13,7 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.commands.run_verify import print_checks
 from tests.support.bundle_files import replace_file
 from tests.support.wine_table import load_wine_table, set_cell, write_changed_table
 
@@ -154,3 +155,10 @@ def test_rows_that_do_not_fit_the_bundle_are_refused(
         write_changed_table(wine_folder, edit),
     ]
     assert message in assert_refused(*arguments)
+
+
+def test_large_counts_are_printed_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    print_checks({"data": {"rows": 1_234_567, "accuracy": 0.98765432}}, [])
+    output = capsys.readouterr().out
+    assert "1,234,567" in output
+    assert "0.987654" in output
