@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +16,12 @@ from gatewise.models.instances import find_unrepresentable
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_spec
 from gatewise_edge.errors import SelfTestError
+from gatewise_export.bundle.decisions import CloudAnswers
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
     from gatewise_export.bundle.manifest_records import CloudSpec
-
-
-class CloudAnswer(NamedTuple):
-    """Answers of a high-cost model to n instances."""
-
-    #: Class indices, shape (n,).
-    labels: NDArray[np.int64]
-    #: Shape (n, n_classes).
-    probabilities: NDArray[np.float32]
 
 
 class CloudModel:
@@ -133,21 +125,21 @@ class CloudModel:
                 "type", f"model {self} takes {dtype.name}, but a value is {unrepresentable_value:g}"
             )
 
-    def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
+    def answer(self, X: NDArray[np.float32]) -> CloudAnswers:
         """Classify instances, `X` float32 (n, k), with the columns :meth:`.Manifest.cloud_inputs`.
 
         Raises RefusedRows like :meth:`check_instances`, and ModelError if the model fails.
         """
         self.check_instances(X)
         if not len(X):  # some graphs fail if there are no rows
-            return CloudAnswer(np.empty(0, np.int64), np.empty((0, self.n_classes), np.float32))
+            return CloudAnswers(np.empty(0, np.int64), np.empty((0, self.n_classes), np.float32))
         return self.run(np.ascontiguousarray(X, np.float32))
 
     def close(self) -> None:
         """Close the backend."""
         self._backend.close()
 
-    def run(self, X: NDArray[np.float32]) -> CloudAnswer:
+    def run(self, X: NDArray[np.float32]) -> CloudAnswers:
         """Classify one or more instances `X`, float32 in C order; see :meth:`answer`.
 
         They must have passed :meth:`check_instances`, because this method does not check them.
@@ -163,7 +155,7 @@ class CloudModel:
         if labels.shape != (len(X),) or probabilities.shape != (len(X), self.n_classes):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
             raise ModelError(str(self), f"model {self} gave {shapes} for {len(X)} instances")
-        return CloudAnswer(labels, probabilities)
+        return CloudAnswers(labels, probabilities)
 
     def _check_sample(self, bundle: Bundle, provider: str) -> None:
         """Compare the answers to the bundle's sample rows with those in the bundle.
