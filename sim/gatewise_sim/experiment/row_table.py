@@ -24,6 +24,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.installation import Installation
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import PayloadHandler
+from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.results import (
     EDGE,
@@ -202,7 +203,9 @@ def _run_device(
         confidence=np.full(n_rows, np.nan, np.float32),
         answer_ms=np.full(n_rows, np.nan),
     )
-    with Device(bundle, policy="edge-only") as device:
+    # an implausible value would replace the reason "edge-only"
+    offload_rules = OffloadRules(implausible="ignore")
+    with Device(bundle, policy="edge-only", offload_rules=offload_rules) as device:
         for index, row in enumerate(rows):
             try:
                 answer = device.begin(row)

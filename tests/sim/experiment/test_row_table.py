@@ -65,6 +65,19 @@ def strict_system():
 
 
 @pytest.mark.slow
+def test_hard_rows_with_implausible_values_are_offloaded(strict_system, tmp_path):
+    system, X = strict_system
+    bundle = pack(system, tmp_path / "bundle", sample=X[:16])
+    _, upper_limits = bundle.ranges().features.limits()
+    rows = X[:40].copy()
+    rows[:, 2] = 1.01 * upper_limits[2]
+    is_offloaded = system.offload(rows)
+    assert is_offloaded.any()
+    table, _ = make_row_table(bundle, rows)
+    assert np.array_equal(table.is_offloaded, is_offloaded)
+
+
+@pytest.mark.slow
 def test_rows_with_invalid_values_become_fallbacks_or_errors(strict_system, tmp_path):
     system, X = strict_system
     bundle = pack(system, tmp_path / "bundle", sample=X[:16])
