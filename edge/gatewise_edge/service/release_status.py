@@ -21,6 +21,8 @@ _FIRST_PAUSE_SECONDS: Final = 10.0
 _MAX_PAUSE_SECONDS: Final = 3600.0
 #: Counts of a device that sum to its number of instances.
 _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
+#: Sums over the audits of a device.
+_AUDIT_SUMS: Final = ("audit_instances", "audit_weighted")
 
 
 class ReleaseStatus:
@@ -43,6 +45,7 @@ class ReleaseStatus:
         self.due_at = math.inf
         self._device: MeasuredDevice | None = None
         self._counts_at_adoption: dict[str, int] = {}
+        self._gauges_at_adoption: dict[str, float] = {}
 
     def begin(self, device: MeasuredDevice) -> None:
         """Publish a status now and restart the reports for the release that the device runs."""
@@ -50,6 +53,7 @@ class ReleaseStatus:
             return
         self._device = device
         self._counts_at_adoption = device.counters  # a copy, which does not change
+        self._gauges_at_adoption = device.gauges
         self._pause_s = _FIRST_PAUSE_SECONDS
         self.due_at = self._clock() + self._pause_s
         self.publish()
@@ -82,9 +86,10 @@ class ReleaseStatus:
             status_words.append(
                 f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}"
             )
-        if gauges.get("audit_instances"):
-            n_instances = gauges["audit_instances"]
-            weighted_disagreements = gauges["audit_weighted"]
+        n_instances, weighted_disagreements = (
+            gauges.get(name, 0.0) - self._gauges_at_adoption.get(name, 0.0) for name in _AUDIT_SUMS
+        )
+        if n_instances:
             status_words.append(f"audited={n_instances:.0f},{weighted_disagreements:.1f}")
         if self._store.state.is_on_trial:
             status_words.append("trial")
