@@ -420,10 +420,12 @@ class Device:
                     has_unseen = self._unseen_categories.count(encoder, instance.reading)
                     self._counts["unseen"] += has_unseen
             if self._late_requests is not None:
-                self._late_requests.store_fallback(instance, outcome)
+                _run_guarded(
+                    "a late request", self._late_requests.store_fallback, instance, outcome
+                )
             self._report(outcome)
             if self._auditor is not None:
-                self._auditor.audit(instance, outcome)
+                _run_guarded("an audit", self._auditor.audit, instance, outcome)
         return outcome
 
     def _count_error(self, error: Exception) -> None:
@@ -433,7 +435,12 @@ class Device:
 
     def _report(self, outcome: Answer | Exception) -> None:
         if self._observe is not None:
-            try:
-                self._observe(outcome)
-            except Exception:
-                _LOG.exception("an answer's observer failed")
+            _run_guarded("an answer's observer", self._observe, outcome)
+
+
+def _run_guarded(name: str, function: Callable[..., object], *arguments: object) -> None:
+    """Call a function that must not end an answer, and log its error."""
+    try:
+        function(*arguments)
+    except Exception:
+        _LOG.exception("%s failed", name)

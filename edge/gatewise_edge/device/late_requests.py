@@ -9,6 +9,7 @@ only while no live request is.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -130,7 +131,8 @@ class LateRequests:
         if answer.route != "fallback" or answer.reason not in _UNSENT_REASONS or not classes:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
-        mark = AuditMark(answer.class_index, 1.0, confidence)
+        # Of missing values a stage may compute NaN, which no mark can state.
+        mark = AuditMark(answer.class_index, 1.0, None if math.isnan(confidence) else confidence)
         answer.request = self.store_instance(instance, mark)
 
     def store_instance(self, instance: PendingInstance, mark: AuditMark) -> str:

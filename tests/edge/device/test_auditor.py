@@ -134,6 +134,16 @@ def test_audits_in_flight_do_not_count_against_the_bound_on_requests(bundle):
         assert device.answer(HARD_ROW).route == "cloud"
 
 
+def test_sampler_that_fails_ends_no_answer(bundle, caplog):
+    class FaultySampler(AuditSampler):
+        def choose(self, *_: object) -> None:
+            raise ValueError("a bug in the sampler")
+
+    with Device(bundle, link=RecordingLink(1), audit=FaultySampler(1.0)) as device:
+        assert device.answer(SURE_ROW).route == "edge"
+    assert "a bug in the sampler" in caplog.text
+
+
 def test_audit_needs_a_link_and_a_share_up_to_1(bundle):
     for options, message in (({"audit": 0}, "audit"), ({"audit": 1.1}, "audit")):
         with pytest.raises(InputError, match=message):

@@ -15,6 +15,7 @@ from gatewise_edge.device.unsent_store import UnsentStore
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.link.offload_rules import OffloadRules
+from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.mqtt_clients import MqttClient
 from tests.support.processes import run_in_process
 from tests.support.small_bundle import HARD_ROW, SURE_ROW, FakeLink, answer_to, cloud_answers
@@ -145,6 +146,17 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
         assert device.finish(live_instance).route == "cloud"
         wait_until(lambda: device.counters["sent"] == 2, "the late request")
         assert wire.decode_request(silent_link.sent_payloads[1]).late_s >= 1
+
+
+def test_fallback_without_probabilities_is_answered_and_stored(make_bundle, make_late_requests):
+    bundle = make_bundle(missing=MissingSpec(stages="allowed", cloud="allowed"))
+    link = FakeLink()
+    link.is_ready = False
+    with Device(bundle, link=link, late_requests=make_late_requests()) as device:
+        answer = device.answer([np.nan] * 6)  # margins of missing values are NaN
+        assert (answer.route, answer.reason) == ("fallback", "link-down")
+        assert np.isnan(answer.probabilities).all()
+        wait_until(lambda: device.counters["late_kept"] == 1, "a stored request")
 
 
 def test_full_disk_is_logged_once(bundle, tmp_path, monkeypatch, caplog):
