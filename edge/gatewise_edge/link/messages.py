@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
-from gatewise.prices import request_bytes
 from gatewise_edge.checks import MAX_PAYLOAD, check_id, check_int, check_level, check_text
 from gatewise_edge.errors import WireError
 
+#: Largest size of a request's fields without the values, in bytes.
+_MAX_REQUEST_FIELD_BYTES: Final = 256
 #: Largest size of a request's values in bytes; it leaves room in the message for the other fields.
-MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
+MAX_VALUE_BYTES: Final = MAX_PAYLOAD - _MAX_REQUEST_FIELD_BYTES
 #: Bounds of the fields, which docs/wire.md states for other implementations. Bounds without an
 #: explanation are far above the needs of a device, and refuse only damaged messages.
 MAX_ROWS: Final = 4096
