@@ -109,14 +109,16 @@ def _exchange(
             yield _explain_missing_response(probe, settings, reason_code)
         return
     arrival, response = timed_response
-    trip_ms = 1000 * (arrival - sent_at) - response.worker_us / 1000
-    yield _rate_round_trip(topic, trip_ms)
+    yield _rate_round_trip(topic, 1000 * (arrival - sent_at), response.worker_us / 1000)
     yield _check_response(response, request, expected_class)
 
 
-def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
-    """Compare the time of a round trip with the deadline of a device."""
-    trip_text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
+def _rate_round_trip(topic: str, trip_ms: float, worker_ms: float) -> Finding:
+    """Compare the time of a round trip, with the worker's time, with the deadline of a device."""
+    trip_text = (
+        f"the response to a request on {topic} takes {trip_ms:.1f} ms, of which the worker takes "
+        f"{worker_ms:.1f} ms"
+    )
     # A device retries after two round trips, if a third one ends before the deadline.
     retry_ms = 3 * trip_ms
     if trip_ms < _DEFAULT_DEADLINE_MS:
@@ -125,8 +127,8 @@ def _rate_round_trip(topic: str, trip_ms: float) -> Finding:
         )
     return ROUND_TRIP.note(
         "slow",
-        f"{trip_text}, longer than the default deadline of {_DEFAULT_DEADLINE_MS:.0f} ms, with "
-        "which all requests become fallbacks",
+        f"{trip_text}; this is longer than the default deadline of {_DEFAULT_DEADLINE_MS:.0f} ms, "
+        "with which all requests become fallbacks",
         f"give the device a longer deadline; --deadline-ms {retry_ms:.0f} leaves time for a retry",
     )
 

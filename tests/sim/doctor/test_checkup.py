@@ -10,6 +10,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
+from contextlib import closing
 from pathlib import Path
 
 import cbor2
@@ -30,6 +32,7 @@ from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
 from tests.support.bundle_files import replace_file
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
+from tests.support.mqtt_clients import SimulatedWorker
 from tests.support.ports import free_port
 from tests.support.product_code import PACKAGES
 from tests.support.waiting import wait_until
@@ -404,7 +407,22 @@ def test_missing_library_is_found(tmp_path):
 
 def test_round_trip_longer_than_the_default_deadline_is_noted():
     default_deadline = EdgeSettings(bundle=Path("bundle")).deadline_ms
-    finding = _rate_round_trip("gw/v1/pi-1/req", default_deadline)
+    finding = _rate_round_trip("gw/v1/pi-1/req", default_deadline, 9.0)
     assert (finding.state, finding.code) == ("note", "slow")
     assert f"--deadline-ms {3 * default_deadline:.0f}" in finding.remedy
-    assert _rate_round_trip("gw/v1/pi-1/req", default_deadline - 1).state == "ok"
+    assert _rate_round_trip("gw/v1/pi-1/req", default_deadline - 1, 9.0).state == "ok"
+
+
+def test_round_trip_through_a_slow_worker_is_noted(bundle):
+    """A device waits for the worker as well."""
+
+    def answer_slowly(request):
+        time.sleep(0.5)  # the default deadline
+        return [small_bundle.answer_to(request, worker_us=500_000)]
+
+    with MosquittoBroker() as broker, closing(SimulatedWorker(broker.url, answer_slowly)):
+        findings = list_findings(
+            broker.url, bundle=bundle.path, device="pi-1", timeout=LONG_TIMEOUT
+        )
+    (finding,) = [finding for finding in findings if finding.code == "slow"]
+    assert "of which the worker takes 500.0 ms" in finding.text
