@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
@@ -10,6 +12,9 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.packing.bundle_writer import pack
+from gatewise_training import PairCascade
 from tests.support.onnx_graphs import TensorSpec, graph_of, node
 
 
@@ -70,3 +75,15 @@ def fit_mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     network = MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=0).fit(x, y)
     input_types = [("pixels", FloatTensorType([None, 64]))]
     return bytes(skl2onnx.to_onnx(network, initial_types=input_types).SerializeToString())
+
+
+def pack_image_pair(path: Path) -> Bundle:
+    """Pack a pair of models of the images, whose requests have uint8 values."""
+    images, y = load_digit_images()
+    pair = PairCascade(
+        low_cost_model=fit_mlp_graph(images[:100], y[:100]),
+        high_cost_model=fit_mlp_graph(images[:700], y[:700]),
+        offload_rate=0.3,
+        random_state=0,
+    ).fit(images[700:])
+    return pack(pair, path, sample=images[700:720], name="digits")

@@ -72,7 +72,7 @@ def _make_request(
         sample = bundle.sample()
         model = manifest.name
         version = manifest.version
-        X = np.asarray(sample["X"][:1, manifest.cloud_inputs()], np.float32)
+        X = sample["X"][:1, manifest.cloud_inputs()].astype(manifest.request_dtype)
         expected_class = int(sample["cloud_label"][0])
     ttl_ms = int(1000 * settings.timeout)
     request = wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X)

@@ -270,7 +270,7 @@ class _LearningFleet:
             version=manifest.version,
             n_values=request_rows.shape[1],
             n_classes=len(manifest.classes),
-            dtype=request_rows.dtype,
+            dtype=manifest.request_dtype,
         )
         response_bytes = sizes.response(_WORKER_US)
         n_bytes = np.count_nonzero(is_offloaded) * (sizes.request(_TTL_MS) + response_bytes)
@@ -389,4 +389,5 @@ def _compute_device_bytes(bundle: Bundle) -> int:
     """Compute the size of the files that a device downloads: all except the high-cost model."""
     manifest = bundle.manifest
     cloud_file = None if manifest.cloud is None else manifest.cloud.file
-    return sum(file.size for name, file in manifest.files.items() if name != cloud_file)
+    file_bytes = sum(file.size for name, file in manifest.files.items() if name != cloud_file)
+    return file_bytes + len(manifest.to_json())

@@ -27,10 +27,11 @@ from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.probe import BrokerProbe
-from gatewise_sim.doctor.round_trip import _rate_round_trip
+from gatewise_sim.doctor.round_trip import _make_request, _rate_round_trip
 from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
 from tests.support.bundle_files import replace_file
+from tests.support.image_models import pack_image_pair
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
 from tests.support.mqtt_clients import SimulatedWorker
 from tests.support.ports import free_port
@@ -119,6 +120,18 @@ def test_broker_without_authentication_is_noted(bundle):
         )
     assert list_problem_codes(findings) == []
     assert [finding.code for finding in findings if finding.state == "note"] == ["open-broker"]
+
+
+def test_request_has_the_values_of_a_device(tmp_path):
+    """A request of float32 would have four times as many bytes."""
+    image_bundle = pack_image_pair(tmp_path / "pair")
+    request, _ = _make_request(DeviceSettings(broker=None), image_bundle)
+    assert request.X.dtype == image_bundle.manifest.request_dtype == np.uint8
+    with MosquittoBroker() as broker, Worker(image_bundle, broker.url):
+        findings = list_findings(
+            broker.url, bundle=image_bundle.path, device="pi-1", timeout=LONG_TIMEOUT
+        )
+    assert list_problem_codes(findings) == []
 
 
 @pytest.mark.usefixtures("worker")

@@ -8,8 +8,9 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_decisions
-from gatewise_sim.loop.days import simulate_loop
+from gatewise_sim.loop.days import _compute_device_bytes, simulate_loop
 from gatewise_sim.loop.loop_rules import LoopRules
+from tests.support.image_models import load_digit_images, pack_image_pair
 
 pytest.importorskip("pyarrow")
 
@@ -77,6 +78,26 @@ def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
     last_day = report.days[-1]
     assert last_day.low < np.mean(is_right) < last_day.high
     assert report.n_releases == 0
+
+
+@pytest.mark.slow
+def test_messages_have_the_values_of_a_device(tmp_path):
+    image_bundle = pack_image_pair(tmp_path / "pair")
+    images, y = load_digit_images()
+    np.savez(tmp_path / "train.npz", X=images[:700], y=y[:700])
+    rules = LoopRules(days=1, instances=100, audit=1.0)  # all instances are sent
+    report = simulate_loop(
+        image_bundle, images[700:], y[700:], train=tmp_path / "train.npz", rules=rules
+    )
+    # 64 bytes of uint8 pixels, and about 200 of the other fields of a request and its response;
+    # pixels of float32 would have 256 bytes
+    assert 200 < report.n_bytes / 100 < 300
+
+
+@pytest.mark.slow
+def test_a_download_has_all_files_except_the_high_cost_model(first_bundle):
+    files = [file for file in first_bundle.path.iterdir() if file.name != "cloud.onnx"]
+    assert _compute_device_bytes(first_bundle) == sum(file.stat().st_size for file in files)
 
 
 @pytest.mark.slow
