@@ -24,7 +24,7 @@ from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.cell_source import CellSource, FetchedRow, InputColumns, raw_cells
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
-from gatewise_edge.sensors.row_reader import order_cells
+from gatewise_edge.sensors.row_reader import order_cells, unpack_series
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.window_source import ChannelLimits, WindowSource
 from gatewise_export.bundle.bundle import Bundle
@@ -224,11 +224,11 @@ class Installation:
         # Leave raw rows as they are.
         if not self._has_features(instances):
             return instances  # type: ignore[no-any-return]
-        if isinstance(instances, list):
+        if isinstance(instances, list | tuple):
             row_names = self.row_names or ()
             instances = [
                 order_cells(instance, row_names) if isinstance(instance, Mapping) else instance
-                for instance in instances
+                for instance in map(unpack_series, instances)
             ]
         # Check features as one matrix.
         try:
@@ -262,10 +262,7 @@ class Installation:
             return self.source
         if isinstance(instance, FetchedRow):
             return CellSource(instance.cells, self.columns, instance.fetch)
-        if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
-            cells = instance.to_dict()
-            has_names = any(isinstance(name, str) for name in cells)
-            instance = cells if has_names else instance.to_numpy()
+        instance = unpack_series(instance)
         # Raw cells, a window, or features. A mapping has features only if it has no raw cells.
         encoder = self.manifest.encoder
         if encoder is not None and not self._has_features(instance):

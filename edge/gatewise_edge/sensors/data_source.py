@@ -23,7 +23,7 @@ from gatewise_edge.sensors.instance_source import (
     read_chunks,
     split_lines,
 )
-from gatewise_edge.sensors.row_reader import read_arrays, read_row
+from gatewise_edge.sensors.row_reader import read_arrays, read_row, unpack_series
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_table
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
@@ -106,6 +106,7 @@ class InstanceReader:
     def read(self, raw_instance: Any) -> SourcedInstance:
         """Read an instance; an invalid one becomes an InputError in its place."""
         kept_cells = {}
+        raw_instance = unpack_series(raw_instance)
         if isinstance(raw_instance, Mapping):
             cells = {name: _python_scalar(cell) for name, cell in raw_instance.items()}
             kept_cells = {name: cells[name] for name in self.kept_columns if name in cells}

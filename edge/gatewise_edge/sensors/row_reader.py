@@ -78,6 +78,14 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     return np.array([*map(_json_number, instance, names)], np.float64)
 
 
+def unpack_series(instance: Any) -> Any:
+    """Convert a Series of pandas to a mapping by name, or to an array if it has no names."""
+    if not hasattr(instance, "to_dict") or np.ndim(instance) != 1:
+        return instance
+    cells = instance.to_dict()
+    return cells if any(isinstance(name, str) for name in cells) else instance.to_numpy()
+
+
 def order_cells(
     row: Mapping[str, Any], names: Sequence[str], kind_of_names: str = "features"
 ) -> list[Any]:

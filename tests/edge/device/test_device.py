@@ -77,7 +77,8 @@ def test_rows_may_be_tables_series_and_mappings_by_name(bundle):
     reversed_frame = frame[names[::-1]]
     unnamed_frame = frame.set_axis(range(len(names)), axis=1)
     with Device(bundle) as device:
-        for rows in (reversed_frame, reversed_frame.to_dict("records"), unnamed_frame):
+        series = [row for _, row in reversed_frame.iterrows()]
+        for rows in (reversed_frame, reversed_frame.to_dict("records"), unnamed_frame, series):
             assert [(answer.label, answer.acquired) for answer in device.answer_many(rows)] == [
                 ("yes", (0, 1)),
                 ("no", (0, 1, 2)),

@@ -61,6 +61,9 @@ def read_instances(source) -> list:
         "    left = [[None, 4], [1, 2]]\n"
         "    def __call__(self): return self.left.pop() if self.left else None\n"
         "take = Rows()\n",
+        "import pandas as pd\n"
+        "table = pd.DataFrame({'b': [2, 4], 'x': 0, 'a': [1, None]})\n"
+        "take = (row for _, row in table.iterrows())\n",
     ],
 )
 def test_python_source_of_rows_may_have_any_form(load_source, code):
