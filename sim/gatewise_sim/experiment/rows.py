@@ -57,8 +57,8 @@ class Rows:
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
         """Convert rows `X`, shape (n, n_features), and original labels `y`, shape (n,).
 
-        Columns of a DataFrame are selected by name, and encoded if the bundle has encoders. Rows
-        may also be arrays or windows of the bundle's instance shape.
+        Named columns of a DataFrame are selected by name, and encoded if the bundle has encoders.
+        Rows may also be arrays or windows of the bundle's instance shape.
         """
         if manifest.answers_values:
             raise InputError(
@@ -103,6 +103,8 @@ class Rows:
         from gatewise_training.data import datasets  # slow: it imports scikit-learn
 
         if source in datasets.bundled_names():
+            if target is not None:
+                raise InputError(f"the data set {source} has its labels: omit --target")
             data_set = datasets.load(source)
             X = data_set.columns(manifest.feature_names, source)
             return cls.from_arrays(source, X, data_set.y, manifest)
@@ -133,7 +135,11 @@ def _make_feature_matrix(X: ArrayLike, manifest: Manifest) -> tuple[NDArray[Any]
 
         raw_rows = _take_raw_rows(frame, manifest)
         frame = encode_table(manifest.encoder, frame)
-    if set(manifest.feature_names) <= set(getattr(frame, "columns", ())):
+    column_names = getattr(frame, "columns", ())
+    if any(isinstance(name, str) for name in column_names):
+        for name in manifest.feature_names:
+            if name not in column_names:
+                raise InputError(f"the rows have no feature {name!r}, which the bundle needs")
         frame = frame[list(manifest.feature_names)]
     matrix = np.asarray(frame)
     # windows and arrays become rows
@@ -227,7 +233,7 @@ def _read_arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
 
     data_set = datasets.load(path)
     X = data_set.columns(manifest.feature_names, path)
-    y = data_set.y
+    y = data_set.y if target is None else load_instances(path, target)[1]
     test_rows = data_set.parts.get("test")
     if test_rows is not None:
         X = X[test_rows]

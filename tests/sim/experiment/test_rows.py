@@ -104,6 +104,20 @@ def test_npz_file_gives_its_test_part(tmp_path, manifest, feature_names, matrix)
     assert rows.notes == ("The rows are the test part of set.",)
 
 
+def test_target_names_the_array_of_labels(tmp_path, manifest, matrix):
+    path = tmp_path / "set.npz"
+    np.savez(path, X=matrix, y=np.zeros(5, int), digit=np.arange(5))
+    assert Rows.load(str(path), manifest).truth.tolist() == [0] * 5
+    assert Rows.load(str(path), manifest, target="digit").truth.tolist() == [0, 1, 2, 3, 4]
+    message = "has no array 'species'"
+    assert_refused(Rows.load, str(path), manifest, target="species", message=message)
+
+
+def test_target_of_a_bundled_data_set_is_refused(manifest):
+    message = "the data set digits has its labels: omit --target"
+    assert_refused(Rows.load, "digits", manifest, target="digit", message=message)
+
+
 def test_npy_file_has_no_labels(tmp_path, manifest, matrix):
     np.save(tmp_path / "rows.npy", matrix)
     rows = Rows.load(str(tmp_path / "rows.npy"), manifest)
@@ -201,3 +215,12 @@ def test_columns_of_a_frame_are_found_by_name(manifest, feature_names, matrix):
     frame = pd.DataFrame(matrix, columns=list(feature_names)).assign(y=1)
     rows = Rows.from_arrays("rows", frame[frame.columns[::-1]], None, manifest)
     assert np.array_equal(rows.X, matrix)
+
+
+def test_frame_without_a_feature_is_refused(manifest, feature_names, matrix):
+    frame = pd.DataFrame(matrix, columns=list(feature_names))
+    message = "the rows have no feature 'x63', which the bundle needs"
+    misnamed = frame.rename(columns={"x63": "x63 "})
+    assert_refused(Rows.from_arrays, "rows", misnamed, None, manifest, message=message)
+    unnamed = frame.set_axis(range(64), axis=1)
+    assert np.array_equal(Rows.from_arrays("rows", unnamed, None, manifest).X, matrix)
