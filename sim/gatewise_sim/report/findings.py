@@ -76,7 +76,7 @@ def _summarise_run(report: Report) -> tuple[str, str]:
     system = report.system
     if not system.answers.n_answered:
         return "No instance was answered", "."
-    if system.answers.is_cloud_too_late and not report.faults:
+    if system.is_cloud_too_late and not report.faults:
         fallback_share = percent(system.answers.fallback / system.instances)
         deadline = millis(report.settings.get("deadline_ms"))
         accuracy_text = (

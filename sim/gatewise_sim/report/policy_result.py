@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from gatewise_sim.fleet.energy import Bill
 
 EngineName = Literal["virtual", "live"]
+
+#: Reasons of fallbacks of a cloud that does not answer in time, besides those of its refusals.
+_LATE_REASONS: Final = ("timeout", "breaker-open", "deadline")
 
 
 class ReportRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,12 +54,6 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
     def n_answered(self) -> int:
         """Number of answers by edge, cloud and fallback."""
         return self.edge + self.cloud + self.fallback
-
-    @property
-    def is_cloud_too_late(self) -> bool:
-        """Whether the cloud answered less than 5 % of the offloaded instances in time."""
-        # The integers avoid a division by zero: cloud / (cloud + fallback) < 1 / 20.
-        return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
 
 
 class ByteUse(ReportRecord, frozen=True, kw_only=True):
@@ -227,3 +224,15 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     timeline: tuple[TimelineBin, ...]
     classes: tuple[ClassResult, ...]
     audit: AuditUse | None = None
+
+    @property
+    def is_cloud_too_late(self) -> bool:
+        """Whether the cloud answered less than 5 % of the instances in time that waited for it."""
+        n_late = sum(
+            n_answers
+            for reason, n_answers in self.reasons.items()
+            if reason in _LATE_REASONS or reason.startswith("cloud:")
+        )
+        n_cloud = self.answers.cloud
+        # The integers avoid a division by zero: cloud / (cloud + late) < 1 / 20.
+        return n_late > 0 and 20 * n_cloud < n_cloud + n_late

@@ -57,6 +57,28 @@ def test_summary_depends_on_the_known_figures(changes, expected_text):
     assert expected_text in join_summary(make_report(**changes))
 
 
+def make_report_of_fallbacks(reason, n_cloud):
+    """Make a report without outages in which nearly all offloads are fallbacks for one reason."""
+    report = make_report(faults=())
+    counts = replace(report.system.answers, cloud=n_cloud, fallback=200 - n_cloud)
+    return replace_system(report, answers=counts, reasons={reason: 200.0 - n_cloud})
+
+
+@pytest.mark.parametrize(
+    ("reason", "n_cloud", "beginning"),
+    [
+        ("timeout", 0, "No answer of the cloud comes within the deadline of 500 ms"),
+        ("breaker-open", 9, "Hardly any answer of the cloud comes within the deadline of 500 ms"),
+        ("cloud:busy", 9, "Hardly any answer of the cloud comes within the deadline of 500 ms"),
+        ("timeout", 10, "90.0 % right"),  # 10 of 200 are 5 %
+        ("offload-limit", 0, "90.0 % right"),
+        ("link-down", 0, "90.0 % right"),
+    ],
+)
+def test_summary_says_whether_the_cloud_is_too_late(reason, n_cloud, beginning):
+    assert join_summary(make_report_of_fallbacks(reason, n_cloud)).startswith(beginning)
+
+
 def test_summary_mentions_wide_intervals():
     wide_estimate = Estimate(value=0.99, low=0.44, high=1.0)
     report = replace_system(
