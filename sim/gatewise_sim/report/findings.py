@@ -334,13 +334,13 @@ def fault_name(fault: FaultSpan) -> str:
 def format_span(begin: float, end: float, start_time_of_day: float = 0.0) -> str:
     """Format a span of the run; also as times of day if the run starts at `start_time_of_day` (s).
 
-    >>> format_span(3600, 4200), format_span(0, 45)
-    ('from 1:00 to 1:10 h', 'from 0 to 45 s')
+    >>> format_span(3600, 4200), format_span(30, 90)
+    ('from 1:00 to 1:10 h', 'from 30 to 90 s')
     >>> format_span(3600, 4200, 11 * 3600), format_span(3600, 3605)
     ('from 12:00 to 12:10 (1:00 to 1:10 h after the start)', 'from 1:00:00 to 1:00:05 h')
     """
     if end < 300:  # a clock with hours would be hard to read
-        return f"from {begin:.3g} to {duration(end)}"
+        return f"from {begin:.3g} to {end:.3g} s"
     end_points = (round(begin), round(end))
     shows_seconds = any(seconds % 60 for seconds in end_points)
 
