@@ -405,9 +405,9 @@ class PolicyFigures:
         n_correct = count_by_class(self._is_correct)
         n_requested = count_by_class(answers.is_requested)
         n_edge_correct = count_by_class(self._is_edge_correct)
-        n_answered = np.bincount(
-            answers.label[has_class & (answers.label >= 0)], minlength=n_classes
-        )
+        # An answer to a row with a label that the bundle does not have is a wrong answer.
+        is_judged = (self._truth != NO_LABEL) & (answers.label >= 0)
+        n_answered = np.bincount(answers.label[is_judged], minlength=n_classes)
         return tuple(
             ClassResult(
                 label=label,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.errors import InputError
 from gatewise_sim.experiment.sweep import FIGURES
 from gatewise_sim.fleet.energy import MONTH_SECONDS, DeviceEnergy, Prices, Radio
@@ -97,6 +98,17 @@ def test_timeline_and_classes_sum_to_the_run(fleet_run, policy_result):
     )  # all rows are of class 1
     assert policy_result.classes[0].accuracy is None
     assert policy_result.classes[1].precision == 1.0
+
+
+def test_answers_to_rows_of_an_unknown_class_lower_the_precision(table, scenario, fleet_run):
+    # every second row has a label that is no class of the bundle
+    truth = np.where(np.arange(len(table)) % 2, table.truth, UNKNOWN_CLASS)
+    odd_table = dataclasses.replace(table, truth=truth)
+    policy_result = make_policy_result(odd_table, scenario, fleet_run)
+    is_class_1 = fleet_run.answers.label == 1
+    precision = np.mean(truth[fleet_run.answers.row][is_class_1] == 1)
+    assert 0.4 < precision < 0.6
+    assert policy_result.classes[1].precision == precision
 
 
 def test_fallbacks_beyond_the_limit_of_offloads_have_their_reason(table):
