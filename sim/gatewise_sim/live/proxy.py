@@ -53,7 +53,7 @@ class DelayProxy:
     Attributes
     ----------
     url : str
-        URL for the devices.
+        URL for the devices, with the user and password of `broker_url`.
     start : float
         Start of the run on :func:`time.monotonic`. The owner may set it while connections are open;
         before that, it is the time of entry. Infinity delays all outages.
@@ -78,6 +78,8 @@ class DelayProxy:
                 f"a link can only be emulated for mqtt://host:port, not for {broker_url!r}"
             )
         self._broker_address = (parsed_url.hostname, parsed_url.port or 1883)
+        user_and_password, at_sign, _ = parsed_url.netloc.rpartition("@")
+        self._url_beginning = f"mqtt://{user_and_password}{at_sign}127.0.0.1"
         self._profile = profile
         self._seed = seed
         self._outages = None if outages is None else _MonotonicOutages(self, outages)
@@ -88,7 +90,7 @@ class DelayProxy:
     def __enter__(self) -> Self:
         # Bind before the thread starts, so that `url` is known and errors are raised here.
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.url = f"{self._url_beginning}:{self._listener.getsockname()[1]}"
         self.start = time.monotonic()
         self._loop = _make_event_loop()
         self._stop_event = asyncio.Event()
