@@ -86,6 +86,7 @@ def answer_columns(
         is_requested=(route == CLOUD) | (reason == REASON["timeout"]) | _is_refusal(reason),
         is_audited=np.zeros(len(ordered_lines), np.bool_),
     )
+    _unmark_unsent(answers, table)
     _fill_costs(answers, table)
     _fill_times(answers, table, worker_counts)
     _fill_bytes(answers, device_counters)
@@ -95,21 +96,31 @@ def answer_columns(
 
 def _find_reason_index(line: OutputLine) -> int:
     """Find the index of a line's reason, or of a similar reason in REASONS."""
+    if line.get("route") == "cloud":
+        return REASON["offloaded"]
     reason = line.get("reason", "value")
     if reason in REASON:
         return REASON[reason]
-    if reason == "last-stage":
+    if reason == "last-stage" or reason.startswith("implausible:"):
         return REASON["stopped"]
-    if reason == "cloud-only":
-        return REASON["offloaded"]
-    if reason.startswith("implausible:"):
-        return REASON["offloaded" if line.get("route") == "cloud" else "stopped"]
     return REASON["cloud:busy" if reason.startswith("cloud:") else "value"]
 
 
 def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
     refusal_indices = [index for name, index in REASON.items() if name.startswith("cloud:")]
     return np.isin(reason, refusal_indices)
+
+
+def _unmark_unsent(answers: Answers, table: RowTable) -> None:
+    """Unmark the requests that were not sent, because a busy worker made the device wait.
+
+    Only the cost tells them from the requests that a busy worker refused.
+    """
+    local_cost = table.local_cost[answers.row]
+    has_local_cost = np.abs(local_cost - answers.cost) <= _ROUNDING
+    differs = table.request_cost[answers.row] + table.request_price - local_cost > _ROUNDING
+    is_busy = answers.reason == REASON["cloud:busy"]
+    answers.is_requested[is_busy & has_local_cost & differs] = False
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
