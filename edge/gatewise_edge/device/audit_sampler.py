@@ -86,41 +86,49 @@ class AuditSampler:
         """Record the confidence of an answer, and return the probability of its audit."""
         latest_confidences = self._latest_confidences
         sorted_confidences = self._sorted_confidences
-        rank = None
-        if len(sorted_confidences) >= _MIN_RANKED_ANSWERS:
-            # Equal confidences share the mean of their ranks.
-            n_smaller = bisect_left(sorted_confidences, confidence)
-            n_not_larger = bisect_right(sorted_confidences, confidence)
-            rank = (n_smaller + n_not_larger + 1) / 2 / (len(sorted_confidences) + 1)
+        probability = self.mean_probability
+        n_ranked = len(sorted_confidences)
+        if n_ranked >= _MIN_RANKED_ANSWERS:
+            # Equal confidences share the mean probability of their ranks.
+            low_rank = bisect_left(sorted_confidences, confidence) / (n_ranked + 1)
+            high_rank = (bisect_right(sorted_confidences, confidence) + 1) / (n_ranked + 1)
+            integrals = [
+                _integrate_probability(rank, self.mean_probability, self._exponential_factor)
+                for rank in (low_rank, high_rank)
+            ]
+            probability = min(1.0, (integrals[1] - integrals[0]) / (high_rank - low_rank))
         latest_confidences.append(confidence)
         insort(sorted_confidences, confidence)
         if len(latest_confidences) > _MAX_RANKED_ANSWERS:
             del sorted_confidences[bisect_left(sorted_confidences, latest_confidences.popleft())]
-        if rank is None:
-            return self.mean_probability
-        return min(
-            1.0,
-            _UNIFORM_FRACTION * self.mean_probability
-            + self._exponential_factor * math.exp(-rank / _RANK_SCALE),
-        )
+        return probability
+
+
+def _integrate_probability(rank: float, mean_probability: float, factor: float) -> float:
+    """Integrate the probability of an audit over the ranks from 0 to `rank`."""
+    uniform_part = _UNIFORM_FRACTION * mean_probability
+    # the probability is 1 up to the rank u with uniform_part + factor * exp(-u / scale) = 1
+    certain_rank = _RANK_SCALE * math.log(max(1.0, factor / (1.0 - uniform_part)))
+    certain_rank = min(rank, certain_rank)
+    exponential_part = math.exp(-certain_rank / _RANK_SCALE) - math.exp(-rank / _RANK_SCALE)
+    return (
+        certain_rank
+        + uniform_part * (rank - certain_rank)
+        + factor * _RANK_SCALE * exponential_part
+    )
 
 
 @cache
 def _find_exponential_factor(mean_probability: float) -> float:
     """Find the factor of the exponential that gives this mean probability, by bisection.
 
-    The mean over equally spaced ranks grows with the factor.
+    The mean over all ranks grows with the factor.
     """
-    ranks = [(index + 0.5) / 1000 for index in range(1000)]
     low_factor = 0.0
     high_factor = math.exp(1.0 / _RANK_SCALE)  # with it every probability is 1, even at rank 1
     while high_factor - low_factor > 1e-6 * high_factor:
         factor = (low_factor + high_factor) / 2
-        probabilities = (
-            _UNIFORM_FRACTION * mean_probability + factor * math.exp(-rank / _RANK_SCALE)
-            for rank in ranks
-        )
-        if sum(min(1.0, probability) for probability in probabilities) < 1000 * mean_probability:
+        if _integrate_probability(1.0, mean_probability, factor) < mean_probability:
             low_factor = factor
         else:
             high_factor = factor

@@ -24,19 +24,14 @@ def test_uncertain_answers_are_audited_more_often():
 
 
 @pytest.mark.parametrize("mean_probability", [0.01, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("n_distinct_confidences", [3, 10**9])
+@pytest.mark.parametrize("n_distinct_confidences", [1, 3, 10**9])
 def test_mean_probability_is_close_to_the_share(mean_probability, n_distinct_confidences):
-    """With few distinct confidences, only the bounds hold."""
     sampler = AuditSampler(mean_probability)
     draws = np.random.default_rng(1).random(4000)
     confidences = np.floor(n_distinct_confidences * draws) / n_distinct_confidences
     probabilities = [sampler.record_confidence(confidence) for confidence in confidences.tolist()]
-    assert (
-        np.mean(probabilities) == pytest.approx(mean_probability, rel=0.05)
-        or n_distinct_confidences == 3
-    )
+    assert np.mean(probabilities) == pytest.approx(mean_probability, rel=0.05)
     # Each probability is at least a fifth of the share.
-    assert mean_probability / 6 < np.mean(probabilities) < 1.05 * mean_probability
     assert min(probabilities) >= 0.2 * mean_probability
 
 
