@@ -77,7 +77,8 @@ class Auditor:
         """Send an answered instance to the high-cost model if the sampler chooses it.
 
         Another thread reads the features that the instance lacks, so that no instance waits for
-        them. While that thread is busy, no such instance is audited.
+        them. While that thread is busy, no instance is audited or counted: offloads alone would
+        dilute the share of disagreements.
         """
         installation = instance.installation
         reading = instance.reading
@@ -87,8 +88,7 @@ class Auditor:
         sends_later = not self._uplink.is_ready and self._late_requests is not None
         if not sends_later and not self._uplink.admit_audit():
             return
-        is_complete = reading.has(installation.request_inputs)
-        if not is_complete and not sends_later and self._reader.is_busy:
+        if not sends_later and self._reader.is_busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
@@ -101,7 +101,7 @@ class Auditor:
             self._late_requests.store_instance(instance, mark)
             return
         send = partial(self._send_audit, instance, mark, answer.feature_cost)
-        if is_complete:
+        if reading.has(installation.request_inputs):
             send()
         else:
             reading.lift_deadline()

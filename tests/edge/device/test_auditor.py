@@ -102,6 +102,31 @@ def test_no_instance_waits_for_features_that_only_an_audit_reads(bundle):
     assert reads == ["e"]
 
 
+def test_no_answer_counts_while_features_of_an_audit_are_read(bundle):
+    """Offloads alone would dilute the share of disagreements."""
+    is_reading = threading.Event()
+    may_return = threading.Event()
+
+    def read_slowly() -> float:
+        is_reading.set()
+        may_return.wait(30)
+        return 1.0
+
+    sure_sensors = {
+        name: lambda cell=cell: cell for name, cell in zip(NAMES, SURE_ROW, strict=True)
+    }
+    sensors = Sensors(sure_sensors | {"e": read_slowly})
+    link = RecordingLink(0)
+    with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=5000) as device:
+        device.answer()
+        wait_until(is_reading.is_set)
+        assert device.answer(HARD_ROW).route == "cloud"
+        assert device.gauges["audit_instances"] == 0
+        may_return.set()
+        wait_until(lambda: device.gauges["audit_instances"] == 1)
+        assert device.gauges["audit_weighted"] == 1
+
+
 def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bundle):
     link = FakeLink(lambda payload, receive: None)
     row = list(HARD_ROW)
