@@ -60,6 +60,7 @@ class _AnsweredInstance:
 
     instance: PendingInstance
     mark: AuditMark
+    is_fallback: bool
     request_id: bytes
     answered_at: float
 
@@ -133,14 +134,16 @@ class LateRequests:
         confidence = float(answer.probabilities.max().astype(np.float32))
         # Of missing values a stage may compute NaN, which no mark can state.
         mark = AuditMark(answer.class_index, 1.0, None if math.isnan(confidence) else confidence)
-        answer.request = self.store_instance(instance, mark)
+        answer.request = self.store_instance(instance, mark, is_fallback=True)
 
-    def store_instance(self, instance: PendingInstance, mark: AuditMark) -> str:
+    def store_instance(
+        self, instance: PendingInstance, mark: AuditMark, *, is_fallback: bool = False
+    ) -> str:
         """Store an answered instance; return the id of its request in hexadecimal digits.
 
         The thread of the late requests acquires the features that the instance lacks.
         """
-        answered_instance = _AnsweredInstance(instance, mark, new_id(), time.time())
+        answered_instance = _AnsweredInstance(instance, mark, is_fallback, new_id(), time.time())
         with self._condition:
             if len(self._unwritten_instances) >= _MAX_UNWRITTEN:
                 self._unwritten_instances.popleft()
@@ -193,7 +196,11 @@ class LateRequests:
                 audit=answered_instance.mark,
                 is_private=is_private,
             )
-            self._store.add(encode_request(request), answered_instance.answered_at)
+            self._store.add(
+                encode_request(request),
+                answered_instance.answered_at,
+                is_fallback=answered_instance.is_fallback,
+            )
         except (SensorError, WireError, sqlite3.Error) as error:
             self._counts["late_lost"] += 1
             problem = str(error)
@@ -219,31 +226,23 @@ class LateRequests:
         # 0 would mark a live request.
         request.late_s = min(max(1, round(time.time() - unsent_request.answered_at)), MAX_LATE_S)
         mark = request.audit
-        is_fallback = mark is not None and mark.probability == 1
         if mark is not None:
             request.audit = replace(
                 mark, probability=mark.probability * unsent_request.stored_probability
             )
         offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
-        self._settle(unsent_request, request, offload, is_fallback=is_fallback)
+        self._settle(unsent_request, request, offload)
         if offload.state != "answered":
             self._pause(_PAUSE_S)
         return unsent_request.number
 
-    def _settle(
-        self,
-        unsent_request: UnsentRequest,
-        request: Request,
-        offload: Offload,
-        *,
-        is_fallback: bool,
-    ) -> None:
+    def _settle(self, unsent_request: UnsentRequest, request: Request, offload: Offload) -> None:
         """Remove a request from the store if it was answered or refused for good."""
         response = offload.response
         if offload.state == "answered" and response is not None:
             self._store.remove(unsent_request)
             self._counts["late_sent"] += 1
-            if is_fallback:
+            if unsent_request.is_fallback:
                 self._report_answer(request, response)
         elif offload.state == "refused" and response is not None and not response.is_retryable:
             self._store.remove(unsent_request)

@@ -29,9 +29,9 @@ _LOG = logging.getLogger(__name__)
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
 #: AUTOINCREMENT never reuses a number, so a caller can continue after the last number it read.
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS requests"
+    "CREATE TABLE IF NOT EXISTS unsent_requests"
     " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, chance REAL NOT NULL,"
-    " payload BLOB NOT NULL)"
+    " fallback INTEGER NOT NULL, payload BLOB NOT NULL)"
 )
 
 
@@ -46,6 +46,8 @@ class UnsentRequest(NamedTuple):
         Unix time of the device's answer.
     stored_probability : float
         Probability with which the file stored it and still has it.
+    is_fallback : bool
+        Whether the answer was a fallback, and not an answer of a stage to audit.
     payload : bytes
         The encoded request.
     """
@@ -53,6 +55,7 @@ class UnsentRequest(NamedTuple):
     number: int
     answered_at: float
     stored_probability: float
+    is_fallback: bool
     payload: bytes
 
 
@@ -126,7 +129,7 @@ class UnsentStore:
             self._database.execute(_SCHEMA)
             query = (
                 "SELECT count(*), coalesce(sum(length(payload)), 0), coalesce(min(chance), 1.0)"
-                " FROM requests"
+                " FROM unsent_requests"
             )
             self._n_requests, self._n_bytes, self._stored_probability = self._database.execute(
                 query
@@ -143,11 +146,11 @@ class UnsentStore:
         """Sum of the payloads in bytes."""
         return int(self._n_bytes)
 
-    def add(self, payload: bytes, answered_at: float) -> None:
+    def add(self, payload: bytes, answered_at: float, *, is_fallback: bool) -> None:
         """Store a request, with the same probability as the requests that the file already has.
 
-        `answered_at` is the Unix time of the device's answer to its instance. Raises sqlite3.Error
-        if the disk is full.
+        `answered_at` is the Unix time of the device's answer to its instance, and `is_fallback`
+        tells whether that is a fallback. Raises sqlite3.Error if the disk is full.
         """
         with self._lock:
             if self._n_requests == 0:
@@ -163,9 +166,10 @@ class UnsentStore:
             if not is_admitted:
                 self.counts["late_dropped"] += 1
                 return
-            row = (answered_at, self._stored_probability, payload)
+            row = (answered_at, self._stored_probability, is_fallback, payload)
             self._database.execute(
-                "INSERT INTO requests (at, chance, payload) VALUES (?, ?, ?)", row
+                "INSERT INTO unsent_requests (at, chance, fallback, payload) VALUES (?, ?, ?, ?)",
+                row,
             )
             self._n_requests += 1
             self._n_bytes += len(payload)
@@ -193,7 +197,9 @@ class UnsentStore:
 
     def _drop_half(self) -> bool:
         """Drop each request with probability 1/2; return False if there is none."""
-        rows = self._database.execute("SELECT number, length(payload) FROM requests").fetchall()
+        rows = self._database.execute(
+            "SELECT number, length(payload) FROM unsent_requests"
+        ).fetchall()
         if not rows:
             self._n_requests = 0
             self._n_bytes = 0
@@ -202,9 +208,10 @@ class UnsentStore:
         with self._database:  # commits both changes, or none
             self._database.execute("BEGIN")
             self._database.executemany(
-                "DELETE FROM requests WHERE number = ?", [(number,) for number, _ in dropped_rows]
+                "DELETE FROM unsent_requests WHERE number = ?",
+                [(number,) for number, _ in dropped_rows],
             )
-            self._database.execute("UPDATE requests SET chance = chance / 2")
+            self._database.execute("UPDATE unsent_requests SET chance = chance / 2")
         self._stored_probability /= 2
         self._n_requests = len(rows) - len(dropped_rows)
         self._n_bytes = sum(size for _, size in rows) - sum(size for _, size in dropped_rows)
@@ -213,14 +220,17 @@ class UnsentStore:
 
     def _first_after(self, last_number: int) -> UnsentRequest | None:
         query = (
-            "SELECT number, at, chance, payload FROM requests WHERE number > ?"
+            "SELECT number, at, chance, fallback, payload FROM unsent_requests WHERE number > ?"
             " ORDER BY number LIMIT 1"
         )
         columns = self._database.execute(query, (last_number,)).fetchone()
-        return None if columns is None else UnsentRequest(*columns)
+        if columns is None:
+            return None
+        number, answered_at, stored_probability, fallback, payload = columns
+        return UnsentRequest(number, answered_at, stored_probability, bool(fallback), payload)
 
     def _delete(self, request: UnsentRequest) -> None:
-        query = "DELETE FROM requests WHERE number = ?"
+        query = "DELETE FROM unsent_requests WHERE number = ?"
         if self._database.execute(query, (request.number,)).rowcount:
             self._n_requests -= 1
             self._n_bytes -= len(request.payload)

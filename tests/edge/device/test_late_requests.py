@@ -96,6 +96,21 @@ def check_late_fallback(answer, request, correction, bundle):
     assert correction["label"] == bundle.manifest.classes[int(cloud_labels[0])]
 
 
+def test_only_fallbacks_have_corrections(bundle, make_late_requests):
+    """An audit of each answer has the probability of a fallback, 1."""
+    corrections = []
+    link = FakeLink()
+    link.is_ready = False
+    late_requests = make_late_requests(corrections.append)
+    with Device(bundle, link=link, audit=1.0, late_requests=late_requests) as device:
+        fallback = device.answer(HARD_ROW)
+        assert device.answer(SURE_ROW).route == "edge"
+        wait_until(lambda: device.gauges["unsent"] == 2, "two stored instances")
+        link.is_ready = True
+        wait_until(lambda: device.counters["late_sent"] == 2, "late answers")
+    assert [correction["request"] for correction in corrections] == [fallback.request]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick_reconnects")
 def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
@@ -160,7 +175,7 @@ def test_fallback_without_probabilities_is_answered_and_stored(make_bundle, make
 
 
 def test_full_disk_is_logged_once(bundle, tmp_path, monkeypatch, caplog):
-    def fail(payload: bytes, answered_at: float) -> None:
+    def fail(payload: bytes, answered_at: float, *, is_fallback: bool) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     link = FakeLink()

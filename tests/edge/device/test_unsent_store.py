@@ -23,7 +23,7 @@ from pathlib import Path
 from gatewise_edge.device.unsent_store import UnsentStore
 store = UnsentStore(Path(sys.argv[1]), max_bytes=10**6, max_age_s=1e9)
 for number in range(50):
-    store.add(bytes([number]) * 100, float(number))
+    store.add(bytes([number]) * 100, float(number), is_fallback=True)
 os.kill(os.getpid(), 9)
 """
 
@@ -56,7 +56,7 @@ def test_full_store_keeps_requests_with_known_probabilities(tmp_path):
             rng=random.Random(seed),
         )
         for number in range(n_added):
-            store.add(number.to_bytes(10), 5.0)
+            store.add(number.to_bytes(10), 5.0, is_fallback=True)
             assert store.n_bytes <= 100
         assert store.counts["late_kept"] - len(store) <= store.counts["late_dropped"]
         for request in list_requests(store):
@@ -71,27 +71,27 @@ def test_probability_outlives_a_restart_and_ends_with_the_last_request(tmp_path)
     store_options = {"max_bytes": 20, "max_age_s": 60, "clock": lambda: 5.0}
     store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(1))
     while store.counts["late_dropped"] == 0 or len(store) == 0:
-        store.add(b"ten bytes.", 5.0)
+        store.add(b"ten bytes.", 5.0, is_fallback=True)
     stored_probability = list_requests(store)[0].stored_probability
     assert stored_probability <= 0.5
     store.close()
     reopened_store = UnsentStore(tmp_path / "unsent", **store_options, rng=random.Random(2))
     n_requests = len(reopened_store)
     while len(reopened_store) == n_requests == 1:
-        reopened_store.add(b"ten bytes.", 5.0)
+        reopened_store.add(b"ten bytes.", 5.0, is_fallback=True)
     assert {request.stored_probability for request in list_requests(reopened_store)} == {
         stored_probability
     }
     for request in list_requests(reopened_store):
         reopened_store.remove(request)
-    reopened_store.add(b"ten bytes.", 5.0)
+    reopened_store.add(b"ten bytes.", 5.0, is_fallback=True)
     assert [request.stored_probability for request in list_requests(reopened_store)] == [1.0]
 
 
 def test_request_larger_than_the_store_is_dropped_alone(tmp_path):
     store = UnsentStore(tmp_path / "unsent", max_bytes=10, max_age_s=60, clock=lambda: 5.0)
     for payload in (b"aaaa", b"too long for it", b"bbbb"):
-        store.add(payload, 5.0)
+        store.add(payload, 5.0, is_fallback=True)
     assert [(request.payload, request.stored_probability) for request in list_requests(store)] == [
         (b"aaaa", 1.0),
         (b"bbbb", 1.0),
@@ -102,8 +102,8 @@ def test_request_larger_than_the_store_is_dropped_alone(tmp_path):
 def test_requests_expire_by_the_age_of_their_answers(tmp_path):
     now = [100.0]
     store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60, clock=lambda: now[0])
-    store.add(b"old", 40.0)
-    store.add(b"new", 99.0)
+    store.add(b"old", 40.0, is_fallback=True)
+    store.add(b"new", 99.0, is_fallback=True)
     now[0] = 101.0  # 61 s after the older answer
     assert list_payloads(store) == [b"new"]
     assert store.counts["late_expired"] == 1
@@ -141,7 +141,7 @@ def test_requests_are_in_memory_while_the_disk_cannot_be_written(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60, clock=lambda: 5.0)
-    store.add(b"aa", 5.0)
+    store.add(b"aa", 5.0, is_fallback=True)
     assert list_payloads(store) == [b"aa"]
     assert "in memory, until the device ends" in caplog.text
     assert store.trouble is not None
@@ -161,10 +161,10 @@ def test_store_without_room_for_its_journal_is_in_memory(tmp_path):
 def test_file_that_another_process_has_emptied_accepts_requests(tmp_path):
     store_options = {"max_bytes": 10, "max_age_s": 60, "clock": lambda: 5.0}
     store = UnsentStore(tmp_path / "unsent", **store_options)
-    store.add(b"aaaaaa", 5.0)
+    store.add(b"aaaaaa", 5.0, is_fallback=True)
     other_store = UnsentStore(tmp_path / "unsent", **store_options)
     other_store.remove(other_store.next_request(0))
-    store.add(b"bbbbbb", 5.0)
+    store.add(b"bbbbbb", 5.0, is_fallback=True)
     # nothing was dropped at random, so the request was there for certain
     assert [(request.payload, request.stored_probability) for request in list_requests(store)] == [
         (b"bbbbbb", 1.0)
