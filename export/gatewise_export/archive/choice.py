@@ -103,9 +103,12 @@ def correct_probability(rows: ArchivedRows) -> Floats:
 
 
 def largest_correction(rows: ArchivedRows, probability: Floats) -> float:
-    """Largest q (W - w), as in :mod:`.alarm`, of instances chosen with a `probability` each."""
+    """Largest q (W - w), as in :mod:`.alarm`, of instances with a `probability` of their choice.
+
+    It is 0 without instances.
+    """
     wrong_probability = 1 - correct_probability(rows)
-    return float((wrong_probability * rows.weights * (1 / probability - 1)).max())
+    return float((wrong_probability * rows.weights * (1 / probability - 1)).max(initial=0.0))
 
 
 def reason_scores(
@@ -150,6 +153,8 @@ def choice_probabilities(
     rows: ArchivedRows, n: int, rng: np.random.Generator, purpose: Purpose = "estimate"
 ) -> tuple[Floats, NDArray[Any]]:
     """Probability and main reason of choosing each instance; the probabilities sum to n."""
+    if not len(rows):
+        return np.zeros(0), np.zeros(0, np.str_)
     reason_shares = REASON_SHARES[purpose]
     label_shares = {}
     for reason, scores in reason_scores(rows, rng, purpose).items():

@@ -81,6 +81,16 @@ def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
 
 
 @pytest.mark.slow
+def test_a_day_without_a_message_requests_no_labels(first_bundle):
+    X, y = draw_rows(100, 1)
+    is_local = graph_decisions(first_bundle, X).exits < len(first_bundle.manifest.stages)
+    # about one instance in a million is audited
+    rules = {"days": 2, "instances": 5, "audit": 1e-6}
+    report = simulate_days(first_bundle, X[is_local], y[is_local], **rules)
+    assert [(day.n_bytes, day.n_asked, day.n_labels) for day in report.days] == [(0, 0, 0)] * 2
+
+
+@pytest.mark.slow
 def test_messages_have_the_values_of_a_device(tmp_path):
     image_bundle = pack_image_pair(tmp_path / "pair")
     images, y = load_digit_images()
