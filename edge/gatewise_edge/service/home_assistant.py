@@ -136,7 +136,8 @@ class HomeAssistant:
         self._today = today
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
-        self._is_announced = False
+        #: Number of the connection on which the description was last published.
+        self._announced_connection = 0
         self._publish_document = publish_document
         self._latest_document: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
@@ -172,9 +173,12 @@ class HomeAssistant:
             self._publish_when_due()
 
     def _announce(self) -> None:
-        self._is_announced = self._is_announced or self._link.publish(
+        """Publish the description once per connection, because a broker may lose it."""
+        connection_number = self._link.connection_number
+        if connection_number != self._announced_connection and self._link.publish(
             self._config_topic, self._config, retain=True
-        )
+        ):
+            self._announced_connection = connection_number
 
     def _publish_when_due(self) -> None:
         wait_s = self._next_publication_at - self._clock()

@@ -108,11 +108,29 @@ def test_last_answer_of_a_second_is_published_at_its_end(monkeypatch):
     monkeypatch.setattr(home_assistant, "_MIN_INTERVAL_S", 0.05)
     labels = []
     line = {"route": "edge", "cost": 1.0, "probabilities": [1.0]}
-    link = SimpleNamespace(device="pi-1", publish=lambda *_, **__: True)
+    link = SimpleNamespace(device="pi-1", connection_number=1, publish=lambda *_, **__: True)
     with HomeAssistant(link, "ha", lambda document: labels.append(document["label"])) as publisher:
         for label in ("open", "ajar", "closed"):
             publisher.write(line | {"label": label})
         wait_until(lambda: labels == ["open", "closed"])
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick_reconnects")
+def test_broker_that_lost_the_description_gets_it_again(broker):
+    link = MqttLink(broker.url, device="pi-5")
+    link.connect(60)
+    line = {"label": "yes", "route": "edge", "cost": 1.0, "probabilities": [1.0]}
+    with HomeAssistant(link, "ha", lambda document: None) as publisher:
+        publisher.write(line)
+        broker.kill()  # this broker keeps retained messages in memory only
+        broker.start()
+        wait_until(lambda: link.connection_number == 2 and link.is_ready, "the reconnection")
+        publisher.write(line)
+        subscriber = MqttClient(broker.url, "ha/device/pi-5/config")
+        assert json.loads(subscriber.get()[1]) == discovery("pi-5")[1]
+    link.close()
+    subscriber.close()
 
 
 @pytest.mark.slow
