@@ -13,6 +13,7 @@ import json
 import os
 import re
 import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -52,8 +53,8 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
 
     Writes ``ca.crt``, ``device.crt`` and ``device.key`` to the folder; the key never leaves the
     device. Returns the device's name and the URL of its broker. Raises InputError if the token or
-    the URL is malformed or the folder already has a key, and LinkError if the server cannot be
-    reached, does not match the token, refuses, or sends a malformed response.
+    the URL is malformed, or the folder already has a key or cannot be written, and LinkError if the
+    server cannot be reached, does not match the token, refuses, or sends a malformed response.
     """
     token_match = _TOKEN_PATTERN.fullmatch(token)
     if not url.startswith("https://") or token_match is None:
@@ -64,9 +65,20 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
         raise InputError(f"{key_file} already exists: enrol into another folder")
     authority_certificate = _fetch_authority_certificate(url, digest)
     key = ec.generate_private_key(ec.SECP256R1())
-    certificate, broker_url = _request_certificate(url, token, name, key, authority_certificate)
+    # The request uses the token up, so first make sure that the folder can be written.
+    is_new_folder = not folder.exists()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from None
+    try:
+        certificate, broker_url = _request_certificate(url, token, name, key, authority_certificate)
+    except BaseException:
+        if is_new_folder:
+            folder.rmdir()
+        raise
     # Write the files last, because a key would block another try.
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     encoded_key = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

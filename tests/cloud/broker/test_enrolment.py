@@ -174,6 +174,16 @@ def test_a_malformed_response_leaves_no_key(broker_folder, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
+def test_a_folder_that_cannot_be_written_leaves_the_token_valid(broker_folder, tmp_path):
+    token = make_pi_5_token(broker_folder)
+    (tmp_path / "file").touch()
+    with serve_enrolments(broker_folder) as url:
+        with pytest.raises(InputError, match="cannot be written: Not a directory"):
+            enrol(url, token, tmp_path / "file" / "tls")
+        assert enrol(url, token, tmp_path / "tls")["device"] == "pi-5"
+
+
+@pytest.mark.slow
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
     token = make_pi_5_token(broker_folder)
     tomorrow = utc_now() + datetime.timedelta(days=1, minutes=1)
