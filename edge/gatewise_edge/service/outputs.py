@@ -192,7 +192,12 @@ class AnswerLog(AnswerFile):
             os.truncate(self.path, len(complete_lines))
             self._line_prefix = b""
         if log_header is None:
-            self.write(header)
+            # If the disk is full now, the header is written before the next line.
+            self._remainder = json_line(header).encode() + b"\n"
+            try:
+                self._write_remainder()
+            except OSError as error:
+                self._set_trouble(error)
 
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:

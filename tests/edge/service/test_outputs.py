@@ -71,6 +71,23 @@ def test_full_disk_is_logged_once_and_its_lost_lines_are_counted(caplog):
     assert len(caplog.records) == 1
 
 
+def test_log_that_began_on_a_full_disk_has_its_first_line(tmp_path, data_path, monkeypatch):
+    path = tmp_path / "log"
+
+    def fail(file: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(outputs.os, "write", fail)
+    with AnswerLog(path, data_path) as log:
+        log.write({"row": 0})
+        assert (log.n_lost, log.trouble is None) == (2, False)
+        monkeypatch.undo()
+        log.write({"row": 1})
+        assert (log.n_lost, log.trouble) == (1, None)
+    with AnswerLog(path, data_path) as log:
+        assert log.answered_rows == {1}
+
+
 def test_line_that_is_written_in_parts_is_complete(tmp_path, data_path, monkeypatch):
     path = tmp_path / "log"
     write_all = os.write
