@@ -17,6 +17,7 @@ The states of a request::
                  ──(an error, and no copy or retry is left)──> refused
                  ──(the deadline)──> timeout
     sent ──(the link refuses it)──> unsent
+    resent ──(the link refuses it)──> sent, or refused if no copy is left
 
 A retry is needed because a broker may acknowledge a request and lose it, and because the requests
 of a killed worker are lost. There is at most one retry, with the same bytes. Workers remember
@@ -318,6 +319,18 @@ class OffloadTable:
             return None
         self._settle(offload, "refused", now)
         return offload
+
+    def withdraw_retry(self, offload: Offload, now: float) -> None:
+        """Take back a second copy that the link refused; end the request if no copy is out."""
+        self.counts.retries -= 1
+        offload.resent_at = math.nan
+        offload.n_copies_out -= 1
+        if offload.is_settled:
+            return
+        if offload.n_copies_out:
+            offload.state = "sent"
+        else:
+            self._settle(offload, "refused", now)
 
     def abandon(self, offload: Offload, now: float) -> None:
         """Settle a request that the link refused."""

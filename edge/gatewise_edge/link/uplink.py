@@ -264,12 +264,14 @@ class Uplink:
         return offload
 
     def _transmit(self, offload: Offload, payload: bytes) -> None:
-        """Pass a request to the link; if the link refuses its first copy, settle it."""
+        """Pass a request to the link; if the link refuses it, settle it or withdraw the retry."""
         is_sent = self._link is not None and self._link.send(payload)
         with self._condition:
             if is_sent:
                 self._bytes_up += len(payload)
-            elif not offload.is_resent:
+            elif offload.is_resent:
+                self._offloads.withdraw_retry(offload, self._clock())
+            else:
                 self._offloads.abandon(offload, self._clock())
 
     def _receive(self, payload: bytes) -> None:

@@ -321,7 +321,9 @@ class VirtualRequest:
         fleet = device.fleet
         self.payload_bytes = payload_bytes
         if not device.is_connected:  # the link refuses messages
-            if not self.offload.is_resent:
+            if self.offload.is_resent:
+                device.offloads.withdraw_retry(self.offload, fleet.clock.now)
+            else:
                 device.offloads.abandon(self.offload, fleet.clock.now)
             return
         packet_bytes = publish_bytes(REQUEST_TOPIC, payload_bytes)

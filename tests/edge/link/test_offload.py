@@ -134,6 +134,20 @@ def test_busy_for_one_copy_does_not_settle_the_request_but_other_errors_do():
     assert second_offload.state == "refused"
 
 
+def test_retry_that_the_link_refuses_is_no_copy():
+    offloads = make_table_with_round_trip(0.1)
+    offload = open_request(offloads)
+    assert offloads.poll(offload, 0.2)
+    offloads.withdraw_retry(offload, 0.2)
+    assert (offload.state, offload.is_resent, offloads.counts.retries) == ("sent", False, 0)
+    # once the first copy is refused, another retry may be sent
+    assert offloads.receive(make_refusal(offload.id), 0.3) is None
+    assert offloads.poll(offload, 0.4)
+    offloads.withdraw_retry(offload, 0.4)
+    assert (offload.state, offload.settled_at) == ("refused", 0.4)
+    assert (offloads.counts.retries, offloads.counts.refused) == (0, 1)
+
+
 def test_an_answer_beside_a_refused_second_copy_may_belong_to_the_first():
     offloads = make_table_with_round_trip(0.1)
     offload = open_request(offloads)
@@ -256,6 +270,8 @@ class OffloadHistory(RuleBasedStateMachine):
         offload = data.draw(st.sampled_from(self.all_offloads))
         is_retry_due = self.offloads.poll(offload, self.now)
         assert not is_retry_due or self.now < offload.deadline
+        if is_retry_due and data.draw(st.booleans()):
+            self.offloads.withdraw_retry(offload, self.now)
         assert offload.is_settled or self.now < offload.wake_at <= offload.deadline
 
     @precondition(lambda self: self.all_offloads)

@@ -242,6 +242,22 @@ def clock() -> Clock:
     return Clock()
 
 
+def test_refused_request_ends_when_the_link_refuses_its_retry(bundle, clock):
+    def refuse(payload, receive):
+        request = wire.decode_request(payload)
+        receive(wire.encode_response(wire.Response.refusal(request, wire.BUSY)))
+
+    link = FakeLink(refuse)
+    with Device(bundle, link=link, clock=clock) as device:
+        instance = device.begin(HARD_ROW)
+        clock.now = instance.wake_at
+        link.accepts = False
+        answer = device.advance(instance)
+        counters = device.counters
+    assert (answer.route, answer.reason) == ("fallback", "cloud:busy")
+    assert (counters["sent"], counters["retries"], counters["refused"]) == (1, 0, 1)
+
+
 def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplog):
     def refuse_first_copy(payload, receive):
         request = wire.decode_request(payload)
