@@ -57,7 +57,8 @@ class Trial:
     ) -> None:
         """Begin a trial, or continue one with the :attr:`counts` of an earlier start.
 
-        Instances that the device began before this call are not counted. `previous_counts` restores
+        Answers to instances that the device began before this call are not counted. Errors are,
+        because they do not state when their instance began. `previous_counts` restores
         :attr:`previous_counts` after a restart.
         """
         with self._lock:
