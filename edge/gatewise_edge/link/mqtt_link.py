@@ -66,7 +66,8 @@ class MqttLink:
         Id of the device: a single topic level that is unique in the fleet. The default is the name
         in a certificate of ``gatewise broker``, or else random.
     max_inflight : int, default 64
-        Largest number of requests that the broker has not acknowledged. The link refuses more.
+        Largest number of messages that the broker has not acknowledged, besides one status. The
+        link refuses more.
     ca_file, cert_file, key_file : str or Path, optional
         See :class:`Endpoint`.
 

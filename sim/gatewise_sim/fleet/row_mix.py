@@ -30,7 +30,7 @@ class RowMix:
     weights : array-like of shape (k, n_classes)
         Weight of each class from each time on.
     is_linear : bool
-        Whether to interpolate the weights between the times.
+        Whether to interpolate the shares of the classes between the times.
 
     Raises
     ------
