@@ -10,13 +10,12 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 import numpy as np
 
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.audit_sampler import AuditSampler
-from gatewise_edge.device.late_requests import LateRequests
+from gatewise_edge.device.late_requests import RESPONSE_TIMEOUT_S, LateRequests
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import AuditMark, Response
@@ -24,10 +23,6 @@ from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 
 _LOG = logging.getLogger(__name__)
-
-#: Longest wait for the response to an audit, in seconds. It may be much longer than a deadline,
-#: because no instance waits for the response.
-AUDIT_TIMEOUT_S: Final = 10.0
 
 
 class Auditor:
@@ -115,7 +110,7 @@ class Auditor:
                 instance.acquire_request_values()[np.newaxis],
                 manifest.name,
                 manifest.version,
-                deadline=self._clock() + AUDIT_TIMEOUT_S,
+                deadline=self._clock() + RESPONSE_TIMEOUT_S,
                 mark=mark,
                 on_answer=partial(self._count_response, mark),
             )

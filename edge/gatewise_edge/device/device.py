@@ -34,7 +34,7 @@ from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.device.stages import Runner
 from gatewise_edge.device.unseen_cells import UnseenCategories
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.messages import max_rows
+from gatewise_edge.link.messages import MAX_GROUP_ROWS, max_rows
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.uplink import Uplink
 from gatewise_edge.sensors.blocking_reader import BlockingReader
@@ -47,10 +47,8 @@ _LOG = logging.getLogger(__name__)
 #: Time in seconds that is reserved before the deadline to write the answer. It is a few times the
 #: delay that Python and the scheduler of a small device cause.
 _RESERVED_SECONDS: Final = 0.005
-#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for their answers.
-#: It is the largest number of rows of a request.
-_MAX_BEGUN_ROWS: Final = 256
-#: Fraction of the deadline after which it begins no more of these rows. The request needs the rest.
+#: Fraction of the deadline after which :meth:`Device.answer_many` begins no more rows before it
+#: waits for their answers. The request needs the rest.
 _MAX_BEGIN_FRACTION: Final = 0.25
 
 
@@ -322,7 +320,7 @@ class Device:
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked_rows):
             answers += self._answer_group(
-                checked_rows[len(answers) : len(answers) + _MAX_BEGUN_ROWS]
+                checked_rows[len(answers) : len(answers) + MAX_GROUP_ROWS]
             )
         return answers
 

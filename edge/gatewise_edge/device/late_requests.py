@@ -39,8 +39,9 @@ _UNSENT_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "time
 #: Largest number of answered instances that wait for the disk. Beyond it the oldest is dropped,
 #: because a slow disk or sensor must not fill the memory.
 _MAX_UNWRITTEN: Final = 256
-#: Longest wait for a response, in seconds; no instance waits for it.
-_RESPONSE_TIMEOUT_S: Final = 10.0
+#: Longest wait for the response to an audit or to a late request, in seconds. It may be much longer
+#: than a deadline, because no instance waits for the response.
+RESPONSE_TIMEOUT_S: Final = 10.0
 #: Time between two checks of the link, in seconds. Checks are needed, because a link does not
 #: report that it is ready.
 _POLL_S: Final = 0.2
@@ -123,7 +124,7 @@ class LateRequests:
             self._condition.notify_all()
         if self._thread is not None:
             # A request in flight ends as a timeout and stays in the store.
-            self._thread.join(_RESPONSE_TIMEOUT_S + 1.0)
+            self._thread.join(RESPONSE_TIMEOUT_S + 1.0)
         self._store.close()
 
     def store_fallback(self, instance: PendingInstance, answer: Answer) -> None:
@@ -191,7 +192,7 @@ class LateRequests:
                 id=answered_instance.request_id,
                 model=manifest.name,
                 version=manifest.version,
-                ttl_ms=int(1000 * _RESPONSE_TIMEOUT_S),
+                ttl_ms=int(1000 * RESPONSE_TIMEOUT_S),
                 X=instance.acquire_request_values()[np.newaxis],
                 audit=answered_instance.mark,
                 is_private=is_private,
@@ -230,7 +231,7 @@ class LateRequests:
             request.audit = replace(
                 mark, probability=mark.probability * unsent_request.stored_probability
             )
-        offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
+        offload = uplink.send_late(request, RESPONSE_TIMEOUT_S)
         self._settle(unsent_request, request, offload)
         if offload.state != "answered":
             self._pause(_PAUSE_S)

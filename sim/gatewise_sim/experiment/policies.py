@@ -32,7 +32,6 @@ class SystemRun:
     row_weights: NDArray[np.float64]
     offload_rate: float
     has_labels: bool
-    scenario: Scenario
 
 
 @dataclass(frozen=True)

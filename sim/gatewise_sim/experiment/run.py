@@ -165,7 +165,6 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
                 row_weights=row_weights,
                 offload_rate=results[0].offload_rate.value,
                 has_labels=experiment.rows.truth is not None,
-                scenario=scenario,
             )
             for compared_policy in POLICIES:
                 baseline = compared_policy.make_policy(system_run)

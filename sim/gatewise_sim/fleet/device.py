@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from gatewise_edge.device.audit_sampler import AuditSampler
-from gatewise_edge.device.auditor import AUDIT_TIMEOUT_S
+from gatewise_edge.device.late_requests import RESPONSE_TIMEOUT_S
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.offload import Offload, OffloadCounts, OffloadTable, RoundTrip
@@ -282,7 +282,7 @@ class VirtualDevice:
         table = fleet.table
         now = fleet.clock.now
         fleet.audit_cost += float(table.request_cost[row] - table.local_cost[row])
-        deadline = now + AUDIT_TIMEOUT_S
+        deadline = now + RESPONSE_TIMEOUT_S
         ttl_ms = math.floor(1000.0 * (deadline - now))
         offload = self.offloads.open(
             fleet.new_id(),

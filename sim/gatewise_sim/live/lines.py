@@ -17,6 +17,7 @@ from gatewise_sim.fleet.results import (
     ROUTES,
     Answers,
     RowTable,
+    fill_costs,
     fill_joules,
     stage_medians,
 )
@@ -87,7 +88,7 @@ def answer_columns(
         is_audited=np.zeros(len(ordered_lines), np.bool_),
     )
     _unmark_unsent(answers, table)
-    _fill_costs(answers, table)
+    _fill_costs(answers, table, is_cloud_first=scenario.policy == "cloud-only")
     _fill_times(answers, table, worker_counts)
     _fill_bytes(answers, device_counters)
     fill_joules(answers, scenario, is_cloud_first=scenario.policy == "cloud-only")
@@ -123,20 +124,14 @@ def _unmark_unsent(answers: Answers, table: RowTable) -> None:
     answers.is_requested[is_busy & has_local_cost & differs] = False
 
 
-def _fill_costs(answers: Answers, table: RowTable) -> None:
+def _fill_costs(answers: Answers, table: RowTable, *, is_cloud_first: bool) -> None:
     """Replace the rounded costs of the output by exact ones, and compute the feature costs."""
-    row = answers.row
-    is_cloud = answers.route == CLOUD
-    offload_cost = np.where(
-        is_cloud, table.offload_price, answers.is_requested * table.request_price
-    )
-    feature_cost = np.where(
-        answers.has_request_features, table.request_cost[row], table.local_cost[row]
-    )
-    exact_cost = feature_cost + offload_cost
-    is_close = np.abs(exact_cost - answers.cost) <= _ROUNDING
-    answers.cost[is_close] = exact_cost[is_close]
-    answers.feature_cost[:] = answers.cost - offload_cost
+    line_cost = answers.cost.copy()
+    fill_costs(answers, table, is_cloud_first=is_cloud_first)
+    # Costs that differ otherwise, as those of rows with a failed sensor, remain.
+    rest = np.where(np.abs(line_cost - answers.cost) > _ROUNDING, line_cost - answers.cost, 0.0)
+    answers.cost[:] += rest
+    answers.feature_cost[:] += rest
 
 
 def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:

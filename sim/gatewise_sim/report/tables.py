@@ -35,7 +35,6 @@ _REASON_TEXTS: Final = {
     "stopped": "the score of a stage was high enough",
     "edge-only": "the policy never offloads",
     "offloaded": "the cloud answered",
-    "cloud-only": "the policy always offloads",
     "value": "a value is missing",
     "link-down": "fallback: no connection",
     "full": "fallback: too many unanswered requests",

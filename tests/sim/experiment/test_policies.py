@@ -27,7 +27,6 @@ def make_policy(key: str, table=TABLE, **changes):
         "row_weights": np.ones(len(table)),
         "offload_rate": 0.3,
         "has_labels": True,
-        "scenario": Scenario(),
     }
     (compared_policy,) = (compared for compared in POLICIES if compared.key == key)
     return compared_policy.make_policy(SystemRun(**fields | changes))
