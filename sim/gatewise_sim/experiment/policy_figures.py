@@ -91,7 +91,7 @@ class PolicyFigures:
             name=policy_name,
             engine=engine,
             sampling=run.sampling,
-            scaled=run.scale > 1.0,
+            scale=run.scale,
             instances=round((len(answers) + run.n_lost) * run.scale),
             **self._estimate_shares(),
             **self._estimate_costs(),

@@ -110,7 +110,7 @@ def _list_assumptions(report: Report) -> list[str]:
     if report.timings.assumed:
         names = [_TIMING_NAMES.get(name, name) for name in report.timings.assumed]
         sentences.append(f"Assumed, not measured on this machine: {listed(names)}.")
-    if system.scaled:
+    if system.scale > 1.0:
         sentences.append(
             f"Simulated {system.sampling}. The figures are estimates with "
             f"{percent(report.confidence_level, 0)} confidence intervals."

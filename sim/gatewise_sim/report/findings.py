@@ -207,8 +207,9 @@ def _describe_outage_effect(report: Report) -> str:
         )
         return f"the devices answered {fallback_share} of the instances themselves in its place"
     # Ignore a drop within two standard errors, which can be chance.
+    scale = report.system.scale
     standard_error = math.hypot(
-        _compute_standard_error(bins_in_outage), _compute_standard_error(normal_bins)
+        _compute_standard_error(bins_in_outage, scale), _compute_standard_error(normal_bins, scale)
     )
     if normal_accuracy - accuracy_during < max(_MIN_ACCURACY_DROP, 2 * standard_error):
         return f"accuracy stayed about the same ({percent(accuracy_during)})"
@@ -220,9 +221,12 @@ def _describe_outage_effect(report: Report) -> str:
     return f"{drop_text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
 
-def _compute_standard_error(bins: Sequence[TimelineBin]) -> float:
-    """Compute the standard error of the accuracy, which is not 0 even if all answers are right."""
-    n_instances = sum(time_bin.instances for time_bin in bins)
+def _compute_standard_error(bins: Sequence[TimelineBin], scale: float) -> float:
+    """Compute the standard error of the accuracy, which is not 0 even if all answers are right.
+
+    Each simulated instance stands for `scale` instances of the fleet.
+    """
+    n_instances = sum(time_bin.instances for time_bin in bins) / scale
     accuracy = min(_compute_accuracy(bins) or 0.0, n_instances / (n_instances + 1.0))
     return math.sqrt(accuracy * (1 - accuracy) / max(n_instances, 1.0))
 

@@ -166,9 +166,9 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     ----------
     key, name, engine
         Name of the policy in keys and in text, and the engine of its run.
-    sampling, scaled
-        Description of the simulated devices, and whether they are only a part of the fleet. The
-        other figures are for the whole fleet.
+    sampling, scale
+        Description of the simulated devices, and number of devices of the fleet for each of them.
+        The other figures are for the whole fleet.
     instances
         Number of instances.
     accuracy, edge_accuracy
@@ -202,7 +202,7 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     name: str
     engine: EngineName
     sampling: str
-    scaled: bool
+    scale: float
     instances: int
     accuracy: Estimate | None
     edge_accuracy: Estimate | None

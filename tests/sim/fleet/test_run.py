@@ -297,8 +297,7 @@ def test_sample_of_a_fleet_has_the_figures_of_the_whole_fleet(runs_and_figures):
     assert "200 of 2,000 devices" in part_run.sampling
     assert "the load of the whole fleet" in part_run.sampling
     assert whole_run.sampling == "all of 2,000 devices for 5 min"
-    assert part_figures.scaled
-    assert not whole_figures.scaled
+    assert (part_figures.scale, whole_figures.scale) == (10.0, 1.0)
     # 200 devices have 6,000 instances, 1,200 of them offloaded: standard errors of 1.3 % and 3 %,
     # about a quarter and a third of the tolerances
     assert part_figures.instances == pytest.approx(whole_figures.instances, rel=0.05)

@@ -74,7 +74,7 @@ def make_policy_result(
         name=POLICY_NAMES[key],
         engine="virtual",
         sampling="all of 10 devices for 1 h",
-        scaled=False,
+        scale=1.0,
         instances=1000,
         accuracy=None if accuracy is None else make_estimate(accuracy, half_width),
         edge_accuracy=None if accuracy is None else make_estimate(accuracy - 0.1, half_width),

@@ -40,7 +40,7 @@ def test_overload_of_the_workers_is_stated_with_its_fallbacks():
         (make_report(), "Assumed, not measured on this machine: a worker's time for a message"),
         (make_report(accuracy=None), "The rows have no labels"),
         (
-            replace_system(make_report(), scaled=True, sampling="5 of 100,000 devices"),
+            replace_system(make_report(), scale=20_000.0, sampling="5 of 100,000 devices"),
             "Simulated 5 of 100,000 devices. The figures are estimates",
         ),
         (make_live_report(), "Only Gatewise was run live"),

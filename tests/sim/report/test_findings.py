@@ -157,6 +157,16 @@ def test_drop_in_an_outage_that_can_be_chance_is_no_effect():
     assert "stayed about the same" in join_summary(replace_system(report, timeline=time_bins))
 
 
+@pytest.mark.parametrize(("scale", "expected_text"), [(1.0, "fell to"), (50.0, "about the same")])
+def test_chance_depends_on_the_simulated_instances(scale, expected_text):
+    """A bin counts the instances of the whole fleet, of which a part is simulated."""
+    report = replace_accuracy(make_report(), lambda time: 0.93 if 1200 <= time < 1800 else 0.95)
+    time_bins = tuple(
+        replace(time_bin, instances=50 * time_bin.instances) for time_bin in report.system.timeline
+    )
+    assert expected_text in join_summary(replace_system(report, timeline=time_bins, scale=scale))
+
+
 def test_outage_without_fallbacks_has_no_effect():
     report = replace_accuracy(make_report(), lambda time: 0.5 if time >= 1200 else 0.9)
     time_bins = tuple(replace(time_bin, fallback=0.0) for time_bin in report.system.timeline)
