@@ -34,6 +34,7 @@ later_days = draw_pumps(6000, seed=2, has_new_sensors=True)
 X, y = (np.concatenate(arrays) for arrays in zip(first_days, later_days, strict=True))
 rules = LoopRules(
     days=8,
+    audit=0.2,
     labels=120,
     label_errors=0.02,
     refit_labels=250,
