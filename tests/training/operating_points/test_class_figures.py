@@ -283,6 +283,22 @@ def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows(
 
 
 @pytest.mark.parametrize(
+    ("goal", "name"),
+    [
+        ({"budget": 9.0, "min_recall": {0: 0.9}}, "min_recall 0"),
+        ({"max_loss": {0: 0.1}}, "max_loss 0"),
+    ],
+)
+def test_a_recall_that_no_validation_row_measures_is_not_promised(goal, name):
+    record = draw_record(0, n=400)
+    frontier = make_frontier(record.take(record.exit_answers.truth == 1), None)
+    with pytest.raises(InputError, match=f"{name}: no validation row has this class"):
+        frontier.at(**goal)
+    # a class that is never answered has no wrong answers
+    assert frontier.at(budget=9.0, min_precision={1: 0.9}).recall[0] is None
+
+
+@pytest.mark.parametrize(
     ("classes", "key"), [((0.0, 1.0), "1"), ((False, True), "true"), ((3, 1), 1.0), (("a", "1"), 1)]
 )
 def test_settings_by_class_name_a_class_by_its_text_or_number(classes, key):

@@ -282,6 +282,19 @@ class ClassBounds:
         ]
         return replace(self, min_recall=tuple(min_recall), max_loss=())
 
+    def check_measured(self, point: OperatingPoint) -> None:
+        """Raise InputError for a bound on the recall of a class without validation rows."""
+        names = [
+            self.name_of(bound)
+            for bound in self.as_list()
+            if bound.kind != "precision" and bound.share_at(point) is None
+        ]
+        if names:
+            raise InputError(
+                f"{', '.join(names)}: no validation row has this class, so that its recall is "
+                "unknown; give validation rows of it, or leave out the bound"
+            )
+
     def as_text(self) -> str:
         """Write the bounds as text, for an error message."""
         return ", ".join(f"{name}={bound:g}" for name, bound in self.by_name().items())

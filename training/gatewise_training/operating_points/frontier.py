@@ -363,6 +363,7 @@ class Frontier:
 
     def points_within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
         """List the points that keep `bounds` by `slack` standard errors, or else by 0."""
+        bounds.check_measured(self.points[0])
         recall_bounds = bounds.as_recalls(self.reference_recall)
         for smallest_distance in (slack, 0.0):
             points = recall_bounds.select_inside(
