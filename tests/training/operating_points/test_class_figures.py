@@ -18,6 +18,7 @@ from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
     class_weights,
+    tuning_class_weights,
     values_by_class,
 )
 from gatewise_training.operating_points.frontier import Frontier
@@ -280,6 +281,13 @@ def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows(
     assert terms["max_loss 0"] == 1
     assert "unused max_loss 0" not in terms  # JSON has no NaN
     assert terms["unused max_loss 1"] > 0
+
+
+def test_weights_are_finite_if_all_rows_are_of_one_class():
+    bounds = ClassBounds.from_mappings((0, 1), {0: 0.9}, {0: 0.9, 1: 0.9})
+    weightings = np.array(tuning_class_weights(np.array([1.0, 0.0]), bounds))
+    assert np.isfinite(weightings).all()
+    assert (weightings > 0).all()
 
 
 @pytest.mark.parametrize(

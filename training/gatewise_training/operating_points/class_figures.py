@@ -348,7 +348,8 @@ def tuning_class_weights(
     Thresholds that are tuned for accuracy alone suit rare and bounded classes badly.
     """
     # with the weight (1 - share) / share, a class counts as much as all others together
-    balancing_weights = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
+    is_balanceable = (shares > 0) & (shares < 1)
+    balancing_weights = np.where(is_balanceable, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
         balanced_weights = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
