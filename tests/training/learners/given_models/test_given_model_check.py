@@ -9,6 +9,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.given_model_check import (
+    can_be_cloned,
     find_suspicious_accuracy,
     unseen_answers,
 )
@@ -41,6 +42,18 @@ def test_unseen_answers_are_those_of_models_fitted_without_the_rows(split):
     np.testing.assert_array_equal(probabilities.argmax(axis=1), labels)
     fit_rows_model = KNeighborsClassifier(1).fit(split.x[split.fit_rows], split.y[split.fit_rows])
     np.testing.assert_array_equal(calibration_labels, fit_rows_model.predict(x_calibration))
+
+
+class Changer(KNeighborsClassifier):
+    """A classifier that sets another parameter than the given one, which `clone` refuses."""
+
+    def __init__(self, n_neighbors=5):
+        super().__init__(n_neighbors + 1)
+
+
+def test_a_classifier_that_refuses_to_be_cloned_is_known_before_its_fit():
+    assert can_be_cloned(KNeighborsClassifier())
+    assert not can_be_cloned(Changer())
 
 
 @pytest.mark.slow

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit
-from gatewise_training.learners.given_models.packable import needs_backend
+from gatewise_training.learners.given_models.packable import library_of, needs_backend
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
@@ -69,8 +72,7 @@ class EstimatorFit:
         template = self.template
         if self.kind == "svm" and (halves := _split_into_halves(self.split, rows)) is not None:
             template = clone(template).set_params(cv=halves)
-        weights = fit_weights(self.split, template, rows)
-        estimator = fit_clone(template, x, self.split.y[rows], **weights)
+        estimator = fit_clone(template, x, self.split.y[rows], self.split.weight[rows])
         if needs_backend(self.template):
             return HighCostModel.from_model(estimator, np.arange(self.n_classes), x.shape[1])
         class_indices = np.asarray(estimator.classes_, np.int64)
@@ -83,12 +85,28 @@ class EstimatorFit:
         )
 
 
-def fit_clone(template: Any, x: Any, y: Any, **weights: Any) -> Any:
-    """Fit a clone of a given classifier; raise InputError if it refuses the rows."""
+def unfitted_clone(template: Any) -> Any:
+    """Make an unfitted copy of a classifier."""
+    if library_of(template) == "catboost":  # it copies lists and dicts, which `clone` refuses
+        return type(template)(**copy.deepcopy(template.get_params()))
+    return clone(template)
+
+
+def fit_clone(template: Any, x: Any, y: Any, weight: NDArray[np.float64] | None = None) -> Any:
+    """Fit a clone of a given classifier; raise InputError if it refuses the rows.
+
+    Rows get their `weight`, (n,), unless all are equal. A classifier that refuses weights is fitted
+    without them, with a warning.
+    """
+    weights = {} if weight is None or np.ptp(weight) == 0 else _weight_arguments(template, weight)
     try:
-        return clone(template).fit(x, y, **weights)
-    except ValueError as error:
+        return unfitted_clone(template).fit(x, y, **weights)
+    except Exception as error:  # a fit of the user's classifier may raise anything
         problem = str(error).partition("\n")[0].rstrip(".")
+        if weights:
+            estimator = fit_clone(template, x, y)
+            _warn_of_equal_weights(f"{type(template).__name__} refuses sample_weight ({problem})")
+            return estimator
         if "early stopping" in problem.lower():  # this fit has no eval_set
             problem += (
                 "; leave out early stopping, or give the fitted model and validation=(X_val, y_val)"
@@ -96,29 +114,30 @@ def fit_clone(template: Any, x: Any, y: Any, **weights: Any) -> Any:
         raise InputError(f"{type(template).__name__} cannot be fitted: {problem}") from error
 
 
-def fit_weights(split: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
-    """Make the keyword arguments that pass weights to a fit; empty if all weights are equal.
+def _weight_arguments(estimator: Any, weight: NDArray[np.float64]) -> dict[str, Any]:
+    """Make the keyword arguments that pass weights to a fit, in a pipeline to its last step.
 
-    In a pipeline, the last step gets the weights.
+    Ensembles and searches pass further arguments of their fit to the classifiers in them.
     """
-    from sklearn.utils.validation import has_fit_parameter
-
-    weight = split.weight[rows]
     argument_prefix = ""
     last_step = estimator
     while hasattr(last_step, "steps"):
         step, last_step = last_step.steps[-1]
         argument_prefix += f"{step}__"
-    if np.ptp(weight) == 0:
-        return {}
-    if not has_fit_parameter(last_step, "sample_weight"):
-        warnings.warn(
-            f"{type(last_step).__name__} takes no sample_weight: the high-cost model is fitted "
-            "with equal weights of all rows and classes",
-            stacklevel=2,
-        )
-        return {}
-    return {f"{argument_prefix}sample_weight": weight}
+    parameters = inspect.signature(last_step.fit).parameters
+    if "sample_weight" in parameters or any(
+        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
+    ):
+        return {f"{argument_prefix}sample_weight": weight}
+    _warn_of_equal_weights(f"{type(last_step).__name__} takes no sample_weight")
+    return {}
+
+
+def _warn_of_equal_weights(reason: str) -> None:
+    warnings.warn(
+        f"{reason}: the high-cost model is fitted with equal weights of all rows and classes",
+        stacklevel=3,
+    )
 
 
 def calibrated_svm(scaler: Any) -> Any:

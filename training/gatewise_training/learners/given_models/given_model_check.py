@@ -19,7 +19,11 @@ from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
-from gatewise_training.learners.given_models.estimator_fits import fit_clone, fit_weights, scalers
+from gatewise_training.learners.given_models.estimator_fits import (
+    fit_clone,
+    scalers,
+    unfitted_clone,
+)
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: Up to this p-value, an accuracy above that of the reference models is taken as a sign that the
@@ -28,10 +32,14 @@ MAX_PVALUE = 0.05
 
 
 def can_be_cloned(estimator: Any) -> bool:
-    """Whether a fitted classifier can be cloned and refitted, that is, no part of it is frozen."""
+    """Whether a fitted classifier can be cloned and refitted; a frozen part prevents it."""
     from sklearn.frozen import FrozenEstimator
 
     if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
+        return False
+    try:
+        unfitted_clone(estimator)
+    except Exception:  # a constructor of the user may raise anything
         return False
     estimators = [estimator, *estimator.get_params(deep=True).values()]
     return not any(isinstance(inner, FrozenEstimator) for inner in estimators)
@@ -77,8 +85,7 @@ def _fit_clone_on(
 ) -> HighCostModel:
     """Fit a clone on some rows, with the labels and column names that the user's fit had."""
     x = named_rows(estimator, split.x[rows])
-    weights = fit_weights(split, estimator, rows)
-    fitted_clone = fit_clone(estimator, x, classes[split.y[rows]], **weights)
+    fitted_clone = fit_clone(estimator, x, classes[split.y[rows]], split.weight[rows])
     return HighCostModel.from_model(fitted_clone, classes, split.x.shape[1])
 
 
