@@ -176,7 +176,7 @@ def test_other_options_hold_on_adversarial_rows(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("class_labels", [(0, 1, 2), (3, 5, 9), ("a", "b", "c")])
+@pytest.mark.parametrize("class_labels", [(0, 1, 2), (3, 5, 9), (1.0, 2.0, 3.0), ("a", "b", "c")])
 def test_polynomial_features_by_skl2onnx_hold_on_adversarial_rows(class_labels):
     X, y = make_scaled_table(3)
     model = make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression())

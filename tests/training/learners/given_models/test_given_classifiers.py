@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from sklearn.datasets import load_wine
-from sklearn.ensemble import AdaBoostClassifier, VotingClassifier
+from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, VotingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 
 from gatewise.errors import InputError
-from gatewise_training.learners.given_models.given_classifiers import check_first_stages
+from gatewise_training.learners.given_models.given_classifiers import (
+    GivenClassifier,
+    check_first_stages,
+)
 
 
 @pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
@@ -23,6 +29,10 @@ from gatewise_training.learners.given_models.given_classifiers import check_firs
         (
             make_pipeline(StandardScaler(), KNeighborsClassifier()),
             r"KNeighborsClassifier \(in Pipeline\): neighbours",
+        ),
+        (
+            make_pipeline(PolynomialFeatures(), HistGradientBoostingClassifier(max_iter=2)),
+            r"HistGradientBoostingClassifier \(in Pipeline\): skl2onnx cannot convert it",
         ),
         (SVC(probability=True), "SVC: probability=True has no exact form"),
         (
@@ -41,3 +51,23 @@ def test_stages_without_an_exact_form_are_refused_before_the_fit(model, reason, 
     )
     with pytest.raises(InputError, match=message):
         check_first_stages([first_stage], allow_missing=False)
+
+
+def test_classes_are_not_confused_if_the_indices_of_answers_are_labels_as_well():
+    X, y = load_wine(return_X_y=True)
+    X = X.astype(np.float32)
+    # class 1 has a prior of almost 0, so that the answers are 2 and 3, with the indices 1 and 2
+    model = GaussianNB(priors=[1e-30, 0.5, 0.5]).fit(X, y + 1)
+    assert set(model.predict(X)) == {2, 3}
+    classifier = GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
+    assert classifier.graph.form.label_is_index
+
+
+@pytest.mark.parametrize("labels", [[1.0, 2.0], [False, True]])
+def test_skl2onnx_converts_labels_that_are_floats_or_booleans(labels):
+    X, y = load_wine(return_X_y=True)
+    X = X[:, :3].astype(np.float32)
+    model = make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression())
+    model.fit(X, np.array(labels)[np.minimum(y, 1)])
+    classifier = GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
+    assert list(classifier.classes) == labels

@@ -108,7 +108,10 @@ class GivenClassifier:
             np.asarray(model.classes_).tolist(),
             "probabilities" if has_probabilities else None,
         )
-        return cls.of_graph(GivenGraph(onnx_model, shape, model_name, x), model_name)
+        graph = GivenGraph(onnx_model, shape, model_name, x)
+        # also if all indices that it gives for `x` happen to be labels
+        graph.form = graph.form._replace(label_is_index=True)
+        return cls.of_graph(graph, model_name)
 
     @classmethod
     def read_and_compare(

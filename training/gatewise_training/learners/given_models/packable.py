@@ -46,6 +46,12 @@ TRANSFORMERS = _name_set(
 #: Transformers that only skl2onnx converts. It converts the whole classifier that contains them.
 SKL2ONNX_TRANSFORMERS = _name_set("PolynomialFeatures")
 
+#: Classifiers that skl2onnx does not convert.
+NOT_IN_SKL2ONNX = _name_set(
+    "CatBoostClassifier HistGradientBoostingClassifier LGBMClassifier LinearSVC RandomizedSearchCV "
+    "XGBClassifier XGBRFClassifier"
+)
+
 #: Transformers of texts or dicts, which cannot be converted because instances are numbers.
 TEXT_TRANSFORMERS = _name_set(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
@@ -135,7 +141,7 @@ def check_packable(
         raise InputError(f"{model_name} is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
-    estimator_names = [type(estimator).__name__ for estimator in _find_estimators(model)]
+    estimator_names = [type(estimator).__name__ for estimator in find_estimators(model)]
     text_readers = [
         estimator_name for estimator_name in estimator_names if estimator_name in TEXT_TRANSFORMERS
     ]
@@ -146,11 +152,14 @@ def check_packable(
             "counts, an embedding), and give only the classifier that follows"
         )
     container = f" (in {type(model).__name__})"
+    by_skl2onnx = needs_skl2onnx(model)
     problems = [
         f"{library_class_name(estimator) or type(estimator).__name__}"
         f"{'' if estimator is model else container}: {problem}"
-        for estimator in _find_estimators(model)
-        for problem in _find_problems(estimator, is_whole=estimator is model and as_library_file)
+        for estimator in find_estimators(model)
+        for problem in _find_problems(
+            estimator, is_whole=estimator is model and as_library_file, by_skl2onnx=by_skl2onnx
+        )
     ]
     if problems:
         advice = STAGE_ADVICE if as_stage else ADVICE
@@ -161,11 +170,11 @@ def needs_skl2onnx(model: Estimator) -> bool:
     """Whether only skl2onnx can convert a classifier or a part of it."""
     return any(
         library_class_name(estimator) in SKL2ONNX_TRANSFORMERS
-        for estimator in _find_estimators(model)
+        for estimator in find_estimators(model)
     )
 
 
-def _find_estimators(model: Estimator) -> Iterator[Any]:
+def find_estimators(model: Estimator) -> Iterator[Any]:
     """Yield the estimator and all estimators inside it."""
     if not hasattr(model, "get_params"):
         return
@@ -178,7 +187,7 @@ def _find_estimators(model: Estimator) -> Iterator[Any]:
     yield from estimators
 
 
-def _find_problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
+def _find_problems(estimator: Estimator, *, is_whole: bool, by_skl2onnx: bool) -> Iterator[str]:
     """Yield the reasons why a part of a model, or the whole model, cannot be packed."""
     class_name = library_class_name(estimator)
     if class_name in REFUSAL_REASONS:
@@ -187,6 +196,8 @@ def _find_problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
     if class_name not in CLASSIFIERS | TRANSFORMERS | SKL2ONNX_TRANSFORMERS:
         yield "it has no form that a worker runs"
         return
+    if by_skl2onnx and class_name in NOT_IN_SKL2ONNX:
+        yield "skl2onnx cannot convert it, but another part of the model needs skl2onnx"
     if _reads_categories(estimator):
         yield (
             "it was fitted on columns of categories, but instances have numbers: encode the "

@@ -81,7 +81,10 @@ def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProt
     graph = model.graph
     label_name, *score_names = [output.name for output in graph.output]
     classes = estimator.classes_.tolist()
-    keys_attribute = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
+    keys_attribute = "keys_strings"
+    if not isinstance(classes[0], str):  # skl2onnx writes booleans and floats as whole numbers
+        keys_attribute = "keys_int64s"
+        classes = [int(label) for label in classes]
     index_of_class: dict[str, Any] = {
         keys_attribute: classes,
         "values_int64s": range(len(classes)),
