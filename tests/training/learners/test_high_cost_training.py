@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -54,6 +55,32 @@ def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
     uncertain_if_wrong = make_model(split, is_wrong, 0.9)
     uncertain_if_wrong.probabilities[is_wrong[split.validation_rows]] = 0.5
     assert index_of_best([always_certain, uncertain_if_wrong], split) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "class_weight"),
+    [(["fault", "ok"], {"fault": 30, "ok": 1}), ([1, 2], {1: 30}), ([False, True], {False: 30})],
+)
+def test_a_template_weighs_the_classes_that_its_class_weight_names(labels, class_weight) -> None:
+    split = make_split(300)
+    classes = np.array(labels)
+    template = LogisticRegression(class_weight=class_weight)
+    model = train_high_cost_model(split, 2, template=template, classes=classes).model
+    own_labels = template.fit(split.x, classes[split.y]).predict(split.x)
+    assert (own_labels == classes[0]).all()
+    np.testing.assert_array_equal(classes[model.labels(split.x)], own_labels)
+
+
+@pytest.mark.parametrize("takes_indices", [False, True])
+def test_templates_are_fitted_on_labels_unless_they_take_indices(takes_indices) -> None:
+    split = make_split(300)
+    template = LogisticRegression()
+    if takes_indices:
+        template = pytest.importorskip("xgboost").XGBClassifier(n_estimators=2)
+    model = train_high_cost_model(split, 2, template=template, classes=np.array(["a", "b"])).model
+    own_classes = model.estimator.classes_.tolist()
+    assert own_classes == ([0, 1] if takes_indices else ["a", "b"])
+    assert set(model.labels(split.x)) <= {0, 1}
 
 
 @pytest.mark.slow  # fits all kinds

@@ -39,6 +39,7 @@ def trained_answers(
         problem.cloud_split,
         problem.n_classes,
         template=system._high_cost_model,
+        classes=system.classes_,
         names=getattr(system, "feature_names_in_", None),
         allow_missing=system.allow_missing,
         seed=problem.seed,

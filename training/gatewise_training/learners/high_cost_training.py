@@ -27,6 +27,7 @@ from gatewise_training.learners.given_models.estimator_fits import (
     Fit,
     calibrated_svm,
     has_halves,
+    labels_to_fit,
     scalers,
     selects_by_name,
 )
@@ -88,6 +89,7 @@ def train_high_cost_model(
     n_classes: int,
     *,
     template: Any = None,
+    classes: NDArray[Any] | None = None,
     names: Sequence[str] | None = None,
     allow_missing: bool = False,
     seed: int = 0,
@@ -100,8 +102,9 @@ def train_high_cost_model(
     rows, an RBF-SVM that is calibrated by Platt's sigmoid. :func:`index_of_best` chooses. On more
     than 50,000 rows, all kinds are first tried on a sample of the rows.
 
-    With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead. If it
-    selects columns by their names, it gets the rows with `names`.
+    With a `template`, an unfitted scikit-learn classifier, clones of it are fitted instead, to the
+    labels `classes`, (n_classes,), by default the class indices. If it selects columns by their
+    names, it gets the rows with `names`.
     """
     y = split.y[split.validation_rows]
     weight = split.weight[split.validation_rows]
@@ -115,8 +118,14 @@ def train_high_cost_model(
             models.append(model)
             accuracies.append(float(np.average(model.labels == y, weights=weight)))
 
+    if template is not None:
+        labels = labels_to_fit(template, np.arange(n_classes) if classes is None else classes)
+        used_names = names if selects_by_name(template) else None
+        fit = partial(_train_clones, labels, "given", template, used_names)
+        cross_fit_all([(type(template).__name__, fit)])
+        return models[0]
     # trials of large fits, then complete fits of the kinds with good trials
-    recipes = partial(_list_recipes, split, n_classes, template, names, allow_missing, seed=seed)
+    recipes = partial(_list_recipes, split, n_classes, allow_missing, seed=seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
     shape = next((model.shape for model in models if model.shape), None)
     min_accuracy = max(accuracies) - MAX_TRIAL_LOSS
@@ -209,9 +218,13 @@ def _train_by_fit(fit: Fit, split: ValidationSplit) -> TrainedModel:
 
 
 def _train_clones(
-    n_classes: int, kind: str, template: Any, names: Sequence[str] | None, split: ValidationSplit
+    labels: NDArray[Any],
+    kind: str,
+    template: Any,
+    names: Sequence[str] | None,
+    split: ValidationSplit,
 ) -> TrainedModel:
-    return _train_by_fit(EstimatorFit(split, n_classes, kind, template, names), split)
+    return _train_by_fit(EstimatorFit(split, labels, kind, template, names), split)
 
 
 def _train_boosting(
@@ -324,20 +337,12 @@ def _choose_capacity(split: ValidationSplit, n_classes: int) -> dict[str, Any]:
 def _list_recipes(
     split: ValidationSplit,
     n_classes: int,
-    template: Any,
-    names: Sequence[str] | None,
     allow_missing: bool,
     shape: TreeShape | None,
     *,
     seed: int,
 ) -> list[_ModelRecipe]:
     """List the recipes to try; `shape` is the shape of boosted trees, once it is known."""
-    if template is not None:
-        kind = type(template).__name__
-        used_names = names if selects_by_name(template) else None
-        return [
-            _ModelRecipe(kind, partial(_train_clones, n_classes, "given", template, used_names))
-        ]
     is_large = len(split.fit_rows) > MAX_SMALL_ROWS
     is_very_large = len(split.fit_rows) > MAX_MEDIUM_ROWS
     boosting = partial(_train_boosting, n_classes, seed, shape)
@@ -369,9 +374,9 @@ def _list_svms(split: ValidationSplit) -> list[_ModelRecipe]:
     is_small = len(split.fit_rows) <= MAX_SVM_ROWS and n_rarest >= 2 * len(split.folds)
     if not (is_small and has_equal_weights and has_halves(split)):
         return []
-    n_classes = int(split.y.max()) + 1
+    labels = np.arange(int(split.y.max()) + 1)
     recipes = []
     for name, scaler in scalers():
-        fit = partial(_train_clones, n_classes, "svm", calibrated_svm(scaler), None)
+        fit = partial(_train_clones, labels, "svm", calibrated_svm(scaler), None)
         recipes.append(_ModelRecipe(f"svm on {name}", fit))
     return recipes

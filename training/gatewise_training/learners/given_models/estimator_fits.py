@@ -6,7 +6,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit
-from gatewise_training.learners.given_models.packable import library_of, needs_backend
+from gatewise_training.learners.given_models.packable import find_estimators, library_of
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
@@ -47,7 +47,8 @@ class EstimatorFit:
     Attributes
     ----------
     split : ValidationSplit
-    n_classes : int
+    labels : ndarray, shape (n_classes,)
+        Label of each class that the fits get.
     kind : str
         Kind of model, as in :class:`.HighCostModel`.
     template : classifier
@@ -57,7 +58,7 @@ class EstimatorFit:
     """
 
     split: ValidationSplit
-    n_classes: int
+    labels: NDArray[Any]
     kind: str
     template: Any
     names: Sequence[str] | None = None
@@ -72,17 +73,23 @@ class EstimatorFit:
         template = self.template
         if self.kind == "svm" and (halves := _split_into_halves(self.split, rows)) is not None:
             template = clone(template).set_params(cv=halves)
-        estimator = fit_clone(template, x, self.split.y[rows], self.split.weight[rows])
-        if needs_backend(self.template):
-            return HighCostModel.from_model(estimator, np.arange(self.n_classes), x.shape[1])
-        class_indices = np.asarray(estimator.classes_, np.int64)
-        return HighCostModel(
-            np.arange(x.shape[1]),
-            self.n_classes,
-            self.kind,
-            estimator=estimator,
-            class_indices=class_indices,
-        )
+        y = self.labels[self.split.y[rows]]
+        estimator = fit_clone(template, x, y, self.split.weight[rows])
+        model = HighCostModel.from_model(estimator, self.labels, x.shape[1])
+        return model if model.estimator is None else replace(model, kind=self.kind)
+
+
+def labels_to_fit(template: Any, classes: NDArray[Any]) -> NDArray[Any]:
+    """Get the label of each class for fits of a classifier, (n_classes,).
+
+    Its `class_weight` may name the labels of the data, `classes`. XGBoost takes class indices only.
+    """
+    class_indices = np.arange(len(classes))
+    takes_indices = any(
+        library_of(estimator) == "xgboost" for estimator in find_estimators(template)
+    )
+    is_same = np.array_equal(classes, class_indices)  # also for booleans, and for whole floats
+    return class_indices if takes_indices or is_same else classes
 
 
 def unfitted_clone(template: Any) -> Any:
