@@ -15,6 +15,7 @@ from gatewise_training.operating_points.promise_check import (
     UnseenRows,
     undetected_classes,
 )
+from gatewise_training.operating_points.risk_tests import exact_interval
 
 
 def make_unseen_rows(n: int, n_lost: int, *, n_groups: int | None = None) -> UnseenRows:
@@ -86,6 +87,32 @@ def test_intervals_are_wider_if_groups_lose_differently():
     )
     uneven_loss = uneven_rows.loss_on(np.ones(1000, bool))
     assert uneven_loss.low < 0 < ungrouped_loss.low < ungrouped_loss.high < uneven_loss.high
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("splitter", "weights", "n_units"),
+    [
+        (RowSplitter(60, groups=np.repeat([0, 1, 2], 20)), np.ones(60), 3),
+        (RowSplitter(60, time=np.arange(60)), np.ones(60), 60),
+        (RowSplitter(60), np.repeat([1.0, 3.0], 30), 48),  # 120^2 / 300
+    ],
+    ids=["groups", "times", "weights"],
+)
+def test_intervals_of_rows_that_all_agree_are_those_of_their_units(
+    splitter, weights, n_units, share
+):
+    figure = MeasuredFigure.share(np.full(60, bool(share)), weights, splitter)
+    assert figure == (share, *exact_interval(int(share * n_units), n_units))
+
+
+def test_no_loss_in_few_groups_is_no_certainty():
+    rows = make_unseen_rows(60, 0, n_groups=3)
+    loss = rows.loss_on(np.ones(60, bool))
+    assert loss.value == 0.0
+    assert -loss.low == pytest.approx(1.96 / 5, abs=1e-4)  # sqrt(1) / (3 groups + 2)
+    assert loss.high == -loss.low
+    assert check_loss(rows, 0.01).lines()[-2] != "kept, with the whole interval"
 
 
 def test_intervals_of_a_loss_have_their_coverage():

@@ -34,9 +34,19 @@ class MeasuredFigure(NamedTuple):
     def share(
         cls, events: NDArray[np.bool_], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
-        """Measure the share of rows with an event; without groups its interval is exact."""
+        """Measure the share of rows with an event.
+
+        The interval is exact if rows are independent and have equal weights. If no row has the
+        event, or every row, it is the exact interval of as many independent units as the weights of
+        the rows or groups are worth: ``(sum w)^2 / sum w^2``.
+        """
         if splitter.is_random and len(events) and not np.ptp(weights):
             return cls(events.mean().item(), *exact_interval(int(events.sum()), len(events)))
+        if len(events) and events.all() == events.any():
+            unit_weights = weights if splitter.groups is None else splitter.group_sums(weights)
+            n_units = max(int(unit_weights.sum() ** 2 / (unit_weights**2).sum()), 1)
+            share = int(events[0])
+            return cls(float(share), *exact_interval(n_units * share, n_units))
         return cls.mean(events.astype(np.float64), weights, splitter).clipped(0.0, 1.0)
 
     @classmethod
@@ -63,9 +73,13 @@ class MeasuredFigure(NamedTuple):
         """Measure a mean of paired losses, each -1, 0 or 1.
 
         Without groups the interval is Agresti and Min's (Statistics in Medicine 24, 2005), which
-        adds half a row to each cell of the table of right and wrong answers.
+        adds half a row to each cell of the table of right and wrong answers. If all losses are
+        equal, which says nothing of the error between groups, each group counts as a row in it.
         """
-        if splitter.groups is not None or not len(losses):
+        if splitter.groups is not None and len(losses) and not np.ptp(losses):
+            losses = splitter.group_means(losses)
+            weights = splitter.group_sums(weights)
+        elif splitter.groups is not None or not len(losses):
             return cls.mean(losses, weights, splitter).clipped(-1.0, 1.0)
         weights = weights / weights.mean()
         total_weight = weights.sum() + 2.0
