@@ -9,7 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.datasets import load_iris
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    RandomForestClassifier,
+    VotingClassifier,
+)
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import InputError
 from gatewise_training import BudgetPrune, FeatureCosts
@@ -47,6 +55,22 @@ def test_forest_of_single_leaves_has_one_pruning(solver):
         # half of the rows are of the other class
         assert (point.cost, point.training_error, point.is_kept.any()) == (0.0, 0.5, False)
         assert path.within(budget=0.0).cost == 0.0
+
+
+@pytest.mark.parametrize(
+    "ensemble",
+    [
+        BaggingClassifier(DecisionTreeClassifier(max_depth=3), 4, max_features=0.7),
+        AdaBoostClassifier(DecisionTreeClassifier(max_depth=2), n_estimators=4),
+        GradientBoostingClassifier(n_estimators=3),
+        VotingClassifier([("a", DecisionTreeClassifier(max_depth=3))]),
+    ],
+    ids=lambda ensemble: type(ensemble).__name__,
+)
+def test_ensembles_that_combine_trees_in_another_way_are_refused(ensemble):
+    x, y = draw_rows(150, 0)
+    with pytest.raises(InputError, match=f"RandomForestClassifier .*{type(ensemble).__name__}"):
+        prune(ensemble.fit(x, y), x, y, COSTS)
 
 
 def test_training_rows_give_the_errors_of_the_nodes(sklearn_forest):

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import check_costs, index_labels
+from gatewise_training.data.input_checks import check_costs, index_labels, is_fitted
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import (
     PriceSolver,
@@ -69,8 +70,8 @@ def prune(
     Raises
     ------
     InputError
-        For an unknown solver, labels outside the forest's classes, columns in another order than
-        the forest's, or shapes that do not agree.
+        For an unknown solver, another ensemble than a forest, labels outside the forest's classes,
+        columns in another order than the forest's, or shapes that do not agree.
 
     Examples
     --------
@@ -132,7 +133,8 @@ def forest_of(estimator: Any) -> Forest:
     forest = getattr(estimator, "forest_", estimator)
     if isinstance(forest, Forest):
         return forest
-    if not hasattr(estimator, "estimators_") or not hasattr(estimator, "classes_"):
+    is_forest = isinstance(estimator, RandomForestClassifier | ExtraTreesClassifier)
+    if not is_forest or not is_fitted(estimator):  # other ensembles combine trees in another way
         raise InputError(
             "forest must be a Forest, a fitted RandomForestClassifier or ExtraTreesClassifier, or "
             f"an estimator with the attribute forest_, not {type(estimator).__name__}"
