@@ -282,8 +282,13 @@ def binary_probabilities(second_probability: Value) -> Value:
 
 
 def sigmoid(margin: Value) -> Value:
-    """Compute the logistic function of margins."""
-    return margin.apply("Sigmoid")
+    """Compute the logistic function of margins, without the operator Sigmoid.
+
+    onnxruntime's Sigmoid is 0 from -40 down, so that small probabilities lose their order.
+    """
+    # 1 / (1 + exp(-m)) for m >= 0, and exp(m) / (1 + exp(m)) below, where neither overflows
+    numerator = margin.minimum(0.0).apply("Exp")
+    return numerator / ((-margin.apply("Abs")).apply("Exp") + 1.0)
 
 
 def normalise_rows(probabilities: Value) -> Value:
