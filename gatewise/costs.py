@@ -50,8 +50,8 @@ class FeatureCosts:
         Price of each feature without the shared price of its group, at least 0. The keys of a
         mapping, or the texts of a Series' index, are the names of the features.
     group : sequence of n_features labels, or mapping of feature name to label, optional
-        Group of each feature, an int or a str; None or -1 means no group. A feature that is not in
-        the mapping has no group. An instance pays the shared price of a group once, when it
+        Group of each feature, an int or a str; None, NaN or -1 means no group. A feature that is
+        not in the mapping has no group. An instance pays the shared price of a group once, when it
         acquires the first feature of the group.
     shared : mapping of label to price, or sequence indexed by int label, optional
         Shared price of each group; the price of other groups is 0.

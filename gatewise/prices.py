@@ -299,10 +299,15 @@ def read_own_prices(own_prices: ArrayLike, names: tuple[str, ...] | None) -> NDA
 
 
 def read_label(group: Any) -> GroupLabel | None:
-    """Read the label of a group; None, NaN, -1 and an empty text mean no group."""
-    if group is None or (isinstance(group, float) and math.isnan(group)):
+    """Read the label of a group; None, NaN, NA, -1 and an empty text mean no group.
+
+    A column of whole numbers with missing values holds floats, so that whole floats are numbers.
+    """
+    is_float = isinstance(group, float | np.floating)
+    # pandas is not imported here, so its NA is recognised by its type
+    if group is None or type(group).__name__ == "NAType" or (is_float and math.isnan(group)):
         return None
-    if isinstance(group, int | np.integer):
+    if isinstance(group, int | np.integer) or (is_float and float(group).is_integer()):
         return None if group < 0 else int(group)
     return str(group) or None
 
@@ -327,7 +332,9 @@ def read_prerequisites(requires: Any) -> dict[GroupLabel, tuple[GroupLabel, ...]
     prerequisites: dict[GroupLabel, tuple[GroupLabel, ...]] = {}
     for group, required_groups in (requires or {}).items():
         required_list = (
-            [required_groups] if isinstance(required_groups, str | int) else list(required_groups)
+            [required_groups]
+            if isinstance(required_groups, str | int | np.integer)
+            else list(required_groups)
         )
         labels = [read_label(label) for label in (group, *required_list)]
         if any(label is None for label in labels):

@@ -43,6 +43,29 @@ def test_invalid_prices_are_refused_with_the_feature(arguments, message):
         FeatureCosts(**arguments)
 
 
+@pytest.mark.parametrize(
+    "group",
+    [
+        np.array([2, np.nan, np.nan, -1], np.float32),
+        np.array([2, None, np.nan, -1], object),
+        pd.Series([2, None, None, -1]),
+        pd.Series([2, None, None, -1], dtype="Int64"),
+        pd.Series(["2", None, pd.NA, ""], dtype="string"),
+    ],
+    ids=["float32", "objects", "floats", "integers", "texts"],
+)
+def test_features_without_a_group_form_no_group(group):
+    costs = FeatureCosts(np.zeros(4), group=group, shared={group[0]: 5.0})
+    assert costs.group_names == ("2",)
+    assert costs.group.tolist() == [0, -1, -1, -1]
+    assert costs.price([0, 1]) == 5.0
+
+
+def test_a_required_group_may_be_a_number_of_numpy():
+    costs = FeatureCosts([0, 0], group=[0, 1], shared=[1, 2], requires={1: np.int64(0)})
+    assert costs.price([1]) == 3.0
+
+
 TOML = """
 [features]
 age = 1.0
