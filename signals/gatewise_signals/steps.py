@@ -84,20 +84,22 @@ class Step(ABC):
 
     @property
     def label(self) -> str:
-        """Name of the step with its settings, such as ``spectrum(acc, 50)``."""
-        settings = [
-            setting_field
-            for setting_field in fields(self)
-            if setting_field.name not in ("price", "measurement")
-        ]
-        # leave out settings that equal their default
-        settings = [
-            setting_field
-            for setting_field in settings
-            if setting_field.default is None
-            or getattr(self, setting_field.name) != setting_field.default
-        ]
-        texts = [_write_setting(getattr(self, setting_field.name)) for setting_field in settings]
+        """Name of the step with its settings, such as ``spectrum(acc, 50)``.
+
+        Settings that equal their defaults are left out, and those after them have their names.
+        """
+        texts = []
+        is_any_left_out = False
+        for setting_field in fields(self):
+            if setting_field.name in ("price", "measurement"):
+                continue
+            value = getattr(self, setting_field.name)
+            if setting_field.default is not None and value == setting_field.default:
+                is_any_left_out = True
+                continue
+            # by position, a setting would take the place of one that was left out before it
+            name = f"{setting_field.name}=" if is_any_left_out else ""
+            texts.append(name + _write_setting(value))
         return f"{self.kind}({', '.join(texts)})"
 
     def __repr__(self) -> str:
@@ -368,4 +370,8 @@ def _write_setting(value: Any) -> str:
         return value.label
     if isinstance(value, tuple):
         return " ".join(map(_write_setting, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    short_text = f"{value:g}"
+    # different numbers have different texts
+    return short_text if float(short_text) == value else repr(value)

@@ -49,6 +49,30 @@ def test_transform_equals_the_steps_computed_per_window():
     assert have_same_bits(batch_features, np.stack(single_features))
 
 
+MEL = sig.MelSpectrogram(sig.Spectrogram(sig.Channels("mic"), 8000.0, 256, 128))
+
+
+@pytest.mark.parametrize(
+    ("block", "other_block"),
+    [
+        (sig.Mfcc(MEL, 5), sig.Mfcc(MEL, parts=5)),
+        (sig.GreyHistogram(sig.Pixels(), bins=8), sig.GreyHistogram(sig.Pixels(), low=8.0)),
+        (
+            sig.Quantiles(sig.Channels(), (0.99999901,)),
+            sig.Quantiles(sig.Channels(), (0.99999902,)),
+        ),
+    ],
+)
+def test_different_blocks_have_different_labels(block, other_block):
+    assert block.label != other_block.label
+    assert len(sig.SignalGraph([block, other_block]).blocks) == 2
+
+
+def test_labels_are_short_if_all_settings_before_are_given():
+    assert sig.Mfcc(MEL, 5).label == "mfcc(mel(spectrogram(mic, 8000, 256, 128)), 5)"
+    assert sig.Mfcc(MEL, parts=5).label == "mfcc(mel(spectrogram(mic, 8000, 256, 128)), parts=5)"
+
+
 @pytest.mark.slow
 def test_ten_thousand_random_windows_give_features_or_an_input_error():
     rng = np.random.default_rng(4)
