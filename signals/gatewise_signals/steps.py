@@ -195,6 +195,11 @@ class Channels(Signal):
         return self.axes or tuple(map(str, self.indices))
 
     def _check_settings(self) -> None:
+        for setting, value in (("indices", self.indices), ("axes", self.axes)):
+            if not isinstance(value, tuple):
+                raise InputError(
+                    f"channels {self.name!r}: {setting} must be a tuple, not {value!r}"
+                )
         if not self.indices or min(self.indices) < 0 or len(set(self.indices)) < len(self.indices):
             raise InputError(
                 f"channels {self.name!r}: indices are {self.indices}; give distinct indices of at "

@@ -180,7 +180,8 @@ class Windower:
         Raises
         ------
         InputError
-            If the number of channels changes, or if `time` is given without `rate_hz`.
+            If the number of channels changes, or if `time` is not finite or given without
+            `rate_hz`.
         """
         new_samples = np.asarray(samples)
         if new_samples.ndim not in (1, 2) or new_samples.dtype.kind not in "fiub":
@@ -213,6 +214,8 @@ class Windower:
         """Record the time of sample `start`, and find gaps once jitter is known."""
         if self.rate_hz is None:
             raise InputError("samples with times need rate_hz=")
+        if not np.isfinite(time):
+            raise InputError(f"the time of a sample is {time}, not a number of seconds")
         timed_batch = _TimedBatch(start, time)
         if self._batches:
             previous_batch = self._batches[-1]

@@ -68,6 +68,12 @@ def test_different_blocks_have_different_labels(block, other_block):
     assert len(sig.SignalGraph([block, other_block]).blocks) == 2
 
 
+@pytest.mark.parametrize("setting", [{"indices": [0, 1]}, {"axes": "xyz", "indices": (0, 1, 2)}])
+def test_channels_refuse_lists_and_texts(setting):
+    with pytest.raises(InputError, match=r"channels 'acc': .* must be a tuple, not"):
+        sig.Channels("acc", **setting)
+
+
 def test_labels_are_short_if_all_settings_before_are_given():
     assert sig.Mfcc(MEL, 5).label == "mfcc(mel(spectrogram(mic, 8000, 256, 128)), 5)"
     assert sig.Mfcc(MEL, parts=5).label == "mfcc(mel(spectrogram(mic, 8000, 256, 128)), parts=5)"

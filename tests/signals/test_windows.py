@@ -157,6 +157,7 @@ def test_invalid_settings_and_samples_are_refused():
     for invalid_call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
         lambda: Windower(4).push([1], time=0.0),
+        lambda: Windower(4, rate_hz=1).push([1], time=np.nan),
         lambda: Windower(4).push([["a"]]), lambda: cut_windows(np.zeros((2, 2, 2)), 1),
     ):  # fmt: skip
         with pytest.raises(InputError):
