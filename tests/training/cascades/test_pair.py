@@ -118,8 +118,8 @@ def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
     pair = make_pair(
         low_cost_model, high_cost_model, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95
     )
-    # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
-    message = r"max_loss 1=0.05 needs 59 calibration rows of this class, but there are \d;"
+    # 70 is the smallest n for which the paired test certifies the loss if no row is lost
+    message = r"max_loss 1=0.05 needs 70 calibration rows of this class, but there are \d;"
     with pytest.raises(InputError, match=message):
         pair.fit(rows, y)
 

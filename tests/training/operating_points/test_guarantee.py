@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +16,11 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import list_candidates
 from gatewise_training.operating_points.cascade_record import CascadeRecord
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
+from gatewise_training.operating_points.class_guarantee import (
+    check_class_rows,
+    classes_pass,
+    highest_recalls_text,
+)
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
@@ -208,6 +214,39 @@ def test_promises_accept_the_limits_of_their_range():
         make_promise(budget=1.0, by_class=make_bounds(min_recall={0: 0.9})).check_rows(
             np.zeros(3, np.int64), splitter_of_three_rows
         )
+
+
+@pytest.mark.parametrize("has_groups", [False, True], ids=["rows", "groups"])
+@pytest.mark.parametrize(
+    "bounds", [make_bounds(min_recall={1: 0.9}), make_bounds(max_loss={1: 0.1})], ids=str
+)
+def test_as_many_rows_of_a_class_as_are_asked_for_certify_its_bound(bounds, has_groups):
+    def make_rows(n):
+        return np.ones(n, np.int64), RowSplitter(n, groups=np.arange(n) if has_groups else None)
+
+    with pytest.raises(InputError, match=r"needs \d+ cal") as refusal:
+        check_class_rows(bounds, *make_rows(5), level=0.05)
+    n_needed = int(re.search(r"needs (\d+)", str(refusal.value)).group(1))
+    no_losses = np.zeros(n_needed)
+    exits = np.zeros(n_needed, np.int64)
+    for n in (n_needed - 1, n_needed):
+        truth, splitter = make_rows(n)
+        answers = ExitAnswers(truth, truth[np.newaxis], 2)
+        passes = classes_pass(bounds, answers, splitter, exits[:n], no_losses[:n], 0.05)
+        assert passes == (n == n_needed)
+    check_class_rows(bounds, *make_rows(n_needed), level=0.05)
+
+
+def test_the_highest_recall_of_an_error_is_the_highest_that_groups_certify():
+    truth, splitter = np.ones(40, np.int64), RowSplitter(40, groups=np.arange(40) // 2)
+    text = highest_recalls_text(make_bounds(min_recall={1: 0.99}), truth, splitter, 0.05)
+    highest_recall = float(re.search(r"20 groups with class '1': (\S+) if none", text).group(1))
+    answers = ExitAnswers(truth, truth[np.newaxis], 2)
+    for recall, passes in ((highest_recall - 0.001, True), (highest_recall + 0.001, False)):
+        bounds = make_bounds(min_recall={1: recall})
+        no_losses = np.zeros(40)
+        exits = np.zeros(40, np.int64)
+        assert classes_pass(bounds, answers, splitter, exits, no_losses, 0.05) == passes
 
 
 def test_a_promise_that_no_row_can_break_is_certain():

@@ -7,7 +7,8 @@ recall minus the system's on the calibration rows of the class. It has the exact
 difference.
 
 A class needs enough rows. If the true loss were just above `bound`, the probability that none of
-`n` rows is lost would be ``(1 - bound) ** n``. It must not exceed the level.
+`n` rows is lost would be ``(1 - bound) ** n``. It must not exceed the level. The tests of a paired
+difference and of means of groups need some more.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, bound_masks
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
+
+#: Largest number of rows for which the smallest number that certifies a bound is searched.
+MAX_TESTED_ROWS = 5000
 
 
 def check_class_rows(
@@ -39,10 +43,16 @@ def check_class_rows(
             problems.append(f"{bound_text} cannot be certified, only a bound {side} it")
             continue
         class_splitter = splitter.take(truth == bound.class_index)
-        n_needed = min_rows(max_lost_share, level)
         n_units = class_splitter.n_groups or class_splitter.n_rows
         unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
-        if n_units < n_needed:
+        lowest = -1.0 if bound.kind == "loss" else 0.0
+        has_groups = class_splitter.n_groups is not None
+        # for a loss, rows that only the system answers rightly may make up for missing rows
+        has_enough = n_units >= _fewest_units(max_lost_share, level)
+        if bound.kind == "recall":
+            has_enough = _passes_without_loss(n_units, has_groups, max_lost_share, lowest, level)
+        if not has_enough:
+            n_needed = _min_units(has_groups, max_lost_share, lowest, level)
             need_text = f"{n_needed} calibration {unit_text} this class"
             problems.append(f"{bound_text} needs {need_text}, but there are {n_units}")
     if problems:
@@ -51,12 +61,38 @@ def check_class_rows(
         )
 
 
-def min_rows(bound: float, level: float) -> int:
-    """Get the smallest number of rows that certify a bound if none of them is lost.
+def _passes_without_loss(
+    n_units: int, has_groups: bool, bound: float, lowest: float, level: float
+) -> bool:
+    """Test a bound on rows of which none is lost, or on as many groups of one such row."""
+    splitter = RowSplitter(n_units, groups=np.arange(n_units) if has_groups else None)
+    return _mean_passes(np.zeros(n_units), splitter, bound, lowest, level)
 
-    This is the smallest n with ``(1 - bound) ** n <= level``.
-    """
+
+def _fewest_units(bound: float, level: float) -> int:
+    """Get the smallest n with ``(1 - bound) ** n <= level``."""
     return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)  # rounding must not add a row
+
+
+def _min_units(has_groups: bool, bound: float, lowest: float, level: float) -> int:
+    """Get the smallest number of rows or groups that certify a bound if none is lost.
+
+    Of many rows it is only estimated, from below.
+    """
+    n_enough = _fewest_units(bound, level)
+    n_too_few = n_enough - 1
+    if n_enough > MAX_TESTED_ROWS:
+        return n_enough
+    while not _passes_without_loss(n_enough, has_groups, bound, lowest, level):
+        n_too_few = n_enough
+        n_enough += max(n_enough // 8, 1)
+    while n_enough - n_too_few > 1:
+        middle = (n_enough + n_too_few) // 2
+        if _passes_without_loss(middle, has_groups, bound, lowest, level):
+            n_enough = middle
+        else:
+            n_too_few = middle
+    return n_enough
 
 
 def highest_recalls_text(
@@ -68,13 +104,29 @@ def highest_recalls_text(
         if bound.kind == "recall":
             class_splitter = splitter.take(truth == bound.class_index)
             n_units = class_splitter.n_groups or class_splitter.n_rows
-            unit_text = "of" if class_splitter.n_groups is None else "groups with"
-            highest_recall = level ** (1 / n_units) if n_units else 0.0
+            has_groups = class_splitter.n_groups is not None
+            unit_text = "groups with" if has_groups else "of"
+            highest_recall = _highest_recall(n_units, has_groups, level) if n_units else 0.0
             label = str(bounds.classes[bound.class_index])
             recall_texts.append(
                 f"{n_units} {unit_text} class {label!r}: {highest_recall:.3f} if none is missed"
             )
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
+
+
+def _highest_recall(n_units: int, has_groups: bool, level: float) -> float:
+    """Get the highest recall that rows or groups can certify if none is lost."""
+    highest_recall = level ** (1 / n_units)
+    if not has_groups:
+        return highest_recall
+    lowest_recall = 0.0
+    for _ in range(12):  # bisection to three digits
+        middle = 0.5 * (lowest_recall + highest_recall)
+        if _passes_without_loss(n_units, True, 1 - middle, 0.0, level):
+            lowest_recall = middle
+        else:
+            highest_recall = middle
+    return lowest_recall
 
 
 def classes_pass(
