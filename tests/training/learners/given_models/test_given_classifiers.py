@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_wine
-from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, VotingClassifier
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    HistGradientBoostingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.errors import InputError
 from gatewise_training.learners.given_models.given_classifiers import (
@@ -71,3 +79,43 @@ def test_skl2onnx_converts_labels_that_are_floats_or_booleans(labels):
     model.fit(X, np.array(labels)[np.minimum(y, 1)])
     classifier = GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
     assert list(classifier.classes) == labels
+
+
+OVO_SVM = SVC(decision_function_shape="ovo")
+TREE = DecisionTreeClassifier(max_depth=3, random_state=0)
+
+
+@pytest.mark.parametrize(
+    ("make_model", "n_classes"),
+    [
+        (lambda _X, _y: StackingClassifier([("svm", OVO_SVM)]), 3),
+        (lambda _X, _y: CalibratedClassifierCV(OVO_SVM, ensemble=False), 3),
+        (lambda _X, _y: make_pipeline(StandardScaler(), OVO_SVM), 3),
+        (
+            lambda X, y: StackingClassifier(
+                [("tree", clone(TREE).fit(X, y))], cv="prefit", stack_method="predict"
+            ),
+            3,
+        ),
+        (
+            lambda _X, _y: VotingClassifier(
+                [
+                    (
+                        "trees",
+                        pytest.importorskip("lightgbm").LGBMClassifier(
+                            objective="multiclass", num_class=2, n_estimators=3, verbose=-1
+                        ),
+                    )
+                ]
+            ),
+            2,
+        ),
+    ],
+    ids=["stacked pairs", "calibrated pairs", "pairs", "labels of a fitted member", "two columns"],
+)
+def test_members_with_answers_of_another_form_are_converted(make_model, n_classes):
+    X, y = load_wine(return_X_y=True)
+    X = X.astype(np.float32)
+    y = np.minimum(y, n_classes - 1) + 5
+    model = make_model(X, y).fit(X, y)
+    GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)

@@ -248,16 +248,18 @@ class GraphAnswers:
 
     `label`, int64 (n,), holds class indices. `probabilities`, (n, n_classes), and `decision`,
     (n, n_classes) or (n, 1) for two classes, are None if the classifier does not have them.
+    `response` holds the values that other estimators read, unless these are in `decision`.
     """
 
     label: Value
     probabilities: Value | None = None
     decision: Value | None = None
+    response: Value | None = None
 
     @classmethod
-    def of_margins(cls, decision: Value, n_classes: int) -> Self:
+    def of_margins(cls, decision: Value, n_columns: int) -> Self:
         """Make answers with the label of the largest margin, or of the sign of a single margin."""
-        if n_classes > 2:
+        if n_columns > 1:
             return cls(decision.argmax(), decision=decision)
         return cls((decision > 0.0).astype(np.int64).ravel(), decision=decision)
 

@@ -45,7 +45,7 @@ def write_classifier(model: Estimator, x: Value) -> GraphAnswers:
         raise InputError(f"{class_name or type(model).__name__} has no form as a graph")
     trees, link = flat_form
     margins = x.tree_sums(trees)
-    answers = GraphAnswers.of_margins(margins, len(model.classes_))
+    answers = GraphAnswers.of_margins(margins, trees.n_outputs)
     margins = margins.double()
     probabilities = (
         margins.softmax() if link == "softmax" else binary_probabilities(sigmoid(margins))
@@ -68,9 +68,9 @@ def inner_estimator(estimator: Estimator) -> Estimator:
 
 
 def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
-    weights = np.asarray(model.coef_, np.float64).T
+    weights = np.atleast_2d(np.asarray(model.coef_, np.float64)).T  # one row for two classes
     decision = x.double() @ weights + np.asarray(model.intercept_, np.float64)
-    answers = GraphAnswers.of_margins(decision, len(model.classes_))
+    answers = GraphAnswers.of_margins(decision, weights.shape[1])
     if not hasattr(model, "predict_proba"):
         return answers
     is_binary = len(model.classes_) == 2
@@ -187,7 +187,8 @@ def _write_support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
     votes, decision = _count_pairwise_votes(margins > 0.0, -margins, n_classes)
     label_is_by_votes = not (model.break_ties and model.decision_function_shape == "ovr")
     label = votes.argmax() if label_is_by_votes else decision.argmax()
-    return GraphAnswers(label, decision=decision)
+    has_pairs = model.decision_function_shape == "ovo"
+    return GraphAnswers(label, decision=decision, response=margins if has_pairs else None)
 
 
 def _write_kernel(model: Estimator, x: Value) -> Value:
@@ -304,7 +305,7 @@ def _write_bagging(model: Estimator, x: Value) -> GraphAnswers:
 def _write_response(model: Estimator, x: Value) -> Value:
     """Get the decision function or, without one, the probabilities (the second of two classes)."""
     answers = write_classifier(model, x)
-    decision = answers.decision
+    decision = answers.decision if answers.response is None else answers.response
     if decision is not None and hasattr(model, "decision_function"):
         return decision
     assert answers.probabilities is not None
@@ -406,7 +407,9 @@ def _write_stacking(model: Estimator, x: Value) -> GraphAnswers:
         elif method == "decision_function":
             final_inputs.append(_write_response(member, x))
         else:
-            final_inputs.append(answers.label.reshape([-1, 1]).double())
+            is_label = answers.label.reshape([-1, 1]).equals(np.arange(len(member.classes_)))
+            # a member that was fitted before has its own labels
+            final_inputs.append(is_label.double() @ np.array(member.classes_, float)[:, None])
     if model.passthrough:
         final_inputs.append(x)
     return write_classifier(model.final_estimator_, hstack(final_inputs))
