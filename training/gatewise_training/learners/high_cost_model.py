@@ -138,9 +138,12 @@ class HighCostModel:
         return self.answers(x)[0]
 
     def _predict_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
-        # CatBoost returns a column, so ravel
-        predicted_labels = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
-        own_index = class_positions(np.asarray(self.estimator.classes_), predicted_labels)
+        predicted_labels = np.asarray(self.estimator.predict(named_rows(self.estimator, x_used)))
+        if predicted_labels.size > len(x_used):  # XGBoost marks one of two classes by columns
+            own_index = predicted_labels.argmax(axis=1)
+        else:  # CatBoost returns a column, so ravel
+            own_classes = np.asarray(self.estimator.classes_)
+            own_index = class_positions(own_classes, predicted_labels.ravel())
         return own_index if self.class_indices is None else self.class_indices[own_index]
 
     def _predict_estimator_proba(self, x_used: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
     check_first_stages,
 )
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 
 @pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
@@ -118,4 +119,16 @@ def test_members_with_answers_of_another_form_are_converted(make_model, n_classe
     X = X.astype(np.float32)
     y = np.minimum(y, n_classes - 1) + 5
     model = make_model(X, y).fit(X, y)
+    GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
+
+
+def test_labels_in_two_columns_are_read():
+    X, y = load_wine(return_X_y=True)
+    X = X.astype(np.float32)
+    xgboost = pytest.importorskip("xgboost")
+    model = xgboost.XGBClassifier(objective="multi:softprob", num_class=2, n_estimators=3)
+    model.fit(X, np.minimum(y, 1))
+    high_cost_model = HighCostModel.from_model(model, np.array([0, 1]), X.shape[1])
+    expected_labels = model.predict_proba(X).argmax(axis=1)
+    np.testing.assert_array_equal(high_cost_model.labels(X), expected_labels)
     GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
