@@ -254,3 +254,23 @@ def test_classifiers_of_unknown_libraries_become_backends(is_fitted):
     labels, probabilities = high_cost_model.answers(X_test)
     np.testing.assert_array_equal(labels, probabilities.argmax(axis=1))
     np.testing.assert_allclose(probabilities, ThresholdRule().fit(X, y).predict_proba(X_test))
+
+
+class PlainRule:
+    """A classifier that does not extend scikit-learn's BaseEstimator."""
+
+    fit = ThresholdRule.fit
+    predict_proba = ThresholdRule.predict_proba
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+def test_classifiers_without_parameters_must_be_fitted():
+    X, X_test, y, _ = split_table()
+    with pytest.raises(InputError, match="PlainRule cannot be fitted: Cannot clone object"):
+        StagedCascade(PlainRule(), **QUICK_SETTINGS).fit(X, y)
+    rule = PlainRule().fit(X, y)
+    system = StagedCascade(rule, **QUICK_SETTINGS).fit(X, y)
+    labels = system.high_cost_model_.labels(X_test)
+    np.testing.assert_array_equal(system.classes_[labels], rule.predict(X_test))

@@ -81,11 +81,13 @@ class TrainingTable:
 
 
 def is_fitted(estimator: Any) -> bool:
-    """Whether a scikit-learn estimator is fitted."""
+    """Whether an estimator is fitted."""
     try:
         check_is_fitted(estimator)
     except NotFittedError:
         return False
+    except (AttributeError, TypeError):  # it does not extend scikit-learn's BaseEstimator
+        return hasattr(estimator, "classes_")
     return True
 
 

@@ -25,10 +25,9 @@ Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
 def selects_by_name(template: Any) -> bool:
     """Whether a classifier contains a ColumnTransformer that selects columns by their names."""
-    estimators = [template, *template.get_params(deep=True).values()]
     transformers = [
         estimator.transformers
-        for estimator in estimators
+        for estimator in find_estimators(template)
         if type(estimator).__name__ == "ColumnTransformer"
     ]
     column_lists = [columns for triples in transformers for *_, columns in triples]
