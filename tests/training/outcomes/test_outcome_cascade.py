@@ -149,6 +149,18 @@ def test_without_a_guarantee_figures_come_from_half_of_the_rows():
     assert "guaranteed" not in cascade.summary()
 
 
+def test_a_router_keeps_a_budget_by_a_big_system_that_is_cheaper():
+    columns = draw_population("answers")
+    outcomes = make_outcomes(
+        np.arange(2000), columns, small_cost=20.0, big_cost=1.0, is_routed=True
+    )
+    cascade = OutcomeCascade(budget=10.0, random_state=0).fit(outcomes)
+    assert cascade.operating_point_.cost <= 10.0
+    assert cascade.operating_point_.offload_rate > 0.5
+    # its loss is that of the big system, which is right most often
+    assert cascade.loss_.value < columns["small_losses"].mean()
+
+
 @pytest.mark.parametrize(
     ("invalid_columns", "message"),
     [
@@ -156,6 +168,7 @@ def test_without_a_guarantee_figures_come_from_half_of_the_rows():
         ({"small_losses": [-0.1] * 50}, "at least 0"),
         ({"big_losses": [np.nan] * 50}, "big_losses is missing"),
         ({"big_losses": [0.0] * 49}, "does not fit 50 rows"),
+        ({"big_losses": [1.0]}, "does not fit 50 rows"),
         ({"scores": ["high"] * 50}, "scores must hold numbers"),
         ({"scores": [np.inf] * 50}, "finite"),
         ({"small_cost": -1.0}, "costs must be"),

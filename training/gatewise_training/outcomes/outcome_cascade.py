@@ -41,9 +41,10 @@ class OutcomeCascade:
     They are called systems, not low-cost and high-cost models, because only their outcomes are
     known: each may consist of several models, services or people.
 
-    A single threshold with a guarantee is tested on all rows. Otherwise half of the rows, the
-    validation rows, choose the thresholds. The other half, the calibration rows, measure or certify
-    them, which makes the figures valid for new rows.
+    A single threshold with a guarantee is tested on all rows. They also measure it, so that its
+    losses are slightly too low; the guarantee allows for the choice. Otherwise half of the rows,
+    the validation rows, choose the thresholds. The other half, the calibration rows, measure or
+    certify them, which makes the figures valid for new rows.
 
     Parameters
     ----------
@@ -297,8 +298,10 @@ class OutcomeCascade:
         assert self.guarantee is not None
         promise = Promise.from_bounds(self.guarantee, **goal)
         is_loss = promise.kind == "max_loss"
-        # the safest first: for a loss all rows go to the big system, for a budget or a rate none
-        candidates = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
+        # the safest first: for a loss all rows go to the big system, and for a rate none; a router
+        # may save costs by the big system
+        boldness = attrgetter("cost" if promise.kind == "budget" else "offload_rate")
+        candidates = sorted(self._points, key=boldness, reverse=is_loss)
         boldest_point = certify(self._calibration_record, candidates, promise)
         if boldest_point is None:
             row_text = plural(
@@ -311,9 +314,9 @@ class OutcomeCascade:
             )
         if is_loss:
             return boldest_point
-        # offloading more is not always better, so choose the most accurate of all that pass
+        # the boldest is not always the best, so choose the most accurate of all that pass
         passing_points = [
-            point for point in candidates if point.offload_rate <= boldest_point.offload_rate
+            point for point in candidates if boldness(point) <= boldness(boldest_point)
         ]
         best_point = max(passing_points, key=lambda point: (point.effective_accuracy, -point.cost))
         return msgspec.structs.replace(best_point, guarantee=boldest_point.guarantee)

@@ -77,8 +77,8 @@ class Outcomes:
         n_stages, n = scores_by_stage.shape
         if is_routed and n_stages > 1:
             raise InputError("is_routed is for one small system: a router runs one of two")
-        losses = [*_read_columns("small_losses", small_losses, n, n_stages)]
-        losses += _read_columns("big_losses", big_losses, n, 1)
+        losses = _read_columns("small_losses", small_losses, n, n_stages, may_repeat=False)
+        losses += _read_columns("big_losses", big_losses, n, 1, may_repeat=False)
         stacked_losses = np.stack(losses)
         _check_losses(stacked_losses, loss_limit)
         small_costs = _read_columns("small_cost", small_cost, n, n_stages)
@@ -188,19 +188,22 @@ def _read_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _read_columns(
-    name: str, values: ArrayLike, n_rows: int, n_columns: int
+    name: str, values: ArrayLike, n_rows: int, n_columns: int, *, may_repeat: bool = True
 ) -> list[NDArray[np.float64]]:
-    """Read values of rows as columns, each (n_rows,)."""
+    """Read values of rows as columns, each (n_rows,); with `may_repeat` a value may be for all."""
     table = _read_numbers(name, values)
+    has_all_rows = may_repeat or table.shape[:1] == (n_rows,)
     if table.ndim == 1 and n_columns == 1:
         table = table[:, np.newaxis]
     try:
         table = np.broadcast_to(table, (n_rows, n_columns))
     except ValueError:
+        has_all_rows = False
+    if not has_all_rows:
         raise InputError(
             f"{name} has the shape {np.shape(values)}, which does not fit {n_rows} rows"
             + (f" and {n_columns} small systems" if n_columns > 1 else "")
-        ) from None
+        )
     if not np.isfinite(table).all():
         raise InputError(f"{name} is missing or infinite in some rows: leave these rows out")
     return list(table.T)
