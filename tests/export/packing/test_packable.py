@@ -351,6 +351,7 @@ def test_options_without_an_exact_form_are_refused_before_the_fit(model, message
     [
         LGBMClassifier(n_estimators=3, **QUIET_LIGHTGBM),
         xgboost.XGBClassifier(n_estimators=3, enable_categorical=True),
+        HistGradientBoostingClassifier(max_iter=3),
     ],
     ids=lambda model: type(model).__name__,
 )

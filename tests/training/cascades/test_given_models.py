@@ -11,7 +11,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    BaggingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
@@ -61,13 +65,22 @@ def test_clones_of_a_fitted_classifier_are_measured_and_the_original_is_deployed
 def test_unfitted_pipelines_select_columns_by_name_or_number():
     X, _, y, _ = split_table()
     named_table = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
-    for columns in (["c 1", "c 3"], [1, 3]):
+    for columns in (["c 1", "c 3"], [1, 3], slice("c 1", "c 3")):
         transformer = make_column_transformer((StandardScaler(), columns))
         pipeline = make_pipeline(transformer, LogisticRegression())
         labels = (
             StagedCascade(pipeline, **QUICK_SETTINGS).fit(named_table, y).high_cost_model_.labels(X)
         )
         np.testing.assert_array_equal(labels, pipeline.fit(named_table, y).predict(named_table))
+
+
+def test_constraints_name_the_columns_of_an_unfitted_booster():
+    X, _, y, _ = split_table()
+    named_table = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
+    booster = HistGradientBoostingClassifier(max_iter=3, monotonic_cst={"c 1": 1})
+    system = StagedCascade(booster, **QUICK_SETTINGS).fit(named_table, y)
+    labels = system.high_cost_model_.labels(X)
+    np.testing.assert_array_equal(labels, booster.fit(named_table, y).predict(named_table))
 
 
 class WeightRecorder(LogisticRegression):

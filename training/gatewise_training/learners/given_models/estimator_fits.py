@@ -23,18 +23,34 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
 
+#: Options of boosters with a constraint for each column.
+CONSTRAINT_OPTIONS = ("monotonic_cst", "monotone_constraints")
+
+
 def selects_by_name(template: Any) -> bool:
-    """Whether a classifier contains a ColumnTransformer that selects columns by their names."""
-    transformers = [
-        estimator.transformers
-        for estimator in find_estimators(template)
+    """Whether a classifier, or a part of it, selects columns by their names."""
+    estimators = list(find_estimators(template))
+    column_lists = [
+        columns
+        for estimator in estimators
         if type(estimator).__name__ == "ColumnTransformer"
+        for *_, columns in estimator.transformers
     ]
-    column_lists = [columns for triples in transformers for *_, columns in triples]
-    return any(
-        callable(columns) or any(isinstance(column, str) for column in np.ravel(columns).tolist())
-        for columns in column_lists
-    )
+    # boosters name the columns of constraints by the keys of a dict
+    column_lists += [
+        list(value)
+        for estimator in estimators
+        for option, value in estimator.get_params(deep=False).items()
+        if option in CONSTRAINT_OPTIONS and isinstance(value, dict)
+    ]
+    return any(callable(columns) or _has_names(columns) for columns in column_lists)
+
+
+def _has_names(columns: Any) -> bool:
+    """Whether columns, given as a ColumnTransformer accepts them, are given by their names."""
+    if isinstance(columns, slice):
+        columns = [columns.start, columns.stop]
+    return any(isinstance(column, str) for column in np.ravel(columns).tolist())
 
 
 @dataclass(frozen=True, eq=False)

@@ -231,7 +231,8 @@ def _reads_categories(estimator: Estimator) -> bool:
         return bool(getattr(booster, "pandas_categorical", None))
     if hasattr(estimator, "get_booster") and hasattr(estimator, "classes_"):  # XGBoost's
         return "c" in (estimator.get_booster().feature_types or ())
-    return False
+    is_categorical = getattr(estimator, "is_categorical_", None)  # scikit-learn's
+    return is_categorical is not None and bool(is_categorical.any())
 
 
 def _is_equal(setting: Any, exact_value: Any) -> bool:
