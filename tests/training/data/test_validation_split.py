@@ -64,3 +64,15 @@ def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
             params={"num_leaves": 4},
         )
     assert n_rounds_by_weights["weighted"] < n_rounds_by_weights["equal"]
+
+
+def test_class_weights_can_be_taken_back() -> None:
+    y = np.arange(20) % 2
+    weight = np.linspace(0.5, 1.5, 20)
+    x = np.zeros((20, 1), np.float32)
+    split = ValidationSplit.choose(x, y, weight, validation=None, seed=0)
+    class_weights = np.array([1.0, 7.0])
+    weighted_split = split.with_class_weights(class_weights)
+    assert np.average(y, weights=weighted_split.weight) > 0.8
+    np.testing.assert_array_equal(weighted_split.without_class_weights().weight, weight)
+    np.testing.assert_array_equal(weighted_split.row_weight, weight)

@@ -7,8 +7,6 @@ fitted without the rows. If it cannot be cloned, it is compared with Gatewise's 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -112,9 +110,9 @@ def _predict_by_clones(
     system: ClassifierFit, model: HighCostModel, problem: FitProblem
 ) -> UnseenAnswers:
     """Use the answers of clones that are fitted without the rows and without class weights."""
-    split = problem.cloud_split
+    split = problem.cloud_split.without_class_weights()
     labels, class_probabilities, calibration_labels = unseen_answers(
-        replace(split, weight=split.row_weight),
+        split,
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,

@@ -149,7 +149,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         own_candidates = self._fit_own_stages(problem)
         first_stages = given_stages(
             self.first_stages,
-            problem.split,
+            problem.split.without_class_weights(),
             self.classes_,
             self.feature_names_[: problem.split.x.shape[1]],
             by_clones=not self._has_new_rows,

@@ -114,6 +114,10 @@ class ValidationSplit:
         # with a mean of 1, penalties and minimal leaf weights keep their meaning
         return replace(self, weight=weight / weight.mean())
 
+    def without_class_weights(self) -> ValidationSplit:
+        """Use `row_weight` as weights, because fits of the user had no class weights."""
+        return replace(self, weight=self.row_weight)
+
     def labels_and_weights(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Get labels and weights of some rows."""
         return self.y[rows], self.weight[rows]

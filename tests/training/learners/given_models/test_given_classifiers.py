@@ -21,10 +21,13 @@ from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
+from gatewise.decision import probabilities
 from gatewise.errors import InputError
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.given_classifiers import (
     GivenClassifier,
     check_first_stages,
+    given_stages,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -132,3 +135,20 @@ def test_labels_in_two_columns_are_read():
     expected_labels = model.predict_proba(X).argmax(axis=1)
     np.testing.assert_array_equal(high_cost_model.labels(X), expected_labels)
     GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
+
+
+def test_clones_of_first_stages_get_the_weights_of_their_rows():
+    X, y = load_wine(return_X_y=True)
+    X = X[:, :1].astype(np.float32)
+    y = np.minimum(y, 1)
+    weight = np.where(y == 1, 1.0, 20.0)
+    split = ValidationSplit.choose(X, y, weight, validation=None, seed=0)
+    model = LogisticRegression().fit(X, y)
+    ((stage, outputs),) = given_stages([model], split, np.array([0, 1]), ("a",), by_clones=True)
+    expected_probabilities = [
+        clone(model).fit(X[rows], y[rows], weight[rows]).predict_proba(X[unseen_rows])
+        for rows, unseen_rows in split.folds
+    ]
+    np.testing.assert_allclose(
+        probabilities(outputs, stage.link), np.concatenate(expected_probabilities), atol=1e-6
+    )

@@ -120,7 +120,10 @@ def fit_clone(template: Any, x: Any, y: Any, weight: NDArray[np.float64] | None 
     Rows get their `weight`, (n,), unless all are equal. A classifier that refuses weights is fitted
     without them, with a warning.
     """
-    weights = {} if weight is None or np.ptp(weight) == 0 else _weight_arguments(template, weight)
+    weights = {}
+    # 1e-9 allows for rounding, as class weights may have been multiplied and divided
+    if weight is not None and np.ptp(weight) > 1e-9 * weight.max():
+        weights = _weight_arguments(template, weight)
     try:
         return unfitted_clone(template).fit(x, y, **weights)
     except Exception as error:  # a fit of the user's classifier may raise anything
@@ -157,7 +160,7 @@ def _weight_arguments(estimator: Any, weight: NDArray[np.float64]) -> dict[str, 
 
 def _warn_of_equal_weights(reason: str) -> None:
     warnings.warn(
-        f"{reason}: the high-cost model is fitted with equal weights of all rows and classes",
+        f"{reason}: it is fitted with equal weights of all rows and classes",
         stacklevel=3,
     )
 

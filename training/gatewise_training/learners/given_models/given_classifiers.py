@@ -267,7 +267,9 @@ def given_stages(
         # the order of the folds is the order of `split.validation_rows`
         outputs = []
         for rows, unseen_rows in split.folds:
-            fitted_clone = fit_clone(model, named_rows(model, x[rows]), classes[split.y[rows]])
+            fitted_clone = fit_clone(
+                model, named_rows(model, x[rows]), classes[split.y[rows]], split.weight[rows]
+            )
             fold_classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
             fold_stage = fold_classifier.stage(classes, columns)
             outputs.append(fold_stage.margins(split.x[unseen_rows]))
