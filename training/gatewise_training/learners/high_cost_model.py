@@ -140,7 +140,7 @@ class HighCostModel:
     def _predict_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
         predicted_labels = np.asarray(self.estimator.predict(named_rows(self.estimator, x_used)))
         if predicted_labels.size > len(x_used):  # XGBoost marks one of two classes by columns
-            own_index = predicted_labels.argmax(axis=1)
+            own_index = np.asarray(predicted_labels.argmax(axis=1), np.int64)
         else:  # CatBoost returns a column, so ravel
             own_classes = np.asarray(self.estimator.classes_)
             own_index = class_positions(own_classes, predicted_labels.ravel())

@@ -116,7 +116,7 @@ def highest_recalls_text(
 
 def _highest_recall(n_units: int, has_groups: bool, level: float) -> float:
     """Get the highest recall that rows or groups can certify if none is lost."""
-    highest_recall = level ** (1 / n_units)
+    highest_recall = float(level ** (1 / n_units))
     if not has_groups:
         return highest_recall
     lowest_recall = 0.0
