@@ -56,7 +56,7 @@ def simulate(
 
         gatewise simulate demo-out/bundle --data demo-out/instances.csv
         gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day \
-            --outage cloud:12:00-12:10 --prices prices.toml
+            --outage cloud:12:00-12:10 --prices bill.toml
         gatewise simulate bundle --data rows.csv --sweep devices=10,100,1000 --sweep link=wifi,4g
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
