@@ -231,7 +231,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             If no operating point keeps the bounds, or if several of the three goals are given. For
             `max_instance_cost` the message names the lowest possible value.
         TooLargeError
-            If no point is as small as `max_bytes`; its `smallest` is the smallest possible size.
+            If no point is as small as `max_bytes`; `smallest_bytes` is the smallest possible size.
         """
         check_is_fitted(self, "frontier_")
         estimator = copy.copy(self)

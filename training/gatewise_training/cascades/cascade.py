@@ -234,8 +234,8 @@ class WindowSettings:
     blocks : sequence of Block, optional
         Blocks that compute features from windows of a signal, or pictures
         (:mod:`gatewise_signals`). Each block has a price, or is measured at the fit in
-        microseconds. Rows are an array, such as (n, samples, channels), a list of arrays or
-        DataFrames of equal length, or a DataFrame with an index (instance, time).
+        microseconds. Rows are an array, such as (n, samples, channels), or a list of arrays
+        or DataFrames of equal length.
     high_cost_input : {"features", "window"}, default "features"
         Input of the high-cost model if there are `blocks`. With "window", a classifier reads
         flattened windows, and an ONNX graph reads windows in their shape. A request then carries
