@@ -50,13 +50,13 @@ mosquitto:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq mosquitto >/dev/null; } || \
 	{ echo "make test needs a mosquitto broker: install it (apt install mosquitto, brew install mosquitto) and run again"; exit 2; }
 
-# In a fresh clone these tests compile nearly all kernels of numba, each in one process. Otherwise
-# every test process would compile every kernel.
+# In a fresh clone these tests compile nearly all kernels of numba, each in one process, beside a
+# process that compiles the modules of all tests. Otherwise every test process would compile all.
 KERNEL_TESTS := $(addprefix tests/training/,adapt/test_methods_of_adapt.py \
 	forests/test_budget_forest.py learners/test_extra_trees.py prune/test_solvers.py)
 kernels: $(STAMP)
 	@test -n "$$(find training -name '*.nbi' -print -quit)" || \
-	$(PYTEST) -q -n 2 --dist loadfile $(KERNEL_TESTS)
+	{ $(PYTEST) -q --collect-only > /dev/null & $(PYTEST) -q -n 2 --dist loadfile $(KERNEL_TESTS) && wait; }
 
 # The chaos suite has the machine to itself: it is about deadlines.
 test: $(STAMP) mosquitto kernels       ## every test, the README and docstring examples included

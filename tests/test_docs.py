@@ -62,6 +62,7 @@ def test_link_targets_exist(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", *map(get_page_name, PAGES)])
 def test_paths_of_the_code_exist(page):
     """A page names a file by the end of its path, such as ``link/uplink.py``."""

@@ -11,6 +11,7 @@ from benchmarks.signals.cascades import fit_cascade
 from benchmarks.signals.peers import fit_peers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_cascade, fit_peers])
 def test_a_split_is_fitted_again_with_other_prices(fit, monkeypatch, tmp_path):
     monkeypatch.setattr(bench_signals, "FOLDER", tmp_path)

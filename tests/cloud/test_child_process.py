@@ -81,6 +81,7 @@ def test_close_all_ends_several_children():
     assert not any(is_running(child.pid) for child in children)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "child_expression",
     [

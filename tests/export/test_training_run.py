@@ -144,6 +144,7 @@ def test_unreachable_budget_gives_the_nearest_point(settings: TrainingSettings) 
     assert run.bundle.manifest.active_point.cost == run.system.frontier_.points[0].cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_folder_writable", [True, False])
 def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     settings: TrainingSettings,

@@ -127,6 +127,7 @@ def test_a_bundle_that_cannot_be_served_is_refused_and_its_backend_closed(
         assert error_info.value.differences == {"cloud_label": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "graph", "message"),
     [

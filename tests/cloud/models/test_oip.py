@@ -147,6 +147,7 @@ def start_server():
         server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "is_binary", "has_label_columns"),
     [

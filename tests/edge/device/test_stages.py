@@ -218,6 +218,7 @@ def test_given_graph_runs_in_onnxruntime_only(tmp_path: Path) -> None:
         load_stages(bundle, runner="numpy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "message"),
     [

@@ -175,6 +175,7 @@ def test_random_bytes_are_refused_with_a_reason(payload):
         assert error_info.value.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_flips", [1, 2, 3, 8, 40])
 def test_message_with_flipped_bits_is_refused(n_flips):
     """The checksum detects the damage; without it, flipped bits may give a valid message."""

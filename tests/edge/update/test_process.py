@@ -67,11 +67,18 @@ def test_running_process_adopts_a_published_release(
     assert request_answer()["label"] == "yes"
     with urllib.request.urlopen(metrics_url.replace("metrics", "healthz"), timeout=30) as response:
         assert response.read() == b"ok\n"
-    with urllib.request.urlopen(metrics_url, timeout=30) as response:
-        metrics = response.read().decode()
+
+    def read_metrics() -> str:
+        with urllib.request.urlopen(metrics_url, timeout=30) as response:
+            return response.read().decode()
+
+    # the status is published before the event is counted
+    wait_until(
+        lambda: 'gatewise_update_total{event="adopted"} 1.0' in read_metrics(), "the adoption"
+    )
+    metrics = read_metrics()
     assert 'gatewise_model_info{model="small",version="8"} 1.0' in metrics
     assert 'gatewise_update_total{event="announced"} 1.0' in metrics
-    assert 'gatewise_update_total{event="adopted"} 1.0' in metrics
     assert 'gatewise_trouble{what="update"} 0.0' in metrics
     process.process.stdin.close()
     *_, last_line = process.process.stdout.read().splitlines()

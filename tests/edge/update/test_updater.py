@@ -67,6 +67,7 @@ def test_rollout_reaches_its_share_of_the_fleet_and_grows(run_device, fleet):
     device.wait_for_version("9")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misfit", ["hardware", "features", "runtime", "model"])
 def test_release_that_does_not_fit_is_not_fetched(
     run_device, fleet, server, tmp_path, monkeypatch, misfit
@@ -157,6 +158,7 @@ def test_stale_mirror_is_replaced_by_the_next_one(device_at_8, run_device, fleet
     restarted_device.wait_for_version("10")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["missing", "disk full", "read-only"])
 def test_device_leaves_a_withdrawn_release_despite_failures(
     device_at_8, fleet, server, monkeypatch, failure

@@ -302,6 +302,7 @@ INVALID_CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make_document", "edit", "field", "message"),
     INVALID_CASES,

@@ -81,6 +81,7 @@ def run_graph(graph: CloudFile, rows: NDArray[np.float32]) -> tuple[NDArray[Any]
     return outputs[0], outputs[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ESTIMATORS)
 @pytest.mark.parametrize("label_case", LABEL_CASES)
 def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:

@@ -65,6 +65,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_booster_without_an_exact_graph_is_packed_as_a_library_file(
     name: str, tmp_path: Path

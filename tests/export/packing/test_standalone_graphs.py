@@ -59,6 +59,7 @@ def test_models_without_a_graph_are_refused(cancer_system: FittedSystem) -> None
         to_onnx(system.stages_[0], n_features=0)
 
 
+@pytest.mark.slow
 def test_a_regressor_without_features_gives_its_constant_value() -> None:
     rows = np.arange(40.0, dtype=np.float32).reshape(20, 2)
     regressor = CEGBRegressor(feature_costs=FeatureCosts.uniform(2), budget=0.0)

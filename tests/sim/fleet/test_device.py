@@ -90,6 +90,7 @@ CASES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     digits, table, tmp_path, monkeypatch, case

@@ -117,6 +117,7 @@ def solve_log_odds(gap, g):
     return q_step_log_odds(np.maximum(-gap, 0.0), np.maximum(gap, 0.0), g, 1.0)
 
 
+@pytest.mark.slow
 # 20.7 is below TWO_MINIMA_NATS and 20.8 above it.
 @SIGNS
 @pytest.mark.parametrize("gap", [20.7, 20.8, 21.5, 30.0, 60.0, 200.0])

@@ -264,6 +264,7 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
     assert system.frontier_.reference_accuracy > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "invalid_setting"),
     [

@@ -249,6 +249,7 @@ class ReversedForest(ExtraTreesClassifier):
         return super().predict(X)[::-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -113,6 +113,7 @@ def fit_encoder(table: Any, kind: str) -> TableEncoder:
     return TableEncoder(columns={"cell": kind}, impute=True, max_one_hot=4).fit(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
 @settings(
     # the examples share `tmp_path`, and each overwrites the files of the one before

@@ -129,6 +129,7 @@ def compute_p_values(draws, bound, low, high, level=0.05):
     return mean_pvalue(draws, bound, lowest=ones * low, highest=ones * high, level=level)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COST_DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [40, 700])
 @pytest.mark.parametrize("level", [0.05, 0.2])

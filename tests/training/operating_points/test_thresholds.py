@@ -94,6 +94,7 @@ def test_one_stage_is_tuned_exactly(seed, has_ties, change_record):
         assert compute_net_accuracy(record, setting, lam) == pytest.approx(best_accuracy, abs=1e-12)
 
 
+@pytest.mark.slow
 @RECORD_CHANGES
 @pytest.mark.parametrize("seed", range(5))
 def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, change_record):

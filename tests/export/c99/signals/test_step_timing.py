@@ -38,6 +38,7 @@ def make_target_parameter(target: str) -> Any:
     return pytest.param(target, marks=pytest.mark.skipif(problem is not None, reason=str(problem)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [make_target_parameter(name) for name in TARGETS])
 def test_each_step_has_a_price_that_grows_with_its_work(target):
     signal = SignalInput.from_windows(make_blocks(), WINDOWS)

@@ -118,6 +118,7 @@ def bin_right_closed(model: Any, x: Value) -> Value:
     return hstack(columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transformer", "wrong_writer"),
     [
