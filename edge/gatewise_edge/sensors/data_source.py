@@ -85,7 +85,7 @@ def open_source(
         return _from_python(source_name, source, reader, stop_request)
     raise InputError(
         f"--data {source_name}: give a .csv, .parquet, .npy or .npz file, module:function, or - "
-        "for JSON lines"
+        "for JSON lines; a recording or a stream of samples is a --signal"
     )
 
 
