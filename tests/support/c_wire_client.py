@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
+from benchmarks.c99.compiled import compiler_command
+from gatewise_edge.link.wire import Response, decode_request
+from gatewise_export import Bundle
+from gatewise_export.c99.board_libraries import write_library
+
+#: Flags with which the client compiles without a warning.
+STRICT_FLAGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 #: The id that the C client of these tests gives to an encoded request.
 ID = bytes(range(16))
 #: Time to live of an encoded request.
@@ -88,3 +96,33 @@ def make_client(folder: Path, *, json: bool = False) -> Client:
     path = folder / f"client{int(json)}.so"
     sizes = ctypes.CDLL(str(path))
     return Client(path, sizes.m_size(), sizes.m_response_at())
+
+
+def compile_client(bundle: Bundle, folder: Path) -> Path:
+    """Write and compile the client of a bundle, for CBOR and for JSON; return its folder."""
+    write_library(bundle, folder, "cmake", name="m")
+    (folder / "sizes.c").write_text(
+        '#include "m_wire.h"\n'
+        "int m_size(void) { return (int)sizeof(m_wire); }\n"
+        "int m_response_at(void) { return (int)offsetof(m_wire, response); }\n"
+    )
+    for has_json in (0, 1):
+        sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
+        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={has_json}", *STRICT_FLAGS)
+        command = [*(compiler_command() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
+        subprocess.run([*command, "-o", folder / f"client{has_json}.so"], check=True)
+    return folder
+
+
+def make_answer(message: bytes) -> Response:
+    """Make the answer of a worker to a request."""
+    return Response(
+        id=decode_request(message).id, model="small", version="7", labels=[1],
+        probabilities=[[0.25, 0.75]], worker_us=40,
+    )  # fmt: skip
+
+
+def make_refusal(message: bytes, error: str, *, wait_ms: int = 0) -> Response:
+    """Make the response with which a worker refuses a request."""
+    request_id = decode_request(message).id
+    return Response(id=request_id, model="small", version="7", error=error, wait_ms=wait_ms)

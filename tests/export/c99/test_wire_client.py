@@ -1,4 +1,4 @@
-"""Client in C: its messages, its retries and its exchange with real workers."""
+"""Client in C: its messages and its exchange with real workers."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import re
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import cbor2
 import numpy as np
 import pytest
 
 from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
-from gatewise_edge.link.wire import Response, decode_request, encode_response
+from gatewise_edge.link.wire import Response, decode_request, decode_response, encode_response
 from gatewise_export import Bundle
-from gatewise_export.c99.board_libraries import write_library
 from tests.support import small_bundle
 from tests.support.c_wire_client import (
     ANSWERED,
     ID,
-    IDLE,
-    REFUSED,
     TIMEOUT,
     TTL_MS,
-    UNSENT,
     WAITING,
     Client,
+    compile_client,
+    make_answer,
     make_client,
 )
 from tests.support.mqtt_clients import MqttClient
@@ -37,8 +37,6 @@ from tests.support.needs import needs_compiler
 from tests.support.relay import Relay
 
 pytestmark = needs_compiler
-
-STRICT_FLAGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 
 
 @pytest.fixture(scope="module")
@@ -48,38 +46,12 @@ def bundle(tmp_path_factory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def library_folder(bundle, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wire_c")
-    write_library(bundle, folder, "cmake", name="m")
-    (folder / "sizes.c").write_text(
-        '#include "m_wire.h"\n'
-        "int m_size(void) { return (int)sizeof(m_wire); }\n"
-        "int m_response_at(void) { return (int)offsetof(m_wire, response); }\n"
-    )
-    for has_json in (0, 1):
-        sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
-        flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={has_json}", *STRICT_FLAGS)
-        command = [*(compiler_command() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
-        subprocess.run([*command, "-o", folder / f"client{has_json}.so"], check=True)
-    return folder
+    return compile_client(bundle, tmp_path_factory.mktemp("wire_c"))
 
 
 @pytest.fixture
 def client(library_folder) -> Client:
     return make_client(library_folder)
-
-
-def make_answer(message: bytes) -> Response:
-    """Make the answer of a worker to a request."""
-    return Response(
-        id=decode_request(message).id, model="small", version="7", labels=[1],
-        probabilities=[[0.25, 0.75]], worker_us=40,
-    )  # fmt: skip
-
-
-def make_refusal(message: bytes, error: str, *, wait_ms: int = 0) -> Response:
-    """Make the response with which a worker refuses a request."""
-    request_id = decode_request(message).id
-    return Response(id=request_id, model="small", version="7", error=error, wait_ms=wait_ms)
 
 
 # -- messages ------------------------------------------------------------------------------
@@ -163,6 +135,23 @@ def test_error_responses_are_decoded(client):
         assert (response.label, response.error, response.wait_ms) == (-1, b"busy", 250)
 
 
+def test_unknown_keys_of_all_scalar_types_are_ignored(client):
+    entries = cbor2.loads(encode_response(make_answer(client.encode("cbor", [1, 2, 3]))))
+    del entries["crc"]
+    for value in (-1, -(2**40), 2**40, 0.5, True, None, b"bytes", "text"):
+        message = cbor2.dumps({**entries, "new": value, "crc": bytes(4)})[:-4]
+        message += zlib.crc32(message).to_bytes(4, "big")
+        assert decode_response(message).labels == [1]
+        assert client.decode("cbor", message).label == 1, value
+
+
+def test_a_class_that_the_model_does_not_have_is_no_answer(client):
+    answer = encode_json_response(make_answer(client.encode("cbor", [1, 2, 3])))
+    assert client.decode("json", answer).label == 1
+    for label in (b"2", b"3000000000"):
+        assert client.decode("json", answer.replace(b'"y":[1]', b'"y":[%b]' % label)) is None
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"id": bytes(16)}, {"model": "other"}, {"version": "8"}, {"labels": [1, 1],
@@ -235,88 +224,6 @@ def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
     assert process.returncode == 0, process.stderr.decode()[-2000:]
     # JSON has no checksum, so a message with a damaged number may be valid.
     assert 3 <= int(process.stdout) < len(messages)
-
-
-# -- one request at a time -----------------------------------------------------------------
-
-
-def test_a_response_ends_a_request(client):
-    assert client.poll(0) == IDLE
-    assert client.offload([1, 2, 3], 1000, 500) == WAITING
-    (message,) = client.sent_messages
-    assert decode_request(message).X.tolist() == [[1, 2, 3]]
-    assert client.receive(b"noise", 1005) == WAITING
-    assert client.receive(encode_response(make_answer(message)), 1010) == ANSWERED
-    assert client.response.label == 1
-    assert list(client.response.probability) == [0.25, 0.75]
-
-
-def test_a_request_is_sent_again_once_and_then_times_out(client):
-    client.offload([1, 2, 3], 0, 400)
-    # Before the first round trip the client retries after half of the time to live.
-    assert client.poll(199) == WAITING
-    assert len(client.sent_messages) == 1
-    assert client.poll(200) == WAITING
-    assert client.sent_messages[0] == client.sent_messages[1]
-    assert client.poll(399) == WAITING
-    assert client.poll(400) == TIMEOUT
-    assert len(client.sent_messages) == 2
-    late_response = encode_response(make_answer(client.sent_messages[0]))
-    assert client.receive(late_response, 401) == TIMEOUT
-
-
-def test_the_retry_waits_for_twice_the_round_trip(client):
-    for start in range(0, 4000, 100):  # the deviation falls to zero
-        client.offload([1, 2, 3], start, 400)
-        client.receive(encode_response(make_answer(client.sent_messages[-1])), start + 40)
-    n_sent = len(client.sent_messages)
-    client.offload([1, 2, 3], 5000, 400)
-    # Twice 40 ms after 5000; the client smooths in whole milliseconds.
-    client.poll(5078)
-    assert len(client.sent_messages) == n_sent + 1
-    client.poll(5084)
-    assert len(client.sent_messages) == n_sent + 2
-
-
-def test_deadlines_hold_when_the_clock_overflows(client):
-    client.offload([1, 2, 3], 2**32 - 100, 400)  # the deadline is at 300
-    assert client.poll(2**32 - 1) == WAITING
-    assert client.poll(100) == WAITING
-    assert len(client.sent_messages) == 2
-    assert client.poll(300) == TIMEOUT
-
-
-def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
-    client.offload([1, 2, 3], 0, 1000)
-    busy = encode_response(make_refusal(client.sent_messages[0], "busy", wait_ms=300))
-    assert client.receive(busy, 10) == WAITING
-    client.poll(309)
-    assert len(client.sent_messages) == 1
-    client.poll(310)
-    assert len(client.sent_messages) == 2
-    assert client.receive(busy, 400) == REFUSED
-    assert client.response.error == b"busy"
-    # The second refusal, at 400, asks for another 300 ms.
-    assert client.offload([1, 2, 3], 500, 1000) == UNSENT
-    assert client.offload([1, 2, 3], 700, 1000) == WAITING
-
-
-def test_a_failure_ends_a_request_but_an_unknown_model_does_not(client):
-    client.offload([1, 2, 3], 0, 1000)
-    failed = encode_response(make_refusal(client.sent_messages[0], "failed"))
-    assert client.receive(failed, 10) == REFUSED
-    client.offload([1, 2, 3], 100, 1000)
-    unknown = encode_response(make_refusal(client.sent_messages[1], "no-model"))
-    assert client.receive(unknown, 110) == WAITING
-    assert client.receive(encode_response(make_answer(client.sent_messages[1])), 120) == ANSWERED
-
-
-def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
-    client.is_connected = False
-    assert client.offload([1, 2, 3], 0, 1000) == UNSENT
-    client.is_connected = True
-    assert client.offload([1, np.inf, 3], 0, 1000) == UNSENT
-    assert client.sent_messages == []
 
 
 # -- a real broker and worker --------------------------------------------------------------

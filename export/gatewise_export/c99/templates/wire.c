@@ -295,14 +295,15 @@ static int is_complete(int entries, ${p}_wire_response *response)
 }
 
 typedef struct {
-    uint8_t kind; /* CBOR major type: 0 number, 2 bytes, 3 text */
+    uint8_t kind; /* CBOR major type: 0 unsigned number, 2 bytes, 3 text */
     uint8_t tag;  /* CBOR tag; 0 if the item has no tag */
     uint32_t number;
     const uint8_t *bytes; /* contents of a byte string or a text, of length `size` */
     size_t size;
 } item_type;
 
-/* Read a number, a byte string or a text, with at most one tag; return 0 for any other item. */
+/* Read an item that is not a list or a map, with at most one tag; return 0 for any other item. A
+   number of more than 32 bits becomes the largest one. */
 static int read_item(reader_type *reader, item_type *item)
 {
     int has_tag = 0;
@@ -313,13 +314,15 @@ static int read_item(reader_type *reader, item_type *item)
             return 0;
         item->kind = (uint8_t)(*reader->next >> 5);
         length_code = *reader->next++ & 31u;
-        if (length_code > 26u) /* a number of more than 32 bits, or an indefinite length */
+        if (length_code > 27u) /* an indefinite length */
             return 0;
         n_bytes = length_code < 24u ? 0u : 1u << (length_code - 24u);
         if (n_bytes > (size_t)(reader->end - reader->next))
             return 0;
-        for (item->number = n_bytes ? 0u : length_code; n_bytes; n_bytes--)
-            item->number = item->number << 8 | *reader->next++;
+        for (item->number = n_bytes ? 0u : length_code; n_bytes; n_bytes--) {
+            uint8_t byte = *reader->next++;
+            item->number = item->number >> 24 ? UINT32_MAX : item->number << 8 | byte;
+        }
         if (item->kind != 6)
             break;
         if (has_tag || item->number > 255u)
@@ -335,7 +338,7 @@ static int read_item(reader_type *reader, item_type *item)
         item->size = (size_t)item->number;
         reader->next += item->size;
     }
-    return item->kind == 0 || item->kind == 2 || item->kind == 3;
+    return item->kind != 4 && item->kind != 5;
 }
 
 static uint32_t little_endian(const uint8_t *bytes)
@@ -592,7 +595,8 @@ static int read_json_entry(reader_type *reader, uint32_t key, const uint8_t *id,
     case KEY('c', 0, 0):
         return number == ${P}_CLASSES ? HAS_CLASSES : 0;
     case KEY('y', 0, 0):
-        if (!skip_mark(reader, '[') || !read_unsigned(reader, &number) || !skip_mark(reader, ']'))
+        if (!skip_mark(reader, '[') || !read_unsigned(reader, &number) ||
+            !skip_mark(reader, ']') || number >= ${P}_CLASSES)
             return 0;
         response->label = (int32_t)number;
         return HAS_LABEL;
@@ -735,7 +739,8 @@ static void update_round_trip(${p}_wire *wire, uint32_t now_ms)
 int ${p}_wire_offload(${p}_wire *wire, const float *row, uint32_t now_ms, uint32_t deadline_ms)
 {
     wire->state = ${P}_WIRE_UNSENT;
-    wire->is_paused = (uint8_t)(wire->is_paused && !is_due(now_ms, wire->paused_until));
+    /* no pause is longer than MAX_PAUSE_MS, so this also holds long after the pause */
+    wire->is_paused = (uint8_t)(wire->is_paused && wire->paused_until - now_ms - 1u < MAX_PAUSE_MS);
     if (wire->is_paused)
         return wire->state;
     wire->random(wire->id, sizeof wire->id, wire->context);
@@ -764,12 +769,20 @@ static int may_be_retried(const char *error)
     return !strcmp(error, "busy") || !strcmp(error, "no-model");
 }
 
+static void end_at_deadline(${p}_wire *wire, uint32_t now_ms)
+{
+    if (wire->state == ${P}_WIRE_WAITING && is_due(now_ms, wire->deadline))
+        wire->state = ${P}_WIRE_TIMEOUT;
+}
+
 int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint32_t now_ms)
 {
     ${p}_wire_response *response = &wire->response;
     uint32_t pause_ms;
-    int is_response;
-    if (${p}_wire_poll(wire, now_ms) != ${P}_WIRE_WAITING)
+    int is_response, is_last_copy;
+    /* not by polling, which may send the retry: the MQTT client may write it over `message` */
+    end_at_deadline(wire, now_ms);
+    if (wire->state != ${P}_WIRE_WAITING && wire->state != ${P}_WIRE_TIMEOUT)
         return wire->state;
 #if ${P}_WIRE_JSON
     is_response = ${p}_wire_decode_json(message, size, wire->id, response);
@@ -779,20 +792,27 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
     if (!is_response)
         return wire->state;
     if (response->label >= 0) {
+        /* also if it is late: a link slower than the deadline would otherwise never be measured */
         update_round_trip(wire, now_ms);
-        wire->state = ${P}_WIRE_ANSWERED;
+        if (wire->state == ${P}_WIRE_WAITING)
+            wire->state = ${P}_WIRE_ANSWERED;
         return wire->state;
     }
-    wire->was_refused = 1;
-    wire->n_copies_out--;
+    if (wire->state == ${P}_WIRE_TIMEOUT)
+        return wire->state;
+    is_last_copy = wire->n_copies_out == 1;
+    if (wire->n_copies_out) /* several pools of workers may refuse one copy */
+        wire->n_copies_out--;
     if (may_be_retried(response->error)) {
         pause_ms = response->wait_ms < MAX_PAUSE_MS ? response->wait_ms : MAX_PAUSE_MS;
         if (pause_ms) {
             wire->is_paused = 1;
             wire->paused_until = now_ms + pause_ms;
         }
-        if (!wire->n_copies_out && !wire->was_resent)
+        if (is_last_copy && !wire->was_resent) {
+            wire->was_refused = 1;
             plan_retry(wire, now_ms + (pause_ms > expected_ms(wire) ? pause_ms : expected_ms(wire)));
+        }
         if (wire->n_copies_out || wire->plans_retry) /* another worker may answer */
             return wire->state;
     }
@@ -802,16 +822,16 @@ int ${p}_wire_receive(${p}_wire *wire, const uint8_t *message, size_t size, uint
 
 int ${p}_wire_poll(${p}_wire *wire, uint32_t now_ms)
 {
-    if (wire->state != ${P}_WIRE_WAITING)
+    end_at_deadline(wire, now_ms);
+    if (wire->state != ${P}_WIRE_WAITING || !wire->plans_retry || !is_due(now_ms, wire->retry_at))
         return wire->state;
-    if (is_due(now_ms, wire->deadline)) {
-        wire->state = ${P}_WIRE_TIMEOUT;
-    } else if (wire->plans_retry && is_due(now_ms, wire->retry_at)) {
-        wire->plans_retry = 0;
+    wire->plans_retry = 0;
+    if (wire->publish(wire->message, wire->size, wire->context)) {
         wire->was_resent = 1;
         wire->resent_at = now_ms;
         wire->n_copies_out++;
-        wire->publish(wire->message, wire->size, wire->context);
+    } else if (!wire->n_copies_out) {
+        wire->state = ${P}_WIRE_REFUSED;
     }
     return wire->state;
 }
