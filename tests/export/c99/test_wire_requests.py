@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.c99.compiled import compiler_command
 from gatewise_edge.link.wire import decode_request, encode_response
+from gatewise_export.bundle.manifest_records import MissingSpec
+from gatewise_export.c99.board_libraries import write_library
 from tests.support import small_bundle
 from tests.support.c_wire_client import (
     ANSWERED,
     IDLE,
     REFUSED,
+    STRICT_FLAGS,
     TIMEOUT,
     UNSENT,
     WAITING,
@@ -211,3 +217,37 @@ def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
     client.is_connected = True
     assert client.offload([1, np.inf, 3], 0, 1000) == UNSENT
     assert client.sent_messages == []
+
+
+#: Sensor in C that fails once, and the row of a request after a decision.
+ROW_PROGRAM = """\
+#include "m_wire.h"
+#include <math.h>
+static float acquire(int feature, void *n_reads)
+{
+    ++((int *)n_reads)[feature];
+    return feature == M_FEATURE_C ? NAN : 0.1f;
+}
+int collect_row(float *row, int *n_reads)
+{
+    m_instance instance;
+    m_answer answer;
+    m_decide(&instance, acquire, n_reads, &answer);
+    return answer.outcome == M_OFFLOAD && m_wire_row(&instance, acquire, n_reads, row);
+}
+"""
+
+
+def test_a_request_holds_the_missing_value_that_a_stage_refused(tmp_path):
+    missing = MissingSpec(stages="refused", cloud="allowed")
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", missing=missing)
+    write_library(bundle, tmp_path / "c", "cmake", name="m")
+    (tmp_path / "row.c").write_text(ROW_PROGRAM)
+    sources = [tmp_path / "row.c", *sorted((tmp_path / "c/src").glob("*.c"))]
+    command = [*(compiler_command() or ()), *STRICT_FLAGS, "-std=c99", "-shared", "-fPIC"]
+    command += ["-I", tmp_path / "c/include", *sources, "-lm", "-o", tmp_path / "row.so"]
+    subprocess.run(command, check=True)
+    row, n_reads = (ctypes.c_float * 3)(), (ctypes.c_int * 6)()
+    assert ctypes.CDLL(str(tmp_path / "row.so")).collect_row(row, n_reads) == 1
+    np.testing.assert_array_equal(row, np.array([0.1, np.nan, 0.1], np.float32))
+    assert list(n_reads) == [1, 1, 1, 0, 1, 0]  # the stages read a, b and c, the cloud a, c and e

@@ -34,22 +34,26 @@ int ${p}_label(const ${p}_instance *instance, int stage)
 {
 ${label}}
 
-const float *${p}_value(const ${p}_instance *instance, int feature)
-{
-    int i;
-    for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)READ(column_type, columns + i) == feature && instance->known[i] == KNOWN)
-            return &instance->value[i];
-    return 0;
-}
-
-int ${p}_acquired(const ${p}_instance *instance, int feature)
+/* The slot of a feature; -1 if no stage reads it. */
+static int slot_of(int feature)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
         if ((int)READ(column_type, columns + i) == feature)
-            return instance->known[i] != UNKNOWN;
-    return 0;
+            return i;
+    return -1;
+}
+
+const float *${p}_value(const ${p}_instance *instance, int feature)
+{
+    int slot = slot_of(feature);
+    return slot >= 0 && instance->known[slot] == KNOWN ? &instance->value[slot] : 0;
+}
+
+int ${p}_acquired(const ${p}_instance *instance, int feature)
+{
+    int slot = slot_of(feature);
+    return slot >= 0 && instance->known[slot] != UNKNOWN;
 }
 
 void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context, ${p}_answer *answer)

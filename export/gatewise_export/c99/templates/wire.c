@@ -666,7 +666,10 @@ int ${p}_wire_row(${p}_instance *instance, ${p}_acquire acquire, void *context, 
     for (i = 0; i < ${P}_WIRE_COLUMNS; i++) {
         int feature = (int)READ(${column_type}, request_columns + i);
         const float *value = ${p}_value(instance, feature);
-        row[i] = value ? *value : acquire(feature, context);
+        if (value)
+            row[i] = *value;
+        else /* a stage has refused a missing value if it acquired none; the cloud may accept it */
+            row[i] = ${p}_acquired(instance, feature) ? NAN : acquire(feature, context);
         if (${refused})
             return 0;
     }
