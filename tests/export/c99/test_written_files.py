@@ -6,6 +6,7 @@ and builds without the flags of the Makefile.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 from dataclasses import replace
@@ -105,6 +106,18 @@ def test_the_self_test_passes_if_the_models_of_stages_are_left_out(tmp_path):
     (compiled_model,) = compile_models([(source, cascade.stage_n_outputs)], flags=("-O0",))
     assert compiled_model.count_selftest_failures() == 0
     assert compiled_model(ROW).labels.tolist() == [-1]
+
+
+def test_a_left_out_model_has_no_label(tmp_path):
+    cascade = make_linear_cascade()
+    stages = (*cascade.stages, *cascade.stages)
+    lean_cascade = replace(cascade, stages=stages, thresholds=(None, None), is_lean=True)
+    write_cascade(lean_cascade, tmp_path, name="m")
+    command = [*(compiler_command() or ()), *STRICT_FLAGS, "-shared", "-fPIC", "m.c", "-o", "m.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "m.so"))
+    instance = ctypes.create_string_buffer(1000)
+    assert [library.m_label(instance, stage) for stage in (0, 1)] == [-1, 0]
 
 
 @pytest.mark.parametrize("coded", [None, 8])

@@ -84,7 +84,8 @@ ${offload_missing}            return;
     }
 }
 //// label
-    return best_class(instance->output, (int)READ(uint16_t, margins + stage));
+    int n_margins = (int)READ(uint16_t, margins + stage);
+    return n_margins ? best_class(instance->output, n_margins) : -1;
 //// no label
     (void)instance;
     (void)stage;

@@ -73,7 +73,8 @@ void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context,
                  ${p}_answer *answer);
 
 /* Classify step by step: begin, then run stages in turn. A stage returns 1 if it stops, 0 if the
-   next stage must run, and -1 if a value was refused. */
+   next stage must run, and -1 if a value was refused. The label is that of the stage that
+   ran last; -1 if its model is left out. */
 void ${p}_begin(${p}_instance *instance);
 int ${p}_stage(${p}_instance *instance, int stage, ${p}_acquire acquire, void *context);
 int ${p}_label(const ${p}_instance *instance, int stage);
