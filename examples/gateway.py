@@ -24,9 +24,10 @@ def main(bundle, site_url, cloud_url):
             try:
                 answer = device.answer(json.loads(message.payload))
                 reply = {"label": answer.label, "route": answer.route, "cost": answer.cost}
-            except ValueError as error:  # invalid JSON, or not a row of this bundle
+            # invalid JSON, not a row of this bundle, or a value that the bundle refuses
+            except (ValueError, RecursionError, gw.SensorError) as error:
                 reply = {"error": str(error)}
-            client.publish(message.topic.replace("/row", "/answer"), json.dumps(reply), qos=1)
+            client.publish(message.topic.removesuffix("row") + "answer", json.dumps(reply), qos=1)
 
         client = paho.Client(paho.CallbackAPIVersion.VERSION2)
         client.on_connect = lambda client, *_: client.subscribe("site/+/row", qos=1)

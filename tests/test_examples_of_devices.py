@@ -68,6 +68,10 @@ def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
             assert ask_gateway("valve-1", SURE_ROW)["route"] == "edge"
             assert ask_gateway("valve-2", HARD_ROW)["route"] == "cloud"
             assert "error" in ask_gateway("valve-3", [1, 2])
+            assert "missing" in ask_gateway("valve-3", [None, 0, 0, 0, 0, 0])["error"]
+            sensor.publish("site/valve-3/row", b"[" * 100_000)
+            assert "recursion" in json.loads(sensor.get()[1])["error"]
+            assert ask_gateway("row-1", SURE_ROW)["route"] == "edge"
         finally:
             gateway.terminate()
             gateway.wait(30)  # seconds, for a busy machine
