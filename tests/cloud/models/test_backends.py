@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.server
 import json
+import socketserver
 import sys
 import threading
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -176,6 +178,30 @@ def test_the_example_backend_answers_through_an_http_service(packed_system, monk
     np.testing.assert_array_equal(labels, system.high_cost_model_.labels(X))
     with pytest.raises(BackendBusy, match="iris 1 does not answer"):
         model.answer(X)
+
+
+@pytest.mark.parametrize(
+    "response", [b"no HTTP\r\n\r\n", b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{"]
+)
+def test_the_example_backend_is_busy_if_the_response_is_cut_off(monkeypatch, response):
+    """The service reads a request and closes the connection within the response."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(1 << 16)
+            self.request.sendall(response)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        import http_backend
+
+        monkeypatch.setattr(http_backend, "URL", f"http://127.0.0.1:{server.server_address[1]}/")
+        with pytest.raises(
+            OSError, match="the service"
+        ) as failure:  # for which a worker responds `busy`
+            http_backend.probabilities(X[:1])
+    assert isinstance(failure.value.__cause__, HTTPException)
 
 
 def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
