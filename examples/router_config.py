@@ -7,12 +7,13 @@ model's answer is better. `weak_grade` and `strong_grade` are the grades of both
 1, and `weak_cents` and `strong_cents` their costs. The strong model answers if the probability
 reaches the threshold. The threshold guarantees, with confidence CONFIDENCE, that the mean grade is
 at most MAX_LOSS below the strong model's. The printed `model` is RouteLLM's name of a router with
-this threshold.
+this threshold, rounded down.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import pandas as pd
@@ -44,9 +45,12 @@ def main(path: str) -> None:
     print(cascade.summary(), file=sys.stderr)
     (threshold,) = cascade.operating_point_.thresholds
     # The score is the negative win rate. Without a threshold the strong model always answers.
-    win_rate_threshold = 0.0 if threshold is None else -threshold
+    # RouteLLM takes thresholds from 0 to 1. It is larger if the weak model may always answer.
+    win_rate_threshold = 0.0 if threshold is None else min(max(-threshold, 0.0), 1.0)
+    # rounded down, because the guarantee does not hold for a higher threshold
+    named_threshold = math.floor(win_rate_threshold * 1e5) / 1e5
     configuration = {
-        "model": f"{ROUTER_PREFIX}{win_rate_threshold:.5f}",
+        "model": f"{ROUTER_PREFIX}{named_threshold:.5f}",
         "threshold": win_rate_threshold,
         "expected_strong_share": round(cascade.operating_point_.offload_rate, 4),
         "expected_cents": round(cascade.operating_point_.cost, 4),

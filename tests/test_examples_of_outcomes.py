@@ -14,6 +14,14 @@ import pytest
 EXAMPLE = Path(__file__).parents[1] / "examples/router_config.py"
 
 
+def run_example(log_table, folder):
+    """Run the example on a log; return the configuration and the summary that it prints."""
+    log_table.to_csv(folder / "log.csv", index=False)
+    command = [sys.executable, EXAMPLE, folder / "log.csv"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(process.stdout), process.stderr
+
+
 @pytest.mark.slow
 def test_router_threshold_keeps_the_mean_grade(tmp_path):
     """The threshold keeps the mean mark within 0.02 of the strong model's.
@@ -31,14 +39,29 @@ def test_router_threshold_keeps_the_mean_grade(tmp_path):
             "strong_cents": rng.exponential(1.0, 3000),
         }
     )
-    log_table.to_csv(tmp_path / "log.csv", index=False)
-    command = [sys.executable, EXAMPLE, tmp_path / "log.csv"]
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
-    configuration = json.loads(process.stdout)
+    configuration, summary = run_example(log_table, tmp_path)
     uses_strong_model = win_rate >= configuration["threshold"]
     grades = np.where(uses_strong_model, log_table["strong_grade"], log_table["weak_grade"])
     # the loss of 0.02 that the example allows
     assert grades.mean() >= log_table["strong_grade"].mean() - 0.02
     assert configuration["expected_strong_share"] == round(float(uses_strong_model.mean()), 4) < 0.9
-    assert configuration["model"] == f"router-mf-{configuration['threshold']:.5f}"
-    assert "guaranteed with confidence 0.95" in process.stderr
+    # a higher threshold would not be guaranteed
+    named_threshold = float(configuration["model"].removeprefix("router-mf-"))
+    assert configuration["threshold"] - 1e-5 < named_threshold <= configuration["threshold"]
+    assert "guaranteed with confidence 0.95" in summary
+
+
+@pytest.mark.slow
+def test_router_threshold_is_a_probability_if_the_weak_model_suffices(tmp_path):
+    log_table = pd.DataFrame(
+        {
+            "win_rate": np.random.default_rng(0).uniform(size=600),
+            "weak_grade": 0.9,
+            "strong_grade": 0.9,
+            "weak_cents": 0.02,
+            "strong_cents": 1.0,
+        }
+    )
+    configuration, _ = run_example(log_table, tmp_path)
+    assert configuration["threshold"] == 1.0
+    assert configuration["model"] == "router-mf-1.00000"
