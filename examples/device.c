@@ -54,7 +54,7 @@ static uint32_t read_little_endian(const uint8_t *bytes)
 
 /* -- write CBOR (RFC 8949, section 3) ------------------------------------------------------ */
 
-enum { CBOR_UNSIGNED = 0, CBOR_BYTES = 2, CBOR_TEXT = 3, CBOR_MAP = 5, CBOR_TAG = 6 };
+enum { CBOR_UNSIGNED, CBOR_BYTES = 2, CBOR_TEXT, CBOR_LIST, CBOR_MAP, CBOR_TAG };
 enum { FLOAT32_ARRAY_TAG = 85 }; /* little-endian, RFC 8746 */
 
 static void write_bytes(const void *bytes, size_t size)
@@ -144,7 +144,7 @@ typedef struct {
     const uint8_t *end;
 } cbor_reader;
 
-/* Reads a number, bytes or a text; returns 0 for other or malformed items. */
+/* Reads an item; returns 0 for lists, maps and malformed items. */
 static int read_item(cbor_reader *reader, cbor_item *item)
 {
     do {
@@ -166,18 +166,23 @@ static int read_item(cbor_reader *reader, cbor_item *item)
         }
     } while (item->major_type == CBOR_TAG);
     item->bytes = reader->position;
-    if (item->major_type == CBOR_UNSIGNED)
-        return 1;
     if (item->major_type != CBOR_BYTES && item->major_type != CBOR_TEXT)
-        return 0;
+        return item->major_type != CBOR_LIST && item->major_type != CBOR_MAP;
     if (item->number > (uint64_t)(reader->end - reader->position))
         return 0;
     reader->position += item->number;
     return 1;
 }
 
-/* Finds the value of a key in a message, which is one map; returns 0 if it is missing. */
-static int find_value(const uint8_t *message, size_t size, const char *key, cbor_item *value)
+static int has_text(const cbor_item *item, const char *text)
+{
+    return item->number == strlen(text) && !memcmp(item->bytes, text, strlen(text));
+}
+
+/* Finds the value of a key in a message, which is one map; returns 0 if it is missing or of another
+ * type. */
+static int find_value(const uint8_t *message, size_t size, const char *key, unsigned major_type,
+                      cbor_item *value)
 {
     cbor_reader reader;
     unsigned n_entries;
@@ -197,30 +202,34 @@ static int find_value(const uint8_t *message, size_t size, const char *key, cbor
         if (!read_item(&reader, &entry_key) || entry_key.major_type != CBOR_TEXT ||
             !read_item(&reader, value))
             return 0;
-        if (entry_key.number == strlen(key) && !memcmp(entry_key.bytes, key, strlen(key)))
-            return 1;
+        if (has_text(&entry_key, key))
+            return value->major_type == major_type;
     }
     return 0;
 }
 
-static int has_text(const cbor_item *item, const char *text)
+/* Finds the label and the probabilities of an answer; returns 0 if one is missing or malformed. */
+static int find_answer(const uint8_t *message, size_t size, cbor_item *labels,
+                       cbor_item *probabilities)
 {
-    return item->number == strlen(text) && !memcmp(item->bytes, text, strlen(text));
+    return find_value(message, size, "y", CBOR_BYTES, labels) && labels->number == 2 &&
+           find_value(message, size, "p", CBOR_BYTES, probabilities) &&
+           probabilities->number % 4 == 0;
 }
 
 /* Whether a message responds to the outstanding request and no better response can follow.
  * After "busy" or "no-model", the retry or another pool of workers may still be answered. */
 static int is_final_response(const uint8_t *message, size_t size)
 {
-    cbor_item value;
+    cbor_item value, probabilities;
     if (size < CRC_BYTES ||
         read_big_endian(message + size - CRC_BYTES) != crc32(message, size - CRC_BYTES))
         return 0;
-    if (!find_value(message, size, "id", &value) || value.number != ID_BYTES ||
+    if (!find_value(message, size, "id", CBOR_BYTES, &value) || value.number != ID_BYTES ||
         memcmp(value.bytes, request_id, ID_BYTES))
         return 0;
-    if (!find_value(message, size, "e", &value))
-        return 1;
+    if (!find_value(message, size, "e", CBOR_TEXT, &value))
+        return find_answer(message, size, &value, &probabilities);
     return !has_text(&value, "busy") && !has_text(&value, "no-model");
 }
 
@@ -228,15 +237,14 @@ static void print_response(void)
 {
     cbor_item error, labels, probabilities;
     uint64_t offset;
-    if (find_value(response, response_size, "e", &error)) {
+    if (find_value(response, response_size, "e", CBOR_TEXT, &error)) {
         printf("error %.*s\n", (int)error.number, (const char *)error.bytes);
         return;
     }
-    if (!find_value(response, response_size, "y", &labels) || labels.number != 2 ||
-        !find_value(response, response_size, "p", &probabilities))
-        fail("the response has no answer");
+    if (!find_answer(response, response_size, &labels, &probabilities))
+        return; /* `is_final_response` has found it */
     printf("%d", labels.bytes[0] | labels.bytes[1] << 8);
-    for (offset = 0; offset + 4 <= probabilities.number; offset += 4) {
+    for (offset = 0; offset < probabilities.number; offset += 4) {
         uint32_t bits = read_little_endian(probabilities.bytes + offset);
         float probability;
         memcpy(&probability, &bits, 4);
