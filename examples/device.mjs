@@ -1,7 +1,8 @@
 // A device of docs/wire.md that sends each row to the high-cost model and prints the answer.
-//   npm install mqtt cbor-x
+//   npm install mqtt cbor-x   (with Node 20.15 or newer)
 //   echo '[0.1, 2, 3.5]' | node device.mjs mqtt://localhost pi-1 digits 1
-// It reads rows as JSON lists from standard input, and prints a JSON object for each.
+// It reads rows as JSON lists from standard input, and prints a JSON object for each; null is a
+// missing value.
 import { randomBytes } from "node:crypto";
 import { createInterface } from "node:readline";
 import { crc32 } from "node:zlib";
@@ -16,15 +17,21 @@ const checksum = (message) => crc32(message.subarray(0, -4));
 const finishById = new Map(); // function that takes the answer, by the id of an open request
 
 function receive(_topic, payload) {
-  if (payload.readUInt32BE(payload.length - 4) !== checksum(payload)) return;
-  const { id, e: error, d: detail, y: labels, p: probabilities } = cbor.decode(payload);
-  if (error === "busy" || error === "no-model") return; // the retry or another pool may answer
-  const answer = error ? { error, detail } : { label: labels[0], p: [...probabilities] };
-  finishById.get(id.toString("hex"))?.(answer);
+  if (payload.length < 4 || payload.readUInt32BE(payload.length - 4) !== checksum(payload)) return;
+  try {
+    const { id, e: error, d: detail, y: labels, p: probabilities } = cbor.decode(payload);
+    const finish = finishById.get(id.toString("hex"));
+    if (error === "busy" || error === "no-model") return; // the retry or another pool may answer
+    if (typeof error === "string") finish?.({ error, detail });
+    else if (labels instanceof Uint16Array && labels.length === 1)
+      finish?.({ label: labels[0], p: [...probabilities] });
+  } catch {
+    // a malformed message is no response
+  }
 }
 
 function encodeRequest(id, row) {
-  const x = new Float32Array(row); // cbor-x writes it with tag 85
+  const x = Float32Array.from(row, (value) => value ?? NaN); // cbor-x writes it with tag 85
   const identity = { v: 1, id, m: model, mv: version };
   const request = { ...identity, ttl: DEADLINE_MS, n: 1, k: row.length, x, crc: Buffer.alloc(4) };
   const message = Buffer.from(cbor.encode(request));
@@ -35,12 +42,18 @@ function encodeRequest(id, row) {
 function answerRow(row) {
   const id = randomBytes(16);
   const message = encodeRequest(id, row);
-  const send = () => client.publish(`gw/v1/${device}/req`, message, { qos: 1 });
+  const messageIds = [];
+  const send = () => {
+    if (!client.connected) return; // the client would send it after it has connected again
+    client.publish(`gw/v1/${device}/req`, message, { qos: 1 });
+    messageIds.push(client.getLastMessageId());
+  };
   send();
   return new Promise((resolve) => {
     const finish = (answer) => {
       timers.forEach(clearTimeout);
       finishById.delete(id.toString("hex"));
+      messageIds.forEach((messageId) => client.removeOutgoingMessage(messageId)); // nor later
       resolve(answer);
     };
     const fallBack = () => finish({ fallback: true });
@@ -51,10 +64,14 @@ function answerRow(row) {
 
 const will = { topic: `gw/v1/${device}/status`, payload: "offline", qos: 1, retain: true };
 const client = await mqtt.connectAsync(url, { clientId: `gw-${device}`, protocolVersion: 4, will });
-client.stream.setNoDelay(true); // otherwise a request takes 40 ms more
+const greet = () => {
+  client.stream.setNoDelay(true); // otherwise a request takes 40 ms more
+  client.publish(will.topic, `online ${model}/${version}`, { qos: 1, retain: true });
+};
+client.on("connect", greet); // again, after an outage
 client.on("message", receive);
 await client.subscribeAsync(`gw/v1/${device}/rsp`, { qos: 1 });
-await client.publishAsync(will.topic, `online ${model}/${version}`, { qos: 1, retain: true });
+greet();
 for await (const line of createInterface({ input: process.stdin })) {
   console.log(JSON.stringify(await answerRow(JSON.parse(line))));
 }
