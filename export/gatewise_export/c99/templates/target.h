@@ -45,7 +45,7 @@ void start(void)
 #endif
     *(volatile uint32_t *)0xe000e014 = 0xffffff; /* SysTick counts down from this value */
     *(volatile uint32_t *)0xe000e018 = 0;
-    *(volatile uint32_t *)0xe000e010 = 5;
+    *(volatile uint32_t *)0xe000e010 = 7; /* with an interrupt at 0 */
 #endif
     exit[1] = (uintptr_t)main();
     request(0x20, exit); /* SYS_EXIT_EXTENDED */
@@ -54,16 +54,24 @@ void start(void)
 }
 
 #ifdef __arm__
-__attribute__((section(".vectors"), used)) void *const vectors[2] = {stack_top, (void *)start};
+static volatile uint32_t n_wraps; /* of SysTick, which has 24 bits */
 
-static uint32_t ticks_since(uint32_t begin)
+static void count_wrap(void)
 {
-    return (begin - *(volatile uint32_t *)0xe000e018) & 0xffffff;
+    n_wraps++;
 }
+
+__attribute__((section(".vectors"), used)) void *const vectors[16] = {
+    [0] = stack_top, [1] = (void *)start, [15] = (void *)count_wrap};
 
 static uint32_t ticks(void)
 {
-    return *(volatile uint32_t *)0xe000e018;
+    uint32_t wraps, value;
+    do {
+        wraps = n_wraps;
+        value = *(volatile uint32_t *)0xe000e018;
+    } while (wraps != n_wraps);
+    return wraps << 24 | (-value & 0xffffff);
 }
 #else
 __asm__(".section .vectors, \"ax\"\n.globl vectors\nvectors:\nla sp, stack_top\nj start\n.text");
@@ -75,10 +83,6 @@ static uint32_t ticks(void)
     return count;
 }
 
-static uint32_t ticks_since(uint32_t begin)
-{
-    return ticks() - begin;
-}
 #endif
 
 #else
@@ -96,12 +100,12 @@ static uint32_t ticks(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint32_t)now.tv_sec * 1000000000u + (uint32_t)now.tv_nsec;
 }
+#endif
 
 static uint32_t ticks_since(uint32_t begin)
 {
     return ticks() - begin;
 }
-#endif
 
 static void print_number(uint32_t number)
 {

@@ -67,6 +67,23 @@ def test_an_emulator_counts_the_same_instructions_each_time(target):
         assert us == pytest.approx(slow_table.microseconds[label] * 16 / 64)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "n_samples"), [("cortex-m0plus", 1024), ("cortex-m4", 8192)])
+def test_a_step_may_take_longer_than_the_timer_of_the_chip(target, n_samples):
+    """The timer has 24 bits, which are less than a second."""
+    problem = TARGETS[target].missing_program()
+    if problem is not None:
+        pytest.skip(problem)
+    windows = np.ones((1, n_samples), np.int16)
+    prices_us = []
+    for n_lags in (20, 200):
+        channel = sig.Channels("x", (0,))
+        blocks = [sig.Autocorrelation(channel, lags=tuple(range(1, n_lags + 1)))]
+        table = measure_c_prices(SignalInput.from_windows(blocks, windows), windows, target)
+        prices_us.append(max(table.microseconds.values()))
+    assert prices_us[1] == pytest.approx(10 * prices_us[0], rel=0.2)
+
+
 def test_unknown_targets_and_python_functions_are_refused():
     signal = SignalInput.from_windows(make_blocks(), WINDOWS)
     with pytest.raises(InputError, match="unknown target 'avr'; choose one of host, cortex-m0plus"):
