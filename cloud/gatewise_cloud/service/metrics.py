@@ -11,7 +11,7 @@ count with labels needs their names in this module.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -25,6 +25,8 @@ from gatewise_cloud.worker.counters import (
     MAX_LABELS,
     OTHER_LABEL,
 )
+from gatewise_edge.errors import WireReason
+from gatewise_edge.link.wire import BAD_REQUEST, BUSY, FAILED, NO_MODEL
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.status_server import StatusServer
 
@@ -40,8 +42,12 @@ _LABEL_NAMES = {
     "labels": ("outcome",),
     "watched": ("outcome",),
 }
-
-
+#: Labels that have a sample from the start, by count. Prometheus computes no increase for a series
+#: that begins with its first count, so that an alert would miss it.
+_FIRST_LABELS: dict[str, tuple[str, ...]] = {
+    "errors": (BUSY, NO_MODEL, BAD_REQUEST, FAILED),
+    "dead": (*get_args(WireReason), "retained"),
+}
 #: Key in the worker's counters, and help text, of each gauge by its name.
 _STATE_GAUGES = {
     "queue_depth": ("queued", "requests queued"),
@@ -83,9 +89,10 @@ class WorkerCollector(Collector):
             else:
                 yield counter(_PREFIX + name, help_text, [((), counters[name])])
         for name, help_text in LABELLED_COUNTS.items():
+            first_counts = dict.fromkeys(_FIRST_LABELS.get(name, ()), 0)
             labelled_samples = [
                 (_split_label(name, label, model_of_label), count)
-                for label, count in counters[name].items()
+                for label, count in (first_counts | counters[name]).items()
             ]
             yield counter(_PREFIX + name, help_text, labelled_samples, *_LABEL_NAMES[name])
 
