@@ -177,6 +177,15 @@ def test_probes_use_ports_of_their_container(containers):
                 assert handler["port"] in read_ports(container)
 
 
+def test_workers_do_not_restart_before_they_have_a_bundle():
+    """A worker without a bundle listens, and its page /healthz has the status 503."""
+    (deployment,) = find_manifests("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "httpGet" in container["readinessProbe"]
+    assert "tcpSocket" in container["startupProbe"]
+    assert "tcpSocket" in container["livenessProbe"]
+
+
 def test_variables_in_arguments_are_in_the_config_map(containers):
     config_maps = {
         config_map["metadata"]["name"]: config_map for config_map in find_manifests("ConfigMap")
