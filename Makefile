@@ -190,4 +190,4 @@ format: $(STAMP) ## let ruff put the code in form
 	$(BIN)/ruff check --fix .
 
 clean:           ## remove what the targets above made
-	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist site demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -104,6 +104,16 @@ def test_units_get_key_files_as_credentials(unit, files):
     assert "/etc/gatewise/tls" not in start_lines[: start_lines.index("\nRestart")]
 
 
+def test_units_on_one_machine_have_different_ports():
+    ports = {
+        unit: re.findall(r"--metrics-port (\S+)", (DEPLOY / unit).read_text())
+        for unit in UNIT_FILES
+    }
+    (device_port,) = ports["gatewise-edge.service"]
+    (worker_port,) = ports["gatewise-cloud@.service"]
+    assert device_port not in [worker_port.replace("%i", str(number)) for number in range(10)]
+
+
 def test_example_of_an_environment_is_a_valid_command():
     unit_lines = (DEPLOY / "gatewise-edge.service").read_text().splitlines()
     comments = [line.removeprefix("#").strip() for line in unit_lines if line.startswith("#")]
