@@ -149,6 +149,14 @@ def test_compilers_that_do_not_round_floats_after_each_step_are_refused(
     assert is_accepted or "sums must be rounded to float after each step" in process.stderr
 
 
+@pytest.mark.parametrize("flag", ["-ffast-math", "-Ofast", "-ffinite-math-only"])
+def test_flags_that_change_the_meaning_of_nan_are_refused(tmp_path, flag):
+    write_cascade(make_linear_cascade(), tmp_path, name="m")
+    process = compile_source(tmp_path, flag)
+    assert process.returncode != 0
+    assert "do not use -ffast-math" in process.stderr
+
+
 @pytest.mark.parametrize("optimization", ["-O0", "-O1", "-O2", "-Os"])
 def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, optimization):
     def make_kernel_stage(n_inputs: int) -> Stage:
