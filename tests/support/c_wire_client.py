@@ -41,7 +41,9 @@ class CResponse(ctypes.Structure):
 class Client:
     """C client of the small bundle, loaded from a library; it records the sent messages."""
 
-    def __init__(self, library_path: Path, n_bytes: int, response_offset: int) -> None:
+    def __init__(
+        self, library_path: Path, n_bytes: int, response_offset: int, *, is_json: bool
+    ) -> None:
         self.library = ctypes.CDLL(str(library_path))
         for name in ("encode_cbor", "encode_json"):
             getattr(self.library, f"m_wire_{name}").restype = ctypes.c_size_t
@@ -51,7 +53,8 @@ class Client:
         self.is_connected = True
         # C keeps pointers to the callbacks, so they must not be freed.
         self._callbacks = PublishCallback(self._publish), RandomCallback(self._draw_bytes)
-        self.library.m_wire_begin(self.state_buffer, *self._callbacks, None)
+        begin = getattr(self.library, "m_wire_begin_json" if is_json else "m_wire_begin")
+        begin(self.state_buffer, *self._callbacks, None)
 
     def _publish(self, message: int, size: int, _: Any) -> int:
         if self.is_connected:
@@ -95,7 +98,7 @@ class Client:
 def make_client(folder: Path, *, json: bool = False) -> Client:
     path = folder / f"client{int(json)}.so"
     sizes = ctypes.CDLL(str(path))
-    return Client(path, sizes.m_size(), sizes.m_response_at())
+    return Client(path, sizes.m_size(), sizes.m_response_at(), is_json=json)
 
 
 def compile_client(bundle: Bundle, folder: Path) -> Path:

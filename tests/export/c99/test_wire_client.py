@@ -226,6 +226,23 @@ def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
     assert 3 <= int(process.stdout) < len(messages)
 
 
+def test_a_client_of_the_other_form_does_not_link(library_folder, tmp_path):
+    """The struct has another size in JSON."""
+    (tmp_path / "main.c").write_text(
+        '#include "m_wire.h"\n'
+        "static m_wire wire;\n"
+        "int main(void) { m_wire_begin(&wire, 0, 0, 0); return wire.state; }\n"
+    )
+    command = [*(compiler_command() or ()), "-I", library_folder / "include", tmp_path / "main.c"]
+    for form, returncode in ((0, 0), (1, 1)):
+        library = library_folder / f"client{form}.so"
+        process = subprocess.run(
+            [*command, library, "-o", tmp_path / "main"], capture_output=True, text=True
+        )
+        assert process.returncode == returncode, process.stderr
+    assert "m_wire_begin" in process.stderr
+
+
 # -- a real broker and worker --------------------------------------------------------------
 
 

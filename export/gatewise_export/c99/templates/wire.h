@@ -10,9 +10,9 @@
            ${p}_wire_offload(&wire, row, now_ms, 500);
 
    Subscribe to gw/v1/<device>/rsp, pass every message from that topic to ${p}_wire_receive, and call
-   ${p}_wire_poll until it no longer returns ${P}_WIRE_WAITING. With -D${P}_WIRE_JSON=1 messages are
-   JSON, on the topics .../req/json and .../rsp/json. The code allocates no memory and keeps all state
-   in the struct. */
+   ${p}_wire_poll until it no longer returns ${P}_WIRE_WAITING. With -D${P}_WIRE_JSON=1, in
+   the library and the firmware, messages are JSON, on the topics .../req/json and .../rsp/json. The
+   code allocates no memory and keeps all state in the struct. */
 #ifndef ${P}_WIRE_H
 #define ${P}_WIRE_H
 
@@ -38,6 +38,8 @@ extern "C" {
 #define ${P}_WIRE_JSON 0
 #endif
 #if ${P}_WIRE_JSON
+/* The struct has another size, so a library that was compiled without the macro must not link. */
+#define ${p}_wire_begin ${p}_wire_begin_json
 #define ${P}_WIRE_BYTES ${P}_WIRE_JSON_BYTES
 #define ${P}_WIRE_RESPONSE_BYTES ${P}_WIRE_JSON_RESPONSE_BYTES
 #else
