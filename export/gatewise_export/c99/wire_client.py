@@ -37,6 +37,8 @@ RESPONSE_BYTES = 256
 CBOR_ROW_BYTES = 4
 JSON_ROW_BYTES = 16
 JSON_CLASS_BYTES = 15
+#: The longest error code, detail and pause of a refusal. JSON writes a quote as two characters.
+LONGEST_REFUSAL = {"e": "e" * 32, "d": '"' * 200, "w": 86_400_000}
 
 
 def no_client_reason(manifest: Manifest) -> str | None:
@@ -77,6 +79,7 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         form: sum(len(constant) for name, constant in constants.items() if name.startswith(form))
         for form in ("cbor", "json")
     }
+    refusal = {"v": 1, "m": manifest.name, "mv": manifest.version} | LONGEST_REFUSAL
     placeholders: dict[str, Any] = {
         "title": c_text.safe_name(manifest.title),
         "model": c_text.c_string(manifest.name),
@@ -87,7 +90,10 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         + CBOR_TTL_BYTES
         + FLOAT_BYTES * len(columns)
         + CRC_BYTES,
-        "cbor_response_bytes": RESPONSE_BYTES + FLOAT_BYTES * n_classes + CBOR_ROW_BYTES,
+        "cbor_response_bytes": max(
+            RESPONSE_BYTES + FLOAT_BYTES * n_classes + CBOR_ROW_BYTES,
+            len(cbor2.dumps(refusal | {"id": bytes(ID_BYTES), "crc": bytes(CRC_BYTES)})),
+        ),
         # an id in hexadecimal digits, and numbers with commas between them
         "json_bytes": constant_bytes["json"]
         - len(constants["json_null"])
@@ -95,7 +101,10 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         + len(LONGEST_JSON_TTL)
         + len(",".join([LONGEST_JSON_FLOAT] * len(columns)))
         + len(JSON_END),
-        "json_response_bytes": RESPONSE_BYTES + JSON_CLASS_BYTES * n_classes + JSON_ROW_BYTES,
+        "json_response_bytes": max(
+            RESPONSE_BYTES + JSON_CLASS_BYTES * n_classes + JSON_ROW_BYTES,
+            len(json.dumps(refusal | {"id": bytes(ID_BYTES).hex()})),
+        ),
         "tables": str(tables),
         "column_type": column_type,
         "refused": "isinf(row[i])" if takes_missing else "isinf(row[i]) || isnan(row[i])",

@@ -20,6 +20,7 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Response, decode_request, decode_response, encode_response
 from gatewise_export import Bundle
+from gatewise_export.c99.board_libraries import write_library
 from tests.support import small_bundle
 from tests.support.c_wire_client import (
     ANSWERED,
@@ -110,6 +111,19 @@ def test_requests_have_at_most_the_bytes_of_the_header(library_folder, client):
         assert client.encode(form, longest_row, capacity=len(message) - 1) == b""
         assert client.encode(form, [0, np.inf, 0]) == b""
     assert len(client.encode("json", [1, 2.5, 0.1])) < 110
+
+
+def test_the_largest_refusal_has_at_most_the_bytes_of_the_header(tmp_path):
+    name = "x" * 64
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", name=name, version=name)
+    write_library(bundle, tmp_path / "c", "cmake", name="m")
+    header = (tmp_path / "c/include/m_wire.h").read_text()
+    sizes = dict(re.findall(r"M_WIRE_(CBOR|JSON)_RESPONSE_BYTES (\d+)", header))
+    refusal = Response(
+        id=ID, model=name, version=name, error="e" * 32, detail='"' * 200, wait_ms=86_400_000
+    )
+    assert len(encode_response(refusal)) <= int(sizes["CBOR"])
+    assert len(encode_json_response(refusal)) <= int(sizes["JSON"])
 
 
 def test_responses_keep_the_exact_floats(client):
