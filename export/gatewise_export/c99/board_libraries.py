@@ -26,8 +26,9 @@ EXAMPLE_PROGRAMS: dict[str, dict[str, str]] = {
     "arduino": {"offload.ino": "examples/offload/offload.ino"},
     "esp-idf": {"offload.c": "examples/offload.c"},
 }
-#: Files that run the self-test on a computer; a board's library leaves them out.
-DESKTOP_FILES = ("main.c", "Makefile")
+#: Files that run the self-test on a computer, with placeholders for the name; a board's library
+#: leaves them out.
+DESKTOP_FILES = ("main.c", "Makefile", "{name}_selftest.c", "{name}_signals_selftest.c")
 
 
 def write_library(
@@ -56,10 +57,11 @@ def write_library(
     # to_c checks the bundle and writes the model's files
     with tempfile.TemporaryDirectory() as scratch_folder:
         source = to_c(bundle, scratch_folder, **options)
+        desktop_files = [file_name.format(name=source.name) for file_name in DESKTOP_FILES]
         text_of_file = {
             file_name: (Path(scratch_folder) / file_name).read_text("ascii")
             for file_name in source.files
-            if file_name not in DESKTOP_FILES
+            if file_name not in desktop_files
         }
     missing_client_reason = no_client_reason(bundle.manifest)
     if missing_client_reason is None:
@@ -69,7 +71,6 @@ def write_library(
     text_of_path = {
         f"{header_folder if file_name.endswith('.h') else 'src'}/{file_name}": text
         for file_name, text in text_of_file.items()
-        if "_selftest" not in file_name
     }
     sources = sorted(path for path in text_of_path if path.endswith(".c"))
     headers = sorted(Path(path).name for path in text_of_path if path.endswith(".h"))

@@ -32,13 +32,16 @@ TYPE_BYTES = {
 }
 #: Text in the first line of every generated file. Files without it are never replaced.
 GENERATED_MARK = "Written by gatewise"
-#: Keywords of C99 (6.4.1), and ``main``, which the example program defines.
+#: Keywords of C99 (6.4.1), its headers (7.1.2), which a header of the same name would replace, and
+#: ``main``, which the example program defines.
 RESERVED_WORDS = frozenset(
     re.findall(
         r"\w+",
         "auto break case char const continue default do double else enum extern float for goto if "
         "inline int long main register restrict return short signed sizeof static struct switch "
-        "typedef union unsigned void volatile while",
+        "typedef union unsigned void volatile while "
+        "assert complex ctype errno fenv inttypes iso646 limits locale math setjmp signal stdarg "
+        "stdbool stddef stdint stdio stdlib string tgmath time wchar wctype",
     )
 )
 #: Start of a template line that names the section below it.
@@ -199,7 +202,7 @@ def checked_identifier(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in RESERVED_WORDS:
         raise InputError(
             f"name {name!r} cannot begin C identifiers: use at most 41 lowercase letters, digits "
-            "and '_', start with a letter, and avoid C keywords"
+            "and '_', start with a letter, and avoid keywords of C and names of its headers"
         )
     return name
 

@@ -92,14 +92,14 @@ def c99(
         print(f"wrote a library for {build_system} to {out}: {', '.join(c_source.files)}")
         if no_client_reason is not None:
             print(f"it has no {c_source.name}_wire.h, because {no_client_reason}")
-        return
-    print("the code also takes flash: `make size` in the folder measures it")
+    else:
+        print("the code also takes flash: `make size` in the folder measures it")
+        print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
     if encoded_columns:
         print(
             f"the C reads encoded features: the firmware must encode {', '.join(encoded_columns)} "
             "as the manifest's `encoder` defines (docs/tables.md)"
         )
-    print(f"run the self-test with: make -C {shlex.quote(str(out))} test")
 
 
 def calibrate(
@@ -186,7 +186,7 @@ def _size_rows(c_source: CSource) -> list[tuple[str, object]]:
         ("stack, bytes at most", c_source.stack_bytes),
     ]
     # A library has no self-test.
-    has_self_test = any("selftest" in file for file in c_source.files)
+    has_self_test = f"{c_source.name}_selftest.c" in c_source.files
     if has_self_test:
         rows_text = f"{c_source.sample_rows} of the sample, {c_source.made_rows} generated"
         size_rows.append(("rows in the self-test", rows_text))

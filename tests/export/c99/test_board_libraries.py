@@ -14,6 +14,7 @@ from gatewise.errors import InputError
 from gatewise_export import Bundle
 from gatewise_export.c99.board_libraries import BUILD_FILES, write_library
 from tests.support import small_bundle
+from tests.support.machine_table import make_raw_bundle
 from tests.support.needs import needs_compiler
 
 pytestmark = needs_compiler
@@ -178,6 +179,29 @@ def test_bundles_that_never_offload_have_no_client(tmp_path):
     source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
     assert reason == "the bundle offloads no instance at its operating point"
     assert not [file for file in source.files if "wire" in file or "offload" in file]
+
+
+def test_a_name_may_end_as_the_self_test(tmp_path, bundle):
+    source, _ = write_library(bundle, tmp_path, "cmake", name="pump_selftest")
+    assert [file for file in source.files if "selftest" in file] == [
+        "include/pump_selftest.h", "src/pump_selftest.c", "src/pump_selftest_names.c",
+        "include/pump_selftest_wire.h", "src/pump_selftest_wire.c",
+    ]  # fmt: skip
+
+
+def test_names_of_headers_of_c_are_not_replaced(tmp_path):
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", name="math")
+    with pytest.raises(InputError, match="names of its headers"):
+        write_library(bundle, tmp_path / "c", "cmake", name="math")
+    source, _ = write_library(bundle, tmp_path / "d", "cmake")
+    assert source.name == "model_math"
+
+
+@pytest.mark.slow
+def test_library_report_names_the_columns_that_the_firmware_must_encode(tmp_path, capsys):
+    _, _, path = make_raw_bundle(tmp_path)
+    assert main(["c99", str(path), "--out", str(tmp_path / "c"), "--as", "cmake"]) == 0
+    assert "the firmware must encode" in capsys.readouterr().out
 
 
 def test_library_report_leaves_out_the_self_test(tmp_path, bundle, capsys):
