@@ -161,6 +161,17 @@ class Cascade:
             is_acquired=self._find_acquired(rows, last_stage),
         )
 
+    def without_refused_rows(self) -> Cascade:
+        """Leave out the rows of which a stage acquires a value that the C code refuses.
+
+        The self-test runs every stage for each row, also after a stage that stops.
+        """
+        is_refused = np.isinf(self.rows) if self.takes_missing else ~np.isfinite(self.rows)
+        if not is_refused.any():
+            return self
+        is_acquired = self._find_acquired(self.rows, np.full(len(self.rows), len(self.stages)))
+        return replace(self, rows=self.rows[~(is_refused & is_acquired).any(axis=1)])
+
     def _find_labels(
         self, stage_margins: Sequence[NDArray[Any]], last_stage: NDArray[np.int64]
     ) -> NDArray[np.int64]:

@@ -107,6 +107,7 @@ def to_c(
         ``model`` for a system.
     sample : array-like of shape (n, n_features), optional
         Rows for the self-test, or windows for a system with blocks; by default a bundle's sample.
+        Rows with a value that the C code refuses are left out.
         Rows generated from the model are added, with extreme values and values at and next to its
         thresholds.
     lean : bool, default False
@@ -149,6 +150,7 @@ def write_cascade(
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
     c_text.checked_identifier(name)
+    cascade = cascade.without_refused_rows()
     # write the model, its blocks and the programs that test both
     layout, model_files, table_bytes = _write_smallest(cascade, coded, name)
     placeholders = c_text.common_placeholders(name)

@@ -212,6 +212,17 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     assert [small_bundle.NAMES[index] for index in c_answers.refused] == list(refused_names)
 
 
+def test_the_self_test_leaves_out_rows_that_the_c_refuses(tmp_path):
+    rows = np.array([small_bundle.HARD_ROW] * 5, np.float32)
+    rows[0, 0], rows[1, 2] = np.nan, np.inf  # the stages read a, b and c
+    rows[2, 3] = np.nan  # no stage reads d
+    bundle = small_bundle.write_bundle(tmp_path / "bundle")
+    source = to_c(bundle, tmp_path / "c", name="m", sample=rows)
+    assert source.sample_rows == 3
+    (compiled_model,) = compile_models([(source, [1, 1])], flags=("-O0",))
+    assert compiled_model.count_selftest_failures() == 0
+
+
 # -- builds without the flags of the Makefile --------------------------------------------------
 
 
