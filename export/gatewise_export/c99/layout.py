@@ -212,16 +212,18 @@ class Layout:
     @property
     def n_flags(self) -> int:
         """Number of flags per instance, padded to a whole word of 4 bytes."""
-        code_bytes = 0 if self.code_bits is None else self.n_values * self.code_bits // 8
-        return self.n_values + -(code_bytes + self.n_values) % 4
+        return self.n_values + -(self._code_bytes + self.n_values) % 4
 
     @property
     def instance_bytes(self) -> int:
         """Bytes of the caller's instance struct: values, outputs, codes and flags."""
         # 4 bytes per value, per output and for the refused feature, then the codes and the flags
         n_words = self.n_values + self.n_outputs + 1
-        code_bytes = 0 if self.code_bits is None else self.n_values * self.code_bits // 8
-        return 4 * n_words + code_bytes + self.n_flags
+        return 4 * n_words + self._code_bytes + self.n_flags
+
+    @property
+    def _code_bytes(self) -> int:
+        return 0 if self.code_bits is None else self.n_values * self.code_bits // 8
 
     @property
     def stack_bytes(self) -> int:

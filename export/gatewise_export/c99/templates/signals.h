@@ -7,8 +7,9 @@
    A feature's step runs when the feature is first acquired, so the window must stay valid until then.
    Each step runs once per window if features are acquired in the order of the stages, as ${p}_decide
    does; in another order some steps run again. The code allocates no memory. It computes in float32;
-   compile with -ffp-contract=off. Sums are in numpy's order. Results of Fourier transforms, logarithms
-   and cosines differ from Python's in their last digits; ${p}_signals_selftest.c checks a bound. */
+   compile with -ffp-contract=off. Sums are in numpy's order. Results of Fourier transforms, logarithms,
+   cosines and edges of pictures may differ from Python's in their last digits;
+   ${p}_signals_selftest.c checks a bound. */
 #ifndef ${P}_SIGNALS_H
 #define ${P}_SIGNALS_H
 

@@ -156,8 +156,6 @@ static void put_number(writer_type *writer, float value)
         }
         digits <<= 1;
     }
-    for (; digits && digits % 10u == 0u; power++)
-        digits /= 10u;
     /* 9 digits always suffice, and 6 often do; subnormal numbers get 9, because `float_of_decimal`
        rounds them twice */
     for (n_digits = bits >> 23 ? 6 : 9; digits >= 1000000000u && n_digits <= 9; n_digits++) {
@@ -189,19 +187,24 @@ static void put_number(writer_type *writer, float value)
     }
 }
 
+/* One of the 32 lower-case hexadecimal digits of an id. */
+static uint8_t hex_digit(const uint8_t *id, int number)
+{
+    int nibble = number % 2 ? id[number / 2] & 15 : id[number / 2] >> 4;
+    return (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10);
+}
+
 size_t ${p}_wire_encode_json(uint8_t *message, size_t capacity, const uint8_t *id, uint32_t ttl_ms,
                              const float *row)
 {
     writer_type writer;
-    int i, nibble;
+    int i;
     writer.bytes = message;
     writer.capacity = capacity;
     writer.size = 0;
     put_piece(&writer, json_head, sizeof json_head);
-    for (i = 0; i < 32; i++) {
-        nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
-        put_byte(&writer, (uint8_t)(nibble < 10 ? '0' + nibble : 'a' + nibble - 10));
-    }
+    for (i = 0; i < 32; i++)
+        put_byte(&writer, hex_digit(id, i));
     put_piece(&writer, json_names, sizeof json_names);
     put_digits(&writer, ttl_ms);
     put_piece(&writer, json_shape, sizeof json_shape);
@@ -545,14 +548,12 @@ static int skip_unknown_entry(reader_type *reader)
 /* Whether a text is the id in lower-case hexadecimal digits. */
 static int is_id_in_hex(const uint8_t *text, size_t size, const uint8_t *id)
 {
-    size_t i;
+    int i;
     if (size != 32)
         return 0;
-    for (i = 0; i < 32; i++) {
-        int nibble = i % 2 ? id[i / 2] & 15 : id[i / 2] >> 4;
-        if (text[i] != (nibble < 10 ? '0' + nibble : 'a' + nibble - 10))
+    for (i = 0; i < 32; i++)
+        if (text[i] != hex_digit(id, i))
             return 0;
-    }
     return 1;
 }
 
