@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
+from gatewise_sim import LoopRules
 from tests.sim.loop.test_days import draw_rows, first_bundle
 
 pytest.importorskip("pyarrow")
@@ -47,7 +48,8 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     assert main([*map(str, command), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [day["day"] for day in document["days"]] == [1, 2]
-    assert document["rules"]["label_errors"] == 0.02  # of the docs
+    # the docs show the defaults of all other rules
+    assert LoopRules(**document["rules"]) == LoopRules(days=2, instances=200)
 
 
 @pytest.mark.slow
