@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, warn_caller
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.given_models.packable import find_estimators, library_of
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -159,10 +158,7 @@ def _weight_arguments(estimator: Any, weight: NDArray[np.float64]) -> dict[str, 
 
 
 def _warn_of_equal_weights(reason: str) -> None:
-    warnings.warn(
-        f"{reason}: it is fitted with equal weights of all rows and classes",
-        stacklevel=3,
-    )
+    warn_caller(f"{reason}: it is fitted with equal weights of all rows and classes")
 
 
 def calibrated_svm(scaler: Any) -> Any:
