@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from functools import lru_cache
 from typing import Any, Final
@@ -10,17 +9,13 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_edge.errors import WireError
+from gatewise_export.bundle.topic_levels import FORBIDDEN_CHARACTERS, MAX_LEVEL_BYTES
 
-#: Largest size of a name in bytes. Names are levels of topics and labels of metrics, of which
-#: brokers and Prometheus keep one for each device.
-MAX_NAME_BYTES: Final = 64
 #: Largest size of a message in bytes: the lowest limit of common brokers.
 MAX_PAYLOAD: Final = MAX_REQUEST_BYTES
 
 #: Size of a message's id: 128 random bits, so that two devices never draw the same one.
 _ID_BYTES: Final = 16
-#: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
-_FORBIDDEN_CHARACTERS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 #: Ids that would make topics ambiguous, because of gw/v1/model/... and gw/v1/dead/...
 _RESERVED_IDS: Final = frozenset({"model", "dead"})
 
@@ -70,14 +65,14 @@ def check_level(field_name: str, value: str) -> str:
     Raises WireError.
     """
     if type(value) is not str:  # it may not be hashable, which the cache requires
-        return check_text(field_name, value, 1, MAX_NAME_BYTES)  # raises
+        return check_text(field_name, value, 1, MAX_LEVEL_BYTES)  # raises
     return _check_level_cached(field_name, value)
 
 
 @lru_cache(maxsize=4096)  # most messages have the same names
 def _check_level_cached(field_name: str, value: str) -> str:
-    check_text(field_name, value, 1, MAX_NAME_BYTES)
-    if _FORBIDDEN_CHARACTERS.search(value):
+    check_text(field_name, value, 1, MAX_LEVEL_BYTES)
+    if FORBIDDEN_CHARACTERS.search(value):
         raise WireError(
             "name", f"{field_name} {value!r} contains '/', '+', '#' or a control character"
         )

@@ -30,7 +30,7 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.checks import MAX_NAME_BYTES, check_id, check_int, check_size, check_text
+from gatewise_edge.checks import check_id, check_int, check_size, check_text
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     MAX_CLASSES,
@@ -45,6 +45,7 @@ from gatewise_edge.link.messages import (
     Request,
     Response,
 )
+from gatewise_export.bundle.topic_levels import MAX_LEVEL_BYTES
 
 #: Version of the messages' layout.
 WIRE_VERSION: Final = 1
@@ -233,7 +234,7 @@ class Entries:
         """Return an integer between `smallest` and `largest`."""
         return check_int(key, self._entries.get(key), smallest, largest)
 
-    def text(self, key: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1) -> str:
+    def text(self, key: str, max_bytes: int = MAX_LEVEL_BYTES, *, min_bytes: int = 1) -> str:
         """Return a text of `min_bytes` to `max_bytes` bytes."""
         return check_text(key, self._entries.get(key), min_bytes, max_bytes)
 

@@ -11,8 +11,11 @@ from gatewise.errors import InputError
 TOPIC_LEVEL_RULE: Final = (
     "cannot be a level of MQTT topics: give 1 to 64 bytes without / + # and control characters"
 )
-_MAX_BYTES: Final = 64
-_FORBIDDEN_CHARACTERS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
+#: Largest size of a name in bytes. Names are levels of topics and labels of metrics, of which
+#: brokers and Prometheus keep one for each device.
+MAX_LEVEL_BYTES: Final = 64
+#: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
+FORBIDDEN_CHARACTERS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 
 
 def is_topic_level(text: str) -> bool:
@@ -25,7 +28,7 @@ def is_topic_level(text: str) -> bool:
         n_bytes = len(text.encode())
     except UnicodeEncodeError:
         return False
-    return 1 <= n_bytes <= _MAX_BYTES and not _FORBIDDEN_CHARACTERS.search(text)
+    return 1 <= n_bytes <= MAX_LEVEL_BYTES and not FORBIDDEN_CHARACTERS.search(text)
 
 
 def check_topic_level(field: str, text: str) -> None:
@@ -44,4 +47,4 @@ def topic_level(name: str) -> str:
         character if character.isascii() and (character.isalnum() or character in "-_.") else "-"
         for character in name
     )
-    return safe_text[:_MAX_BYTES] or "model"
+    return safe_text[:MAX_LEVEL_BYTES] or "model"
