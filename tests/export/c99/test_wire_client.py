@@ -9,7 +9,6 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import cbor2
 import numpy as np
@@ -19,7 +18,6 @@ from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Response, decode_request, decode_response, encode_response
-from gatewise_export import Bundle
 from gatewise_export.c99.board_libraries import write_library
 from tests.support import small_bundle
 from tests.support.c_wire_client import (
@@ -29,7 +27,6 @@ from tests.support.c_wire_client import (
     TTL_MS,
     WAITING,
     Client,
-    compile_client,
     make_answer,
     make_client,
 )
@@ -38,21 +35,6 @@ from tests.support.needs import needs_compiler
 from tests.support.relay import Relay
 
 pytestmark = needs_compiler
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Bundle:
-    return small_bundle.write_bundle(tmp_path_factory.mktemp("wire") / "bundle")
-
-
-@pytest.fixture(scope="module")
-def library_folder(bundle, tmp_path_factory) -> Path:
-    return compile_client(bundle, tmp_path_factory.mktemp("wire_c"))
-
-
-@pytest.fixture
-def client(library_folder) -> Client:
-    return make_client(library_folder)
 
 
 # -- messages ------------------------------------------------------------------------------
@@ -261,8 +243,8 @@ def test_a_client_of_the_other_form_does_not_link(library_folder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def broker(bundle) -> Iterator[MosquittoBroker]:
-    with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
+def broker(wire_bundle) -> Iterator[MosquittoBroker]:
+    with MosquittoBroker() as broker, Worker(wire_bundle.path, broker.url):
         yield broker
 
 

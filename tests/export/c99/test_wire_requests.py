@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,25 +22,12 @@ from tests.support.c_wire_client import (
     UNSENT,
     WAITING,
     Client,
-    compile_client,
     make_answer,
-    make_client,
     make_refusal,
 )
 from tests.support.needs import needs_compiler
 
 pytestmark = needs_compiler
-
-
-@pytest.fixture(scope="module")
-def library_folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("wire_requests")
-    return compile_client(small_bundle.write_bundle(folder / "bundle"), folder / "c")
-
-
-@pytest.fixture
-def client(library_folder) -> Client:
-    return make_client(library_folder)
 
 
 def test_a_response_ends_a_request(client):
