@@ -256,7 +256,7 @@ def read_clock(text: str, subject: str) -> float:
 def read_bytes(text: str, subject: str) -> int:
     """Read an amount of bytes; the units KB, MB and GB are powers of 1024.
 
-    >>> [read_bytes(text, "--keep-bytes") for text in ("900", "64KB", "1.5 MiB")]
+    >>> [read_bytes(text, "keep_bytes") for text in ("900", "64KB", "1.5 MiB")]
     [900, 65536, 1572864]
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(?:([KMG])I?)?B?", text.strip().upper())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 
-def backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest], Backend]:
+def backend_factory(url: str) -> Callable[[Manifest], Backend]:
     """Make a function that creates the backend for a bundle's manifest.
 
     A worker that loads its bundles later can therefore refuse a wrong URL when it starts.
@@ -25,8 +25,6 @@ def backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest]
         ``python:module:attribute``, or ``http[s]://host[:port]/v2/models/NAME`` of a server with
         the Open Inference Protocol. ``{name}`` and ``{version}`` are replaced by the bundle's name
         and version.
-    is_binary : bool, default False
-        Whether to send numbers in binary form over HTTP; without effect for ``python:``.
 
     Raises
     ------
@@ -34,7 +32,7 @@ def backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest]
         If the object cannot be imported, or `url` is not valid.
     """
     if not url.startswith(PYTHON_PREFIX):
-        return oip_backend_factory(url, is_binary=is_binary)
+        return oip_backend_factory(url)
     model = import_object(url, url.removeprefix(PYTHON_PREFIX))
 
     def make_backend(manifest: Manifest) -> Backend:

@@ -2,7 +2,8 @@
 
 Such servers are Triton, KServe, MLServer and OpenVINO Model Server. Source:
 https://github.com/kserve/open-inference-protocol. The binary form is the protocol's extension
-"binary tensor data". Triton and OpenVINO support it over HTTP, but MLServer does not.
+"binary tensor data". Triton and OpenVINO accept it over HTTP, but MLServer does not. Not every
+server lists its extensions, so that a backend tries the binary form once.
 """
 
 from __future__ import annotations
@@ -101,8 +102,6 @@ class OipBackend(Backend):
         Name of the model in error messages.
     timeout : float, default 5.0
         Timeout of a call in seconds.
-    is_binary : bool, default False
-        Whether to exchange numbers in binary form. JSON cannot express missing values (NaN).
 
     Raises
     ------
@@ -122,7 +121,6 @@ class OipBackend(Backend):
         kind: str,
         model: str,
         timeout: float = 5.0,
-        is_binary: bool = False,
     ) -> None:
         url_parts = _split_url(url)
         self._path = url_parts.path.rstrip("/")
@@ -140,9 +138,9 @@ class OipBackend(Backend):
         self._model = model
         self._last_failure: str | None = None
         self._kind = kind
-        self._is_binary = is_binary
         try:
             self._input_name = self._read_input_name(n_inputs)
+            self._is_binary = self._accepts_binary_form(n_inputs)
         except BaseException:
             self.close()
             raise
@@ -158,10 +156,8 @@ class OipBackend(Backend):
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the model on `X`, float32 (n, n_inputs); see :meth:`.Backend.run`."""
-        request_body, request_headers = self._encode_request(X)
-        status, headers, body = self._call(
-            "POST", f"{self._path}/infer", request_body, request_headers
-        )
+        encode = self._encode_binary if self._is_binary else self._encode_json
+        status, headers, body = self._request_inference(*encode(X))
         if status != 200:
             raise self._make_model_error(f"it answered {status} {_excerpt(body)}")
         try:
@@ -174,30 +170,42 @@ class OipBackend(Backend):
 
     # -- the server ------------------------------------------------------------------------
 
-    def _encode_request(self, X: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
-        """Make the body and the headers of a request, in binary form or in JSON."""
-        tensor: dict[str, Any] = {
-            "name": self._input_name,
-            "shape": list(X.shape),
-            "datatype": "FP32",
-        }
-        request: dict[str, Any] = {"inputs": [tensor]}
-        if not self._is_binary:
-            if np.isnan(X).any():
-                raise self._make_model_error(
-                    "JSON cannot express missing values: use --backend-binary"
-                )
-            tensor["data"] = X.reshape(-1).tolist()
-            return json.dumps(request).encode(), {"Content-Type": "application/json"}
+    def _accepts_binary_form(self, n_inputs: int) -> bool:
+        """Return whether the server answers a row of zeros in binary form."""
+        status, _, _ = self._request_inference(
+            *self._encode_binary(np.zeros((1, n_inputs), np.float32))
+        )
+        return status == 200
+
+    def _encode_json(self, X: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+        """Make the body and the headers of a request in JSON."""
+        if np.isnan(X).any():
+            raise self._make_model_error(
+                "JSON cannot express missing values, and the server refused the binary form"
+            )
+        request = {"inputs": [self._describe_input(X) | {"data": X.reshape(-1).tolist()}]}
+        return json.dumps(request).encode(), {"Content-Type": "application/json"}
+
+    def _encode_binary(self, X: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+        """Make the body and the headers of a request in binary form."""
         tensor_bytes = np.ascontiguousarray(X, "<f4").tobytes()
+        tensor = self._describe_input(X)
         tensor["parameters"] = {"binary_data_size": len(tensor_bytes)}
-        request["parameters"] = {"binary_data_output": True}
+        request = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
         request_json = json.dumps(request).encode()
         headers = {
             "Content-Type": "application/octet-stream",
             _JSON_SIZE_HEADER: str(len(request_json)),
         }
         return request_json + tensor_bytes, headers
+
+    def _describe_input(self, X: NDArray[np.float32]) -> dict[str, Any]:
+        return {"name": self._input_name, "shape": list(X.shape), "datatype": "FP32"}
+
+    def _request_inference(
+        self, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        return self._call("POST", f"{self._path}/infer", body, headers)
 
     def _read_input_name(self, n_inputs: int) -> str:
         """Check the model's metadata, and return the name of its input."""
@@ -271,11 +279,10 @@ class OipBackend(Backend):
         return BackendBusy(self._model, self._last_failure)
 
 
-def oip_backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manifest], OipBackend]:
+def oip_backend_factory(url: str) -> Callable[[Manifest], OipBackend]:
     """Make a function that creates the backend on a server for a bundle's manifest.
 
-    ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version. For
-    `is_binary` see :class:`OipBackend`.
+    ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version.
     """
     _split_url(url)
 
@@ -287,7 +294,6 @@ def oip_backend_factory(url: str, *, is_binary: bool = False) -> Callable[[Manif
             n_inputs=len(cloud.inputs),
             kind=cloud.kind,
             model=manifest.title,
-            is_binary=is_binary,
         )
 
     return make_backend

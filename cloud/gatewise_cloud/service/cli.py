@@ -44,9 +44,6 @@ class CloudSettings(WorkerSettings, frozen=True):
             "{name} and {version} are replaced by those of the bundle.",
         ),
     ] = None
-    backend_binary: Annotated[
-        bool, typer.Option(help="Send numbers to that server in the protocol's binary form.")
-    ] = False
     metrics_port: Annotated[
         _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 selects a free port.")
     ] = None
@@ -59,8 +56,6 @@ class CloudSettings(WorkerSettings, frozen=True):
         from gatewise_cloud.models.backend_choice import backend_factory
         from gatewise_cloud.worker.worker import Worker
 
-        if self.backend_binary and "/v2/models/" not in (self.backend or ""):
-            raise InputError("--backend-binary needs --backend http://host:8080/v2/models/NAME")
         backend = None
         if self.backend is not None:
             if self.provider != CPU:
@@ -68,7 +63,7 @@ class CloudSettings(WorkerSettings, frozen=True):
                     "--provider is only for models that run in this process: give either "
                     "--provider or --backend"
                 )
-            backend = backend_factory(self.backend, is_binary=self.backend_binary)
+            backend = backend_factory(self.backend)
         settings = self
         if self.pool_file is not None:
             settings = replace(self, pool=_read_pool(self.pool_file))
@@ -96,7 +91,7 @@ def cloud(
         gatewise cloud bundle --backend python:my_models:predict_proba
         gatewise cloud bundle --provider cuda
         gatewise cloud --watch bundles/ --public-key factory.pub
-        gatewise cloud bundle --keep kept --keep-bytes 1GB --keep-days 30
+        gatewise cloud bundle --keep kept
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_cloud").setLevel(logging.INFO)

@@ -63,21 +63,21 @@ class WorkerSettings(Settings, frozen=True):
     ] = None
     keep: Annotated[
         Path | None,
-        typer.Option(help="Folder for answered instances, except those of private devices."),
+        typer.Option(
+            help="Folder for answered instances, except those of private devices; at most 1 GB and "
+            "30 days by default."
+        ),
     ] = None
-    keep_bytes: Annotated[
-        str,
-        typer.Option(help="Largest size of that folder; beyond it, random instances are deleted."),
-    ] = "1GB"
-    keep_days: Annotated[
-        Positive, typer.Option(help="Days until instances in that folder are deleted.")
-    ] = 30.0
     ca_file: options.CaFile = None
     cert_file: Annotated[Path | None, typer.Option(help="Certificate of the worker.")] = None
     key_file: options.KeyFile = None
     connections: Annotated[
         _AtLeastOne, FileOption("Number of connections, for brokers that limit each of them.")
     ] = 1
+    keep_bytes: Annotated[
+        str, FileOption("Largest size of --keep; beyond it, random instances are deleted.")
+    ] = "1GB"
+    keep_days: Annotated[Positive, FileOption("Days until instances in --keep are deleted.")] = 30.0
     keep_seconds: Annotated[
         Positive, FileOption("Longest time until answered instances are on disk, in s.")
     ] = 300.0

@@ -344,16 +344,15 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
     """Open the folder of ``--keep``; only then is pyarrow imported."""
     if settings.keep is None:
         defaults = WorkerSettings()
-        names = {"keep_bytes": "--keep-bytes", "keep_days": "--keep-days"}
-        for field in (*names, "keep_seconds"):
+        for field in ("keep_bytes", "keep_days", "keep_seconds"):
             if getattr(settings, field) != getattr(defaults, field):
-                raise InputError(f"{names.get(field, field)} needs the folder of --keep")
+                raise InputError(f"{field} needs the folder of --keep")
         return None
     from gatewise_cloud.archive.writer import ArchiveWriter
 
     return ArchiveWriter.open(
         settings.keep,
-        max_bytes=read_bytes(settings.keep_bytes, "--keep-bytes"),
+        max_bytes=read_bytes(settings.keep_bytes, "keep_bytes"),
         max_days=settings.keep_days,
         shard_seconds=settings.keep_seconds,
     )

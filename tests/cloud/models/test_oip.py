@@ -30,12 +30,14 @@ ROOT = Path(__file__).parents[3]
 class OipServer:
     """Server of version 2 of the protocol, which runs a graph in onnxruntime."""
 
-    def __init__(self, graph, *, has_label_columns=False):
+    def __init__(self, graph, *, accepts_binary=True, has_label_columns=False):
         self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        self.accepts_binary = accepts_binary
         self.has_label_columns = has_label_columns  # labels as [n, 1], as MLServer gives them
         self.status = 200
         self.spoil_outputs = None  # a function that changes the outputs of a response
         self.n_connections = 0
+        self.n_binary_requests = 0
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,8 +60,11 @@ class OipServer:
                 json_bytes = int(self.headers.get("Inference-Header-Content-Length", len(body)))
                 request = json.loads(body[:json_bytes])
                 (tensor,) = request["inputs"]
-                is_binary = "binary_data_size" in tensor.get("parameters", {})
-                if is_binary:
+                if "binary_data_size" in tensor.get("parameters", {}):
+                    if not server.accepts_binary:
+                        self.respond(400, {"error": "not a JSON document"})
+                        return
+                    server.n_binary_requests += 1
                     numbers = np.frombuffer(body[json_bytes:], "<f4")
                 else:
                     numbers = np.array(tensor["data"], "f4")
@@ -149,18 +154,18 @@ def start_server():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "is_binary", "has_label_columns"),
+    ("kind", "accepts_binary", "has_label_columns"),
     [
         *(("margins", False, False), ("margins", True, False)),
         *(("classifier", False, True), ("classifier", True, False), ("classifier", True, True)),
     ],
 )
 def test_a_remote_model_answers_as_the_local_model(
-    tmp_path, start_server, kind, is_binary, has_label_columns
+    tmp_path, start_server, kind, accepts_binary, has_label_columns
 ):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
-    server = start_server(path, has_label_columns=has_label_columns)
-    make_backend = oip_backend_factory(server.url, is_binary=is_binary)
+    server = start_server(path, accepts_binary=accepts_binary, has_label_columns=has_label_columns)
+    make_backend = oip_backend_factory(server.url)
     remote_model = CloudModel.from_bundle(path, backend=make_backend(Bundle.open(path).manifest))
     local_model = CloudModel.from_bundle(path)
     for n_rows in (1, 7, 100):
@@ -168,6 +173,8 @@ def test_a_remote_model_answers_as_the_local_model(
         for array, local_array in zip(remote_model.answer(X), local_model.answer(X), strict=True):
             np.testing.assert_array_equal(array, local_array)
     assert server.n_connections == 1
+    # one request tries the form, one has the sample rows, and one each has 1, 7 and 100 rows
+    assert server.n_binary_requests == (5 if accepts_binary else 0)
     assert remote_model.trouble is None
 
 
@@ -202,8 +209,7 @@ def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
 def test_the_command_line_takes_a_backend(bundle, start_server, mosquitto, connect_caller, command):
     server = start_server(bundle)
     worker = command(
-        "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--backend-binary",
-        "--parallel", 2,
+        "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--parallel", 2,
     )  # fmt: skip
     assert worker.read_line().startswith("ready: model tiny 1 on")
     client = connect_caller(mosquitto)
@@ -244,7 +250,7 @@ def tiny_url(server):
 def test_a_malformed_response_of_the_server_is_an_error(
     bundle, start_server, spoil_outputs, message
 ):
-    server = start_server(bundle)
+    server = start_server(bundle, accepts_binary=False)
     backend = OipBackend(tiny_url(server), **BACKEND_OPTIONS)
     server.spoil_outputs = spoil_outputs
     with pytest.raises(ModelError, match=message) as error_info:
@@ -275,12 +281,13 @@ def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers
 
 
 def test_missing_values_need_the_binary_form(bundle, start_server):
-    url = tiny_url(start_server(bundle))
     X = tiny.random_rows(1)
     X[0, 0] = np.nan
-    with pytest.raises(ModelError, match="binary"):
-        OipBackend(url, **BACKEND_OPTIONS).run(X)
-    assert np.isnan(OipBackend(url, **BACKEND_OPTIONS, is_binary=True).run(X)[0]).all()
+    server = start_server(bundle)
+    assert np.isnan(OipBackend(tiny_url(server), **BACKEND_OPTIONS).run(X)[0]).all()
+    server.accepts_binary = False
+    with pytest.raises(ModelError, match="JSON cannot express missing values"):
+        OipBackend(tiny_url(server), **BACKEND_OPTIONS).run(X)
 
 
 def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, start_server):
@@ -377,7 +384,7 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connec
         remote_backend = make_backend(manifest)
         X = tiny.random_rows(50)
         local_answer = CloudModel.from_bundle(path).answer(X)
-        # MLServer does not support the binary extension over HTTP.
+        # MLServer does not support the binary extension over HTTP, so that this one is in JSON.
         answer = CloudModel.from_bundle(path, backend=remote_backend).answer(X)
         np.testing.assert_array_equal(answer.labels, local_answer.labels)
         np.testing.assert_array_equal(answer.probabilities, local_answer.probabilities)

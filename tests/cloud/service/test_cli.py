@@ -59,17 +59,13 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     message = assert_command_refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in message
     assert "nothing" in assert_command_refused("cloud", tmp_path / "nothing")
-    assert "/v2/models/NAME" in assert_command_refused("cloud", bundle, "--backend-binary")
     assert "--max-batch: must be a whole number of at least 1, not 0" in assert_command_refused(
         "cloud", bundle, "--max-batch", "0"
     )
-    for option, value in (("--keep-bytes", "1MB"), ("--keep-days", "7")):
-        assert f"{option} needs the folder of --keep" in assert_command_refused(
-            "cloud", bundle, option, value
-        )
-    (tmp_path / "worker.toml").write_text("keep_seconds = 3\n")
-    message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
-    assert "keep_seconds needs the folder of --keep" in message
+    for setting in ('keep_bytes = "1MB"', "keep_days = 7", "keep_seconds = 3"):
+        (tmp_path / "worker.toml").write_text(setting)
+        message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
+        assert f"{setting.split()[0]} needs the folder of --keep" in message
     (tmp_path / "worker.toml").write_text("parts = 3\n")
     message = assert_command_refused("cloud", bundle, "--settings", tmp_path / "worker.toml")
     assert "parts: is not a setting" in message
