@@ -92,9 +92,6 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     max_offloads: Annotated[
         str | None, typer.Option(help="Largest rate of offloads: 60/h, 5/min, 1/s or 1000/d.")
     ] = None
-    provider: Annotated[
-        str, typer.Option(help="Execution provider of onnxruntime for stages that are networks.")
-    ] = CPU
     audit: Annotated[
         float | None,
         typer.Option(help="Share of the device's own answers to audit, such as 0.02."),
@@ -106,12 +103,6 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
             help="File for instances that the cloud did not answer; they are sent again later.",
         ),
     ] = None
-    corrections: Annotated[
-        str | None, typer.Option(help="Topic for the late answers to --keep-unsent's instances.")
-    ] = None
-    private: Annotated[
-        bool, typer.Option("--private", help="Forbid workers to store the instances.")
-    ] = False
     public_key: Annotated[
         Path | None,
         typer.Option(help="PEM file of the public key that must have signed each bundle."),
@@ -138,6 +129,10 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
     keep_unsent_days: Annotated[
         Positive, FileOption("Longest time that an unsent instance is stored, in days.")
     ] = 7.0
+    corrections: Annotated[
+        str | None, FileOption("Topic for the late answers to --keep-unsent's instances.")
+    ] = None
+    private: Annotated[bool, FileOption("Whether workers must not store the instances.")] = False
     smooth: Annotated[
         str | None,
         FileOption("Filter of labels: majority:5, the most frequent label of the last 5 windows."),
@@ -153,6 +148,9 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         Runner,
         FileOption("Runner of graphs: onnxruntime, numpy (less memory, same answers) or auto."),
     ] = "auto"
+    provider: Annotated[
+        str, FileOption("Execution provider of onnxruntime for stages that are networks.")
+    ] = CPU
     update_interval: Annotated[
         Annotated[float, Meta(ge=1)] | None,
         FileOption("Mean time between two checks for updates, in s; by default 3600."),
@@ -179,9 +177,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         if self.home_assistant is not None and self.device is None:
             raise InputError("--home-assistant needs --device: an id that stays over restarts")
         if self.corrections is not None and self.keep_unsent is None:
-            raise InputError(
-                "--corrections needs --keep-unsent: only its instances get late answers"
-            )
+            raise InputError("corrections needs --keep-unsent: only its instances get late answers")
         if self.update_host and (self.store is None or self.trust is None):
             missing_option = "--store" if self.store is None else "--trust"
             raise InputError(f"--update-host needs {missing_option}")

@@ -223,9 +223,11 @@ def test_command_publishes_late_answers_on_the_topic_of_corrections(
     """It also publishes the answer of an instance that an earlier process stored."""
     broker.kill()
     topic = "gw/v1/pi/corrections"
+    settings_path = tmp_path / "edge.toml"
+    settings_path.write_text(f'corrections = "{topic}"\n')
     options = (
         "--broker", broker.url, "--device", "pi", "--keep-unsent", tmp_path / "unsent",
-        "--corrections", topic,
+        "--settings", settings_path,
     )  # fmt: skip
     line = json.dumps(HARD_ROW) + "\n"
     completed = run_in_process("edge", bundle.path, *options, stdin_text=line)
