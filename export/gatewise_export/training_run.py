@@ -17,7 +17,6 @@ from gatewise.errors import GroupsWarning, InputError, RecallWarning
 from gatewise.prices import PriceList
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import check_destination
-from gatewise_export.bundle.signing import Signer
 from gatewise_export.bundle.topic_levels import check_topic_level, topic_level
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.system_manifest import check_column_names
@@ -43,8 +42,6 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     on stderr tells how to pack it.
     """
     check_destination(settings.out)
-    if settings.sign is not None:
-        Signer(settings.sign)  # refuse an unusable key before the fit
     if settings.name is not None:
         check_topic_level("--name", settings.name)
     check_topic_level("--bundle-version", settings.version)
@@ -130,7 +127,6 @@ def _pack_bundle(
         "sample": dataset.X[split.test],
         "name": topic_level(dataset.name) if settings.name is None else settings.name,
         "version": settings.version,
-        "sign": settings.sign,
         "encoder": dataset.encoder,
         "max_message": settings.max_message,
     }

@@ -64,9 +64,6 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         str | None,
         Option(help="Largest size of the stages as C tables, such as 65536, 64KB or 1MB."),
     ] = None
-    max_instance_cost: Annotated[
-        Positive | None, Option(help="Largest cost of any single instance.")
-    ] = None
     guarantee: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
         Option(help="Confidence of the bounds, such as 0.95; certified on calibration rows."),
@@ -121,7 +118,9 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     seed: Annotated[int, Meta(ge=0), Option(help="Seed for the split and the models.")] = 0
     name: options.BundleName = None
     version: Annotated[str, Option("--bundle-version", help="Version of the bundle.")] = "1"
-    sign: options.Sign = None
+    max_instance_cost: Annotated[
+        Positive | None, FileOption("Largest cost of any single instance.")
+    ] = None
     max_message: Annotated[
         Annotated[int, Meta(ge=1)],
         FileOption(

@@ -19,7 +19,6 @@ import gatewise as gw
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.sensors.table import read_table
 from gatewise_export import training_run
-from gatewise_export.bundle.signing import keygen
 from gatewise_export.packing.verification import verify
 from gatewise_export.training_data import load_dataset, split_rows
 from gatewise_export.training_run import neighbour_path, train_bundle
@@ -154,34 +153,30 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     *,
     is_folder_writable: bool,
 ) -> None:
-    key, _ = keygen(tmp_path / "fleet")
-    moved_key = tmp_path / "away"
     folder = tmp_path / "folder"
-    settings = replace(settings, sign=key, out=folder / "bundle")
+    settings = replace(settings, out=folder / "bundle")
+    obstacle = settings.out if is_folder_writable else folder
 
-    # The run checks key and folder before it splits the rows, and needs them only after the fit.
+    # The run checks the path before it splits the rows, and writes to it only after the fit.
     def split_rows_and_break_packing(*arguments: Any, **options: Any) -> Any:
-        key.rename(moved_key)
-        if not is_folder_writable:
-            folder.write_text("in the way")
+        obstacle.parent.mkdir(exist_ok=True)
+        obstacle.write_text("in the way")
         return split_rows(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(training_run, "split_rows", split_rows_and_break_packing)
         with pytest.raises(
-            GatewiseError, match=r"fleet\.key" if is_folder_writable else "cannot be written"
+            GatewiseError,
+            match="exists and is a file" if is_folder_writable else "cannot be written",
         ):
             train_bundle(settings, quiet=True)
-    moved_key.rename(key)
-    if not is_folder_writable:
-        folder.unlink()
+    obstacle.unlink()
     assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
     note = capsys.readouterr().err
     advice = re.search(r"saved to (?P<file>.+); pack it in Python with (?P<call>gw\.pack.+)", note)
     assert advice is not None, note
     bundle = eval(advice["call"], {"gw": gw, "joblib": joblib})  # users copy this call
     assert bundle.path == settings.out
-    assert bundle.claimed_key_ids()
     system = joblib.load(advice["file"])["system"]
     assert verify(system, bundle, load_dataset(settings).X).agrees
 

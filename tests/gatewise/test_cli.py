@@ -19,4 +19,4 @@ _gatewise_completion gatewise; echo ${COMPREPLY[*]}; done
 def test_bash_completes_commands_and_options(tmp_path):
     with Shell(tmp_path) as shell:
         completions = shell.run(COMPLETION_SCRIPT).splitlines()
-    assert completions == ["publish", "--max-loss --max-bytes --max-instance-cost"]
+    assert completions == ["publish", "--max-loss --max-bytes"]

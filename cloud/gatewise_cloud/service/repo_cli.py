@@ -115,10 +115,6 @@ def add(
             help="Machine of the devices, as `uname -m` prints it; by default all. Repeatable."
         ),
     ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(help="PEM file of the private Ed25519 key that signs the manifest."),
-    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Add a bundle, without its high-cost model, as a release that publish can offer.
@@ -127,7 +123,7 @@ def add(
 
         gatewise repo add fleet digits-8.gwb --hardware aarch64
     """
-    release = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
+    release = Repository(repo, keys).add(bundle, hardware=hardware or [])
     n_bytes = sum(file_spec.size for file_spec in release.files.values())
     _print_outcome(
         as_json, {"release": str(release), "bytes": n_bytes}, f"added {release}: {n_bytes} bytes"

@@ -18,7 +18,6 @@ from gatewise.formats import byte_size
 from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
-from gatewise_export.bundle.signing import Signer
 from gatewise_export.bundle.topic_levels import check_topic_level, topic_level
 from gatewise_export.commands import options
 from gatewise_export.commands.bundle_tables import point_text, print_cloud_lines
@@ -68,7 +67,6 @@ class PairSettings(Settings, frozen=True, kw_only=True):
     ] = MAX_REQUEST_BYTES
     name: options.BundleName = None
     bundle_version: options.BundleVersion = "1"
-    sign: options.Sign = None
 
     @property
     def goal(self) -> dict[str, float]:
@@ -102,14 +100,12 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_training").setLevel(logging.INFO)
-    # check options, paths and keys before any work
+    # check options and paths before any work
     goal: dict[str, Any] = settings.goal
     check_destination(settings.out)
     name = topic_level(settings.data.stem) if settings.name is None else settings.name
     check_topic_level("--name", name)
     check_topic_level("--bundle-version", settings.bundle_version)
-    if settings.sign is not None:
-        Signer(settings.sign)
     instances, labels = load_instances(settings.data, settings.target)
     if labels is None and (label_name := label_array_name(str(settings.data))) is not None:
         note(
@@ -131,7 +127,6 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
         sample=sample,
         name=name,
         version=settings.bundle_version,
-        sign=settings.sign,
         max_message=settings.max_message,
     )
     report = verify(system, bundle, sample)

@@ -32,7 +32,6 @@ from gatewise_export.bundle.flat_models import MAX_MODEL_BYTES
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replace_when_done
-from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.bundle.topic_levels import check_topic_level
 from gatewise_export.packing.converters import CloudFile, convert_and_probe
 from gatewise_export.packing.system_manifest import (
@@ -71,7 +70,6 @@ def pack(
     name: str = "model",
     version: str = "1",
     created: datetime | None = None,
-    sign: str | Path | None = None,
     encoder: TableEncoder | RowEncoder | None = None,
     max_message: int = MAX_REQUEST_BYTES,
     loading: LoadLimits | None = None,
@@ -93,8 +91,6 @@ def pack(
         ``+``, ``#`` and control characters.
     created : datetime, optional
         Time of creation; by default now.
-    sign : str or Path, optional
-        PEM file with the private Ed25519 key that signs the bundle.
     encoder : TableEncoder, optional
         Fitted encoder that made the system's features. Devices then read raw columns, and `sample`
         may be a table of raw columns.
@@ -115,7 +111,7 @@ def pack(
         If `path` holds anything but a bundle.
     InputError
         If `system` is not a fitted system, a name is not allowed in a bundle, a stage is too large
-        for devices, the sample does not fit the system, or the key cannot be used.
+        for devices, or the sample does not fit the system.
     ConversionError
         If the high-cost model cannot be converted, or the converted model answers any of thousands
         of adversarial rows differently.
@@ -127,7 +123,6 @@ def pack(
     path = check_destination(path)
     check_topic_level("name", name)
     check_topic_level("version", version)
-    signer = None if sign is None else Signer(sign)
     _check_fitted(system)
     # devices run the RowEncoder inside of a TableEncoder
     row_encoder = None if encoder is None else getattr(encoder, "encoder_", encoder)
@@ -180,15 +175,13 @@ def pack(
     _check_request(manifest, max_message)
     if loading is not None:
         manifest = msgspec.structs.replace(manifest, loading=loading)
-    # the manifest has the hashes of all other files, and the signature that of the manifest
-    manifest_text = content_of_file[MANIFEST] = manifest.to_json()
-    if signer is not None:
-        content_of_file[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
+    # the manifest has the hashes of all other files
+    content_of_file[MANIFEST] = manifest.to_json()
     with replace_when_done(path, content_of_file) as new_path:
         # an opaque model has no file to compare, and calling it again may be costly
         opaque_answers = cloud_answers if cloud_file is None else None
         _check_decisions(system, Bundle.open(new_path), rows, opaque_answers)
-    bundle = Bundle.open(path, public_key=None if signer is None else signer.public.raw)
+    bundle = Bundle.open(path)
     return bundle if signal is None else bundle.with_functions(signal.functions)
 
 

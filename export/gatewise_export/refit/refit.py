@@ -90,7 +90,6 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
         str | None,
         Option("--bundle-version", help="Version of the bundle; by default the next number."),
     ] = None
-    sign: options.Sign = None
     parameters: Annotated[dict[str, Any], FileOption("Additional parameters of the method.")] = (
         msgspec.field(default_factory=dict)
     )
@@ -205,7 +204,6 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
             sample=weighted_rows.X,
             name=old_bundle.manifest.name,
             version=settings.version or next_version(old_bundle.manifest.version),
-            sign=settings.sign,
             encoder=old_bundle.manifest.encoder,
             # the broker takes requests as large as the old ones
             max_message=max(MAX_REQUEST_BYTES, old_bundle.manifest.largest_request),

@@ -172,20 +172,15 @@ class Repository:
 
     # -- changing --------------------------------------------------------------------------
 
-    def add(
-        self, bundle: str | Path, *, hardware: Sequence[str] = (), sign: str | Path | None = None
-    ) -> Release:
+    def add(self, bundle: str | Path, *, hardware: Sequence[str] = ()) -> Release:
         """Add a bundle as a release, which is not offered to devices yet.
 
-        The release omits the high-cost model. `sign` is a private key that signs the manifest.
-        Raises BundleError if the bundle cannot be read, and InputError if the version exists with
-        other files.
+        The release omits the high-cost model. Raises BundleError if the bundle cannot be read, and
+        InputError if the version exists with other files.
         """
         with self._locked(), tempfile.TemporaryDirectory() as temporary_folder:
             # pack the bundle without its high-cost model, with a target for each file
-            device_bundle = repack(
-                bundle, Path(temporary_folder) / "bundle", sign=sign, for_device=True
-            )
+            device_bundle = repack(bundle, Path(temporary_folder) / "bundle", for_device=True)
             manifest = device_bundle.manifest
             content_of_file = {
                 path.name: path.read_bytes() for path in device_bundle.path.iterdir()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from gatewise_edge import Device
 from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
 from tests.edge.virtual_time import Clock
@@ -91,9 +92,18 @@ class Fleet:
         self.trust = self.repository.root_file
         self._make_bundle = make_bundle
 
-    def add(self, version: str, bundle: Bundle | None = None, **options: Any) -> None:
+    def add(
+        self,
+        version: str,
+        bundle: Bundle | None = None,
+        *,
+        private_key: Path | None = None,
+        hardware: Sequence[str] = (),
+    ) -> None:
         bundle = bundle or self._make_bundle(f"v{version}", version=version)
-        self.repository.add(bundle.path, **options)
+        if private_key is not None:
+            repack(bundle.path, bundle.path, sign=private_key)
+        self.repository.add(bundle.path, hardware=hardware)
 
     def publish(self, version: str, rollout: float = 1.0) -> OfferedRelease:
         if f"small/{version}" not in map(str, self.repository.offers()):

@@ -115,7 +115,7 @@ def test_bundle_must_be_signed_if_the_device_has_a_key(run_device, fleet, tmp_pa
     device = run_device(public_key=public_key)
     fleet.publish("8")
     device.wait_for_refusal("bundle", "7")
-    fleet.add("9", sign=private_key)
+    fleet.add("9", private_key=private_key)
     fleet.publish("9")
     device.wait_for_version("9")
 

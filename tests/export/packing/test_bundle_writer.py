@@ -22,7 +22,6 @@ from sklearn.tree import DecisionTreeClassifier
 from gatewise.errors import GatewiseError, InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError, ConversionError
-from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing import bundle_writer
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models import sklearn_transformers
@@ -264,28 +263,6 @@ def test_a_failure_keeps_the_old_bundle(
         pack(small_system.system, path, sample=small_system.rows[:5], version="2")
     assert read_contents(path) == files_before
     assert list_leftover_files(path) == []
-
-
-def test_a_system_is_packed_and_signed(small_system: Any, tmp_path: Path) -> None:
-    key, public_key = keygen(tmp_path / "one")
-    other_key, other_public_key = keygen(tmp_path / "other")
-    for path in (tmp_path / "made", tmp_path / "made.gwb"):
-        bundle = pack(small_system.system, path, sample=small_system.rows[:32], sign=key)
-        assert bundle.signed_by == PublicKey(public_key).key_id
-        replaced_bundle = pack(
-            small_system.system, path, sample=small_system.rows[:32], sign=other_key
-        )
-        assert replaced_bundle.signed_by == PublicKey(other_public_key).key_id
-        unsigned_bundle = pack(small_system.system, path, sample=small_system.rows[:32])
-        assert unsigned_bundle.claimed_key_ids() == ()
-    with pytest.raises(InputError, match="cannot be read"):
-        pack(
-            small_system.system,
-            tmp_path / "none",
-            sample=small_system.rows[:32],
-            sign="nowhere.key",
-        )
-    assert not (tmp_path / "none").exists()
 
 
 def test_lazy_stages_acquire_features_on_the_path(fit_system: Any, tmp_path: Path) -> None:
