@@ -62,6 +62,7 @@ def test_error_names_an_unknown_rule(first_bundle, rows_path, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_fits")  # for the refits
 def test_the_python_example_detects_the_drift_and_releases_a_refit(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "150")  # so that no line of the table is broken
