@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import struct
 import sys
-import wave
 
 import numpy as np
 import pytest
@@ -454,11 +453,3 @@ def test_wave_header_without_channels_or_rate_is_refused(position, field_bytes, 
     path.write_bytes(content)
     (error,), _ = read_instances(path, convert=True)
     assert "its header states" in str(error)
-
-
-def test_wave_file_of_the_standard_library_is_read(tmp_path):
-    path = tmp_path / "r.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))  # 2 channels, 2 bytes per number
-        file.writeframes(COUNTS.astype("<i2").tobytes())
-    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
