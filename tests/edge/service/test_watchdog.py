@@ -58,17 +58,20 @@ class FakeServiceManager:
         pytest.fail("the notifications do not stop")
 
 
-@pytest.fixture(params=["path", "abstract"])
+@pytest.fixture
 def service_manager(request, tmp_path):
-    name = f"@gatewise-test-{os.getpid()}-{tmp_path.name}"
-    path = name if request.param == "abstract" else str(tmp_path / "notify")
-    if request.param == "abstract" and sys.platform != "linux":
-        pytest.skip("only Linux has abstract sockets")
+    """A manager with a socket in a folder, or with an abstract one if a test asks for it."""
+    path = str(tmp_path / "notify")
+    if getattr(request, "param", "path") == "abstract":
+        if sys.platform != "linux":
+            pytest.skip("only Linux has abstract sockets")
+        path = f"@gatewise-test-{os.getpid()}-{tmp_path.name}"
     service_manager = FakeServiceManager(path)
     yield service_manager
     service_manager.socket.close()
 
 
+@pytest.mark.parametrize("service_manager", ["path", "abstract"], indirect=True)
 def test_notifier_sends_only_if_there_is_a_manager(service_manager, tmp_path):
     notifier = Notifier(service_manager.environment)
     assert (notifier.is_enabled, notifier.watchdog_s) == (True, None)
