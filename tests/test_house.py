@@ -13,14 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from tests.support.processes import run_python
 from tests.support.product_code import PACKAGES, ROOT, ProductModule, find_modules, get_package
 
-#: Libraries that take long to import or do not fit a device.
-HEAVY_LIBRARIES = (
-    "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
-    "gatewise_training",
-)  # fmt: skip
 #: As many names as a reader can survey at once.
 MAX_MODULES_PER_FOLDER = 15
 #: Length of the longest chain today; a longer one would make modules harder to understand alone.
@@ -199,20 +193,6 @@ def test_package_folders_contain_only_the_package():
         if package != "gatewise":
             entry_names = {path.name for path in folder.parent.iterdir()} - {"__pycache__"}
             assert entry_names == {package}
-
-
-def test_a_device_loads_nothing_heavy():
-    code = (
-        "import gatewise as gw, gatewise_edge, sys\n"
-        "gw.Device, gw.MqttLink, gw.Sensors, gw.FeatureCosts, gw.Bundle\n"
-        "for name in gatewise_edge.__all__:\n    getattr(gatewise_edge, name)\n"
-        "import gatewise_edge.sensors.table, gatewise_edge.link.wire\n"
-        "from gatewise_export import Bundle\n"
-        "from gatewise.cli import main\n"
-        "assert not main(['edge', '--help']) and not main(['inspect', '--help'])\n"
-        f"print('heavy:', *[name for name in {HEAVY_LIBRARIES!r} if name in sys.modules])"
-    )
-    assert run_python(code).splitlines()[-1] == "heavy:"
 
 
 def test_error_of_a_facade_name_names_the_missing_extra():

@@ -14,13 +14,21 @@ ROOT = Path(__file__).parents[2]
 
 HEAVY_PACKAGES = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
+    "gatewise_training",
 )  # fmt: skip
 
 ANSWER_AND_CHECK = """
 import contextlib, io, pathlib, sys
+import gatewise as gw
+import gatewise_edge
+import gatewise_edge.link.wire
+import gatewise_edge.sensors.table
 from gatewise.cli import main
 from gatewise_edge import Device, InProcessLink
 from gatewise_export.commands.bundle_cli import commands
+gw.Device, gw.MqttLink, gw.Sensors, gw.FeatureCosts, gw.Bundle
+for name in gatewise_edge.__all__:
+    getattr(gatewise_edge, name)
 path = {path!r}
 link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
 with Device(path, link=link) as device:
@@ -28,6 +36,7 @@ with Device(path, link=link) as device:
     assert device.answer([0.0, 0, 0, 0, 0, 0]).route == "cloud"
 assert "numpy.ma" not in sys.modules  # 2 MB, which np.unique and np.quantile load
 with contextlib.redirect_stdout(io.StringIO()):
+    assert main(["edge", "--help"]) == main(["inspect", "--help"]) == 0
     assert main(["doctor", path]) == 0
     commands["inspect"](pathlib.Path(path))
 print(*{{m.split(".")[0] for m in sys.modules}})
