@@ -46,14 +46,18 @@ def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, conn
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 
+# Without a shared subscription, each of several connections would receive all requests.
+@pytest.mark.parametrize(("shared", "n_connections"), [(True, 3), (False, 1)])
 def test_a_worker_with_several_connections_answers_each_request_once(
-    bundle, mosquitto, connect_caller
+    bundle, mosquitto, connect_caller, shared, n_connections
 ):
-    with Worker(bundle, mosquitto.url, connections=3) as worker:
+    with Worker(bundle, mosquitto.url, connections=3, shared=shared) as worker:
         client = connect_caller(mosquitto)
         request_ids = {client.ask(tiny.random_rows(1)).id for _ in range(30)}
         assert {answer.id for answer in client.responses(30)} == request_ids
-        assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
+        counters = worker.counters
+        assert (counters["connects"], counters["received"]) == (n_connections, 30)
+        assert counters["answered"] == 30
         assert worker.trouble is None
 
 
@@ -395,17 +399,6 @@ def test_a_worker_that_cannot_start_leaves_no_thread(tmp_path):
     assert not archive_threads()
     Worker([], broker_url, watch=tmp_path, keep=tmp_path / "kept").stop()
     assert not archive_threads()
-
-
-def test_several_connections_without_a_shared_subscription_receive_each_request_once(
-    bundle, mosquitto, connect_caller
-):
-    with Worker(bundle, mosquitto.url, connections=3, shared=False) as worker:
-        client = connect_caller(mosquitto)
-        request_ids = {client.ask(tiny.random_rows(1)).id for _ in range(30)}
-        assert {answer.id for answer in client.responses(30)} == request_ids
-        assert worker.counters["received"] == 30
-        assert worker.trouble is None
 
 
 def test_invalid_bundles_and_settings_are_refused(bundle, mosquitto):
