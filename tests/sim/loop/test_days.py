@@ -122,6 +122,7 @@ def test_the_same_seed_gives_the_same_days(first_bundle):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_fits")
 def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
     X_before, y_before = draw_rows(400, 1)
     X_after, y_after = draw_rows(1600, 2, is_shifted=True)
@@ -150,6 +151,7 @@ def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_fits")
 def test_rules_decide_whether_a_refit_of_unproven_gain_is_released(first_bundle):
     X, y = draw_rows(1200, 1)  # without a shift, so that a refit gains nothing
     rules = {
