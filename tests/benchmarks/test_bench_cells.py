@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from benchmarks import bench_adapt, cache
 from benchmarks.comparison import cells, peers
 from benchmarks.comparison.cells import Cell, Settings
 
+ROOT = Path(__file__).parents[2]
 #: Settings of a run that takes seconds: three models per sweep, and two folds.
 QUICK_SETTINGS = Settings(quick=True, max_fits=3)
 
@@ -27,11 +29,7 @@ def test_cell_is_run_once_and_then_read_from_the_cache(tmp_path, monkeypatch):
     cell = Cell("breast_cancer", "static", 0)
     record = cells.run_cell(cell, QUICK_SETTINGS, tmp_path)
     assert record["folds"][0]["points"]
-
-    def refuse_second_run(*_):
-        raise AssertionError("the cell was run again")
-
-    monkeypatch.setattr(peers, "run_method", refuse_second_run)
+    monkeypatch.setattr(peers, "run_method", lambda *_: pytest.fail("the cell was run again"))
     assert cells.run_cell(cell, QUICK_SETTINGS, tmp_path) == record
 
 
@@ -126,6 +124,8 @@ def test_code_of_a_peer_excludes_the_project_systems(monkeypatch):
 
 @pytest.mark.slow
 def test_quick_run_writes_figures_page_and_plot(tmp_path, monkeypatch):
+    """With a method of a user, the example of the docs."""
+    own_method = f"{ROOT / 'examples/own_method.py'}:Trees"
     # Shorter than a quick run: three models per sweep, and 120 rows of one fold.
     monkeypatch.setattr(Settings, "n_fits", 3)
     monkeypatch.setattr(
@@ -133,15 +133,18 @@ def test_quick_run_writes_figures_page_and_plot(tmp_path, monkeypatch):
     )
     arguments = [
         "--quick", "--only", "breast_cancer", "--methods", "staged,f0,two-stage,cegb-lazy",
-        "--jobs", "1", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
+        "--add", own_method, "--jobs", "1", "--cache", str(tmp_path / "cache"),
+        "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     assert bench_adapt.main(arguments) == 0
     summary = json.loads((tmp_path / "out/adapt/breast_cancer.json").read_text())
-    assert set(summary["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy"}
+    assert set(summary["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy", own_method}
     assert len(summary["budgets"]) == 12  # the default of Problem.budgets
-    assert set(summary["against"]) == {"f0", "two-stage", "cegb-lazy"}
+    assert set(summary["against"]) == {"f0", "two-stage", "cegb-lazy", own_method}
     for method_figures in summary["methods"].values():
         assert 0 <= method_figures["within_1"]["cut"]["mean"] <= 1
         assert method_figures["at_budgets"][-1]["cost"]["mean"] <= 30  # features at price 1
-    assert "## breast_cancer" in (tmp_path / "out" / "adapt.md").read_text()
+    page = (tmp_path / "out" / "adapt.md").read_text()
+    assert "## breast_cancer" in page
+    assert f"| {own_method} |" in page
     assert (tmp_path / "out/adapt/breast_cancer.svg").read_text().startswith("<?xml")

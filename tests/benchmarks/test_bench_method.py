@@ -48,17 +48,6 @@ def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
     assert outcome.points[0].cost == 0  # the most frequent class without features
 
 
-@pytest.mark.slow
-def test_method_of_a_user_has_a_column_on_the_page(tmp_path):
-    arguments = ["--quick", "--only", "breast_cancer", "--methods", "static", "--add", EXAMPLE]
-    folders = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path)]
-    assert bench_adapt.main([*arguments, "--jobs", "1", *folders]) == 0
-    figures = json.loads((tmp_path / "adapt" / "breast_cancer.json").read_text())
-    assert set(figures["methods"]) == {"static", EXAMPLE}
-    page = (tmp_path / "adapt.md").read_text()
-    assert f"| {EXAMPLE} |" in page
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [
