@@ -38,9 +38,9 @@ COSTS = FeatureCosts(
 #: Parameters for short fits.
 FAST_PARAMETERS = {
     "staged": {"families": ("linear", "boosting"), "n_stages": 2, "effort": "low"},
-    "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 20, "warm_up": 5},
-    "adapt-lin": {"p_full": (0.3,), "penalties": (0.3, 0.05), "n_starts": 1},
-    "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 20},
+    "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 10, "warm_up": 2},
+    "adapt-lin": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 5},
+    "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 5},
     "cegb": {"penalties": (0.001, 0.01), "n_rounds": 15},
     "budget-forest": {"n_estimators": 6},
     "budget-prune": {"n_estimators": 6},
