@@ -378,7 +378,7 @@ def test_rows_of_an_array_are_resumed(bundle, tmp_path):
 
 def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     """After several kills each row has exactly one line."""
-    n_rows = 3000  # enough for three kills before the end
+    n_rows = 2000  # enough for two kills before the end
     data_path, log_path = tmp_path / "many.csv", tmp_path / "answers.jsonl"
     data_path.write_text("\n".join([CSV_HEADER, *(CSV_ROWS[i % 3] for i in range(n_rows))]) + "\n")
     options = ("--data", data_path, "--resume", log_path, "--out", "/dev/null", "--parallel", 2)
@@ -386,7 +386,7 @@ def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     def count_log_bytes() -> int:
         return log_path.stat().st_size if log_path.exists() else 0
 
-    for _ in range(3):
+    for _ in range(2):
         min_bytes = count_log_bytes() + 20_000  # about a hundred lines
         killed_run = start_edge(*options)
         wait_until(
