@@ -90,6 +90,14 @@ def two_folds() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def quick_timings() -> Iterator[None]:
+    """Time high-cost models for 30 ms instead of 300, for modules that do not test times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gatewise_sim.experiment.row_table._TIMING_SECONDS", 0.03)
+        yield
+
+
 @pytest.fixture(scope="session")
 def make_once(tmp_path_factory: pytest.TempPathFactory) -> MakeOnce:
     """Fixture that makes fitted systems and bundles once in a run: ``make_once(name, make)``."""

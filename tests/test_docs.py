@@ -15,6 +15,7 @@ from tests.support.ports import free_port
 from tests.support.product_code import PACKAGES
 from tests.support.small_fits import fast_fits
 
+pytestmark = pytest.mark.usefixtures("quick_timings")
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 #: Pages with ``sh`` blocks to run; commands for other machines are in ``console`` blocks.

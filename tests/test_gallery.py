@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 
+pytestmark = pytest.mark.usefixtures("quick_timings")
 SCRIPTS = sorted((Path(__file__).parents[1] / "examples/plots").glob("*.py"))
 
 
