@@ -18,17 +18,15 @@ from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
 from gatewise_training.data.metrics import average_precision_at
+from tests.support.ranked_queries import draw_queries
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
 
 def draw_ranked_rows(seed, n_queries):
-    """Draw queries of 5 to 12 documents; relevance depends on the first three features."""
-    rng = np.random.default_rng(seed)
-    qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
-    X = rng.normal(size=(len(qid), 6)).astype(np.float32)
-    y = X[:, 0] + 0.7 * X[:, 1] + 0.5 * X[:, 2] + rng.normal(size=len(qid)) > 0
-    return (X, y.astype(np.int64)), qid
+    """Draw queries of 5 to 12 documents, which are relevant or not."""
+    X, grades, qid = draw_queries(seed, n_queries)
+    return (X, (grades > 0).astype(np.int64)), qid
 
 
 @pytest.fixture(scope="module")
