@@ -71,15 +71,20 @@ def test_link_targets_exist(page):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", *map(get_page_name, PAGES)])
-def test_paths_of_the_code_exist(page):
-    """A page names a file by the end of its path, such as ``link/uplink.py``."""
-    files = [
+@pytest.fixture(scope="module")
+def code_files() -> list[str]:
+    """Paths of the modules, tests, benchmarks and examples, each after a slash."""
+    folders = (*PACKAGES.values(), ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+    return [
         f"/{path.relative_to(ROOT).as_posix()}"
-        for folder in (*PACKAGES.values(), ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+        for folder in folders
         for path in folder.rglob("*.py")
     ]
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md", *map(get_page_name, PAGES)])
+def test_paths_of_the_code_exist(page, code_files):
+    """A page names a file by the end of its path, such as ``link/uplink.py``."""
     text = (ROOT / page).read_text()
     for path in re.findall(r"`(?:[a-z]+/\.\.\./)?([a-z_0-9]+/[a-z_0-9/]+\.py)(?:::\w+)?`", text):
-        assert any(file.endswith(f"/{path}") for file in files), f"{page} names {path}"
+        assert any(file.endswith(f"/{path}") for file in code_files), f"{page} names {path}"
