@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewise_edge.link import wire
+from tests.edge.virtual_time import Clock
 from tests.support import lazy_bundle as tree_bundle
 from tests.support import mqtt_clients, processes, small_bundle
 from tests.support.mosquitto import Mosquitto
@@ -19,6 +20,11 @@ make_bundle = small_bundle.make_bundle
 lazy_bundle = tree_bundle.lazy_bundle
 command = processes.command
 quick_reconnects = mqtt_clients.quick_reconnects
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

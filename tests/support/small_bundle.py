@@ -8,6 +8,7 @@ of e. Therefore the values of an instance determine its route.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -196,6 +197,14 @@ class FakeLink:
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
     """Respond to a request with the high-cost model's answer."""
     receive(wire.encode_response(answer_to(wire.decode_request(payload))))
+
+
+def refuse(
+    payload: bytes, receive: Callable[[bytes], None], code: str = wire.BUSY, wait_ms: int = 0
+) -> None:
+    """Respond to a request with a refusal."""
+    refusal = wire.Response.refusal(wire.decode_request(payload), code)
+    receive(wire.encode_response(replace(refusal, wait_ms=wait_ms)))
 
 
 def answer_to(request: wire.Request, **changes: object) -> wire.Response:

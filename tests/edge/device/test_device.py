@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.manifest_records import MissingSpec
-from tests.edge.virtual_time import Clock, answer_in_virtual_time
+from tests.edge.virtual_time import answer_in_virtual_time
 from tests.support.small_bundle import (
     HARD_ROW,
     SURE_ROW,
@@ -27,6 +28,7 @@ from tests.support.small_bundle import (
     answer_sample,
     answer_to,
     cloud_answers,
+    refuse,
     respond,
 )
 
@@ -37,11 +39,6 @@ OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
 
 # Costs in these tests: a 1 and b 0.5 are 1.5, with c 2 and its group's 10 they are 13.5, and with
 # e 4 they are 17.5. A device reserves 5 ms of each deadline, so that 100 ms end after 95 ms.
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 def count_routes(device: Device) -> dict[str, int]:
@@ -182,11 +179,7 @@ def test_malformed_responses_and_other_classes_are_not_used(bundle):
 
 @pytest.mark.parametrize(("code", "n_sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
 def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog, code, n_sent):
-    def refuse(payload, receive):
-        refusal = wire.Response.refusal(wire.decode_request(payload), code)
-        receive(wire.encode_response(refusal))
-
-    link = FakeLink(refuse)
+    link = FakeLink(partial(refuse, code=code))
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")

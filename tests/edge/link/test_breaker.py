@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
-from tests.support.small_bundle import SURE_ROW, FakeLink, respond
+from tests.support.small_bundle import SURE_ROW, FakeLink, refuse, respond
 
 # A pause is ``0.5 + draw()`` times its mean, so that `draw=lambda: 0.5` makes it equal to its mean.
 
@@ -154,11 +153,7 @@ def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
 
 @pytest.mark.parametrize("code", ["busy", "no-model", "failed"])
 def test_cloud_that_refuses_gets_further_requests(bundle, code):
-    def refuse(payload, receive):
-        refusal = wire.Response.refusal(wire.decode_request(payload), code)
-        receive(wire.encode_response(refusal))
-
-    clock, link = Clock(), FakeLink(refuse)
+    clock, link = Clock(), FakeLink(partial(refuse, code=code))
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         reasons = {answer_in_virtual_time(device, clock).reason for _ in range(50)}
         assert device.counters["breaker_opened"] == 0
@@ -166,12 +161,7 @@ def test_cloud_that_refuses_gets_further_requests(bundle, code):
 
 
 def test_busy_cloud_gets_no_request_for_the_time_that_it_states(bundle):
-    def refuse(payload, receive):
-        request = wire.decode_request(payload)
-        refusal = wire.Response.refusal(request, "busy")
-        receive(wire.encode_response(replace(refusal, wait_ms=500)))
-
-    clock, link = Clock(), FakeLink(refuse)
+    clock, link = Clock(), FakeLink(partial(refuse, wait_ms=500))
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answers = [answer_in_virtual_time(device, clock) for _ in range(10)]
         assert {(answer.route, answer.reason) for answer in answers} == {("fallback", "cloud:busy")}

@@ -27,6 +27,7 @@ from tests.support.small_bundle import (
     FakeLink,
     answer_to,
     cloud_answers,
+    refuse,
     respond,
 )
 from tests.support.waiting import wait_until
@@ -237,16 +238,7 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has
 # -- the log -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def test_refused_request_ends_when_the_link_refuses_its_retry(bundle, clock):
-    def refuse(payload, receive):
-        request = wire.decode_request(payload)
-        receive(wire.encode_response(wire.Response.refusal(request, wire.BUSY)))
-
     link = FakeLink(refuse)
     with Device(bundle, link=link, clock=clock) as device:
         instance = device.begin(HARD_ROW)

@@ -16,7 +16,6 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.repository.release import OfferedRelease
 from gatewise_export.repository.repository import Repository
-from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import SURE_ROW
 from tests.support.waiting import wait_until
 
@@ -258,11 +257,6 @@ def run_device(
     yield run_device
     for device in devices:
         device.close()
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture
