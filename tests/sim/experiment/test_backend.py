@@ -23,10 +23,8 @@ from gatewise_sim.scenario import Scenario
 from gatewise_training import ConfidenceCascade
 from tests.support.processes import run_in_process
 
-pytestmark = [
-    pytest.mark.slow,  # fits a model, starts processes
-    pytest.mark.usefixtures("quick_timings"),
-]
+# fits a model, starts processes
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_timings")]
 
 #: A module with three backends. `probabilities` classifies irises by the distance of their petal
 #: length (cm) from the class means of Fisher's data, rounded. `permuted` has its classes in another

@@ -9,10 +9,7 @@ from gatewise_sim.report.document import Report
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.usefixtures("quick_timings"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_timings")]
 
 POLICY_KEYS = ["system", "edge_only", "cloud_only", "confidence", "random", "oracle"]
 #: Given timings, so that reports do not depend on the machine.

@@ -17,10 +17,8 @@ from tests.support.processes import (
     signal_and_wait,
 )
 
-pytestmark = [
-    pytest.mark.slow,  # starts processes
-    pytest.mark.usefixtures("quick_timings"),
-]
+# starts processes
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_timings")]
 
 #: Start of the command, with the bundle and the rows in `folder`.
 SIMULATE = ("simulate", "digits.gwb", "--data", "rows.csv")

@@ -13,10 +13,8 @@ from gatewise_sim.experiment.sweep import CSV_FILE, PLOT_FILE, read_sweeps, run_
 from gatewise_sim.scenario import Scenario
 from tests.support.refused import assert_refused
 
-pytestmark = [
-    pytest.mark.slow,  # fleets are simulated
-    pytest.mark.usefixtures("quick_timings"),
-]
+# fleets are simulated
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_timings")]
 
 
 @pytest.fixture(scope="module")
