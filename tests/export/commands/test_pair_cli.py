@@ -39,22 +39,15 @@ def model_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_pair_prints_how_it_reads_inputs_and_outputs(model_files, run_command, caplog):
-    status, _, message = run_command(
-        "pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle"
-    )
+def test_rows_without_labels_measure_agreement(model_files, run_command, caplog):
+    command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
+    status, output, message = run_command(*command, "--offload-rate", "0.2")
     assert status == 0, message
-    for model in ("low_cost_model", "high_cost_model"):
+    for model in ("low_cost_model", "high_cost_model"):  # how the command reads both models
         assert (
             f"{model}: the input 'v' gets float instances of shape (2, 3); "
             "it gives logits of 3 classes in output 0"
         ) in caplog.messages
-
-
-def test_rows_without_labels_measure_agreement(model_files, run_command):
-    command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
-    status, output, message = run_command(*command, "--offload-rate", "0.2")
-    assert status == 0, message
     assert "agreement" in output
     assert "(95 %:" in output
     assert "differ in 0 of 128" in output
@@ -66,14 +59,6 @@ def test_rows_without_labels_measure_agreement(model_files, run_command):
     assert status == 0, message
     assert json.loads(output)["data"]["rows"] == 300
     assert json.loads(output)["data"]["offload_rate"] < 0.3  # 0.2 and its random variation
-
-
-def test_the_default_name_is_made_a_topic_level(model_files, run_command):
-    Path("rows.npy").rename("run#1.npy")
-    command = ("pair", "small.onnx", "big.onnx", "--data", "run#1.npy", "--out", "bundle")
-    status, _, message = run_command(*command, "--offload-rate", "0.2")
-    assert status == 0, message
-    assert Bundle.open("bundle").manifest.name == "run-1"
 
 
 def test_rows_with_labels_measure_accuracy(model_files, run_command):
@@ -110,9 +95,11 @@ def test_status_is_1_if_only_a_label_differs(model_files, run_command, monkeypat
 
 
 def test_a_note_names_a_label_array_that_is_not_read(model_files, run_command):
-    command = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle")
+    Path("rows.npz").rename("run#1.npz")
+    command = ("pair", "small.onnx", "big.onnx", "--data", "run#1.npz", "--out", "bundle")
     _, _, message = run_command(*command, "--offload-rate", "0.2")
-    assert "note: rows.npz has an array 'y', which is not read: with --target y" in message
+    assert "note: run#1.npz has an array 'y', which is not read: with --target y" in message
+    assert Bundle.open("bundle").manifest.name == "run-1"  # a level of MQTT topics
 
 
 @pytest.mark.parametrize(
