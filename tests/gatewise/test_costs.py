@@ -108,6 +108,8 @@ def test_toml_and_csv_files_give_the_same_prices(tmp_path, ending, text):
         ("costs.toml", "[features]\na = {kind = 'number:%d'}\n", "'%d': only a time has a format"),
         ("costs.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
         ("costs.toml", "features = 3", "features: must be an object, not 3"),
+        ("costs.toml", "[groups]\na = nan\n", "groups.a: must be a number of at least 0, not NaN"),
+        ("costs.toml", "[features", "costs.toml"),
         ("costs.toml", "nonsense", "costs.toml"),
         (
             "costs.csv",

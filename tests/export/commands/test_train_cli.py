@@ -122,26 +122,15 @@ def test_invalid_tables_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-INVALID_COSTS = [
-    (COSTS.replace("hue = 0.1", "hue = -0.1"), "features.hue: must be a number of at least"),
-    (COSTS.replace("hue = 0.1", ""), "no price for feature 'hue'"),
-    (COSTS.replace("hue", "hew"), "'hue'"),
-    (COSTS.replace("hue = 0.1", "hue = 0.1\nflavour = 1"), "unknown feature 'flavour'"),
-    (COSTS.replace("1.5", "nan"), "groups.lab: must be a number of at least 0, not NaN"),
-    ("[features", "prices.toml"),
-]
-
-
-@pytest.mark.parametrize(
-    ("costs", "message"), INVALID_COSTS, ids=[message for _, message in INVALID_COSTS]
-)
-def test_invalid_costs_are_refused(
-    wine_folder: Path, assert_refused: AssertRefused, tmp_path: Path, costs: str, message: str
+def test_prices_of_other_columns_are_refused(
+    wine_folder: Path, assert_refused: AssertRefused, tmp_path: Path
 ) -> None:
     price_file = tmp_path / "prices.toml"
-    price_file.write_text(costs)
+    price_file.write_text(COSTS.replace("hue", "hew"))
     command = ["train", wine_folder / "wine.csv", "--target", "cultivar", "--costs", price_file]
-    assert message in assert_refused(*command, "--out", tmp_path / "bundle")
+    message = assert_refused(*command, "--out", tmp_path / "bundle")
+    assert "no price for feature 'hue'" in message
+    assert "prices an unknown feature 'hew'" in message
     assert not (tmp_path / "bundle").exists()
 
 
@@ -312,26 +301,16 @@ def test_a_lazy_bundle_works_with_all_commands(
     assert status == 0
     assert "lazy" in output
     assert "up to" in output
+    bundle = Bundle.open(bundle_path)
+    rows = load_wine_table()[list(bundle.manifest.feature_names)].to_numpy(np.float32)
     status, output, _ = run_command(
         "edge", bundle_path, "--data", wine_folder / "wine.csv", "--policy", "edge-only", "--json"
     )
     assert status == 0
     *answers, summary_line = (json.loads(line) for line in output.splitlines())
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
-    opened_bundle = Bundle.open(bundle_path)
-    rows = load_wine_table()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
-    graph_answers = graph_decisions(opened_bundle, rows)
-    is_answered = graph_answers.exits < len(opened_bundle.manifest.stages)
-    assert is_answered.any()
-    for answer, cost, exit_index, is_answered_by_stage in zip(
-        answers,
-        graph_answers.costs.tolist(),
-        graph_answers.exits.tolist(),
-        is_answered,
-        strict=True,
-    ):
-        if is_answered_by_stage:
-            assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_index)
+    expected_costs = np.round(graph_decisions(bundle, rows).costs, 9).tolist()
+    assert [answer["cost"] for answer in answers] == expected_costs
 
 
 def test_a_bundle_without_a_cloud_works_with_all_commands(
@@ -369,9 +348,7 @@ def test_a_bundle_without_a_cloud_works_with_all_commands(
     assert json.loads(output.splitlines()[-1])["summary"]["answers"]["edge"] == 178
 
 
-def test_figures_of_few_rows_have_intervals(
-    run_command: RunCommand, assert_refused: AssertRefused, tmp_path: Path
-) -> None:
+def test_figures_of_few_rows_have_intervals(run_command: RunCommand, tmp_path: Path) -> None:
     table_path = tmp_path / "few.csv"
     frame = load_wine_table()[::5]
     frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"
@@ -384,12 +361,6 @@ def test_figures_of_few_rows_have_intervals(
     assert re.search(r"^system +0\.\d\d to \d\.\d\d \(", output, re.M)
     assert re.search(r"^reached on 9 rows held out: .*\(on these rows ", output, re.M)
     assert "hue" not in Bundle.open(tmp_path / "b").manifest.feature_names
-    frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(
-        table_path, index=False
-    )
-    assert "class 'moon' has only one row" in assert_refused(
-        *train_command, "--out", tmp_path / "c"
-    )
 
 
 def make_machine_log(seed: int = 0) -> pd.DataFrame:
