@@ -208,6 +208,9 @@ INVALID_FIELDS: list[tuple[Edit, str, str]] = [
     (set_entry("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "at most"),
     (set_entry("files", "sample.npz", ...), "files", "'sample.npz'"),
     (set_entry("max_instance_cost", 50.0), "operating_points[0]", "may cost"),
+    (set_entry("max_instance_cost", -1.0), "max_instance_cost", "at least 0"),
+    (set_entry("max_instance_cost", "much"), "max_instance_cost", "must be a number"),
+    (set_entry("max_instance_cost", True), "max_instance_cost", "must be a number"),
 ]
 INVALID_FIGURES: list[tuple[Edit, str, str]] = [
     (set_entry("min_recall", [0.5]), "min_recall", "2 entries"),
