@@ -134,11 +134,6 @@ def test_networks_are_checked_before_the_device_loads_them(bundle_path, monkeypa
     assert session_counts == [0]  # no session of a block existed during the check
 
 
-def test_a_device_refuses_a_bundle_without_its_functions(bundle_path):
-    with pytest.raises(InputError, match=r"block 'spread' is a Python function .*give blocks="):
-        gw.Device(Bundle.open(bundle_path))
-
-
 @pytest.mark.slow
 def test_simulations_and_verify_accept_the_functions(system, bundle_path, tmp_path):
     x, y = draw_windows(40)
