@@ -7,12 +7,7 @@ import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training import (
-    AdaptGBRT,
-    BudgetPrune,
-    CEGBClassifier,
-    GreedyMiser,
-)
+from gatewise_training import AdaptGBRT, BudgetPrune, CEGBClassifier, GreedyMiser
 
 pytestmark = pytest.mark.slow  # fits
 
@@ -40,42 +35,24 @@ def list_trees(system) -> list[TreeEnsemble]:
     return [stage.model for chain in system.chains_ for stage in chain]
 
 
-@pytest.mark.parametrize(
-    "system",
-    [
-        pytest.param(CEGBClassifier(n_rounds=15, penalties=(0.1, 0.05, 0.03, 0.01)), id="lazy"),
-        pytest.param(
-            CEGBClassifier(n_rounds=15, penalties=(0.1, 0.05, 0.03, 0.01), accounting="coupled"),
-            id="coupled",
-        ),
-        pytest.param(
-            CEGBClassifier(
-                n_rounds=15, penalties=(0.1, 0.05, 0.03, 0.01), penalty_split=[0.01, 0.02, 0.01]
-            ),
-            id="lazy with prices of splits",
-        ),
-        pytest.param(
-            CEGBClassifier(
-                n_rounds=15,
-                penalties=(0.1, 0.05, 0.03, 0.01),
-                accounting="coupled",
-                penalty_split=[0.01, 0.02, 0.01],
-            ),
-            id="coupled with prices of splits",
-        ),
-        pytest.param(
-            GreedyMiser(n_rounds=15, penalties=(0.1, 0.05, 0.03, 0.01)), id="greedy-miser"
-        ),
-        pytest.param(
-            AdaptGBRT(n_rounds=15, penalties=(0.1, 0.05, 0.03, 0.01), p_full=(0.3,)),
-            id="adapt-gbrt",
-        ),
-        pytest.param(
-            BudgetPrune(growth="cost-aware", mu=0.2, n_estimators=4, n_points=4), id="budget-prune"
-        ),
-    ],
-)
-def test_required_groups_cost_as_much_as_one_group(system):
+BOOSTED = {"n_rounds": 15, "penalties": (0.05, 0.01)}
+SPLIT_PRICES = {"penalty_split": [0.01, 0.02, 0.01]}
+SYSTEMS = {
+    "lazy": CEGBClassifier(**BOOSTED),
+    "coupled": CEGBClassifier(accounting="coupled", **BOOSTED),
+    "lazy with prices of splits": CEGBClassifier(**BOOSTED, **SPLIT_PRICES),
+    "coupled with prices of splits": CEGBClassifier(
+        accounting="coupled", **BOOSTED, **SPLIT_PRICES
+    ),
+    "greedy-miser": GreedyMiser(**BOOSTED),
+    "adapt-gbrt": AdaptGBRT(p_full=(0.3,), **BOOSTED),
+    "budget-prune": BudgetPrune(growth="cost-aware", mu=0.2, n_estimators=4, n_points=4),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_required_groups_cost_as_much_as_one_group(name):
+    system = SYSTEMS[name]
     x, y = draw_rows()
     assert COSTS_OF_REQUIRED_GROUPS.price([0, 1]) == COSTS_OF_ONE_GROUP.price([0, 1]) == 102.0
     system.set_params(max_loss=0.0, random_state=0)
@@ -86,7 +63,7 @@ def test_required_groups_cost_as_much_as_one_group(system):
     assert len(systems[0]) == len(systems[1])
     assert any(model.n_trees > 1 for model in systems[0])
     for model, model_of_required_groups in zip(*systems, strict=True):
-        for name in ("feature", "threshold", "value"):
+        for array in ("feature", "threshold", "value"):
             np.testing.assert_array_equal(
-                getattr(model, name), getattr(model_of_required_groups, name), err_msg=name
+                getattr(model, array), getattr(model_of_required_groups, array), err_msg=array
             )
