@@ -30,7 +30,6 @@ from tests.support.bundle_files import read_contents
 from tests.support.processes import run_python
 
 WriteBundle = Callable[..., Path]
-BundleChange = Callable[[Path, Path], None]
 FEW_EXAMPLES = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -62,7 +61,7 @@ def signed_path(write_bundle: WriteBundle, tmp_path: Path, key: Path) -> Path:
 # -- keys ----------------------------------------------------------------------------------
 
 
-def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
+def test_keys_are_made_once_and_kept_secret(tmp_path):
     key_file, public_key_file = keygen(tmp_path / "fleet")
     assert (key_file.name, public_key_file.name) == ("fleet.key", "fleet.pub")
     assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
@@ -84,9 +83,7 @@ def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
     assert keygen(tmp_path / "other")[0].read_bytes() != first_key_bytes
 
 
-def test_a_key_whose_second_file_cannot_be_written_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_whose_second_file_cannot_be_written_leaves_none(tmp_path, monkeypatch):
     open_file = os.open
 
     def open_private_key(path: Path, flags: int, mode: int) -> int:
@@ -101,7 +98,7 @@ def test_a_key_whose_second_file_cannot_be_written_leaves_none(
     assert keygen(tmp_path / "fleet")[0].exists()
 
 
-def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
+def test_files_other_than_a_key_are_refused(tmp_path):
     key, public_key_file = keygen(tmp_path / "fleet")
     text_file, curve_key_file, encrypted_key_file = (
         tmp_path / name for name in ("text", "curve", "secret")
@@ -131,9 +128,7 @@ def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
 # -- invalid signatures --------------------------------------------------------------------
 
 
-def test_a_signed_bundle_opens_only_with_its_key(
-    signed_path: Path, key: Path, other_key: Path
-) -> None:
+def test_a_signed_bundle_opens_only_with_its_key(signed_path, key, other_key):
     bundle = Bundle.open(signed_path, public_key=find_public_key(key))
     assert bundle.signed_by == Signer(key).public.key_id
     assert bundle.claimed_key_ids() == (bundle.signed_by,)
@@ -159,9 +154,7 @@ def test_a_signed_bundle_opens_only_with_its_key(
     bit_index=st.integers(0, 7),
     name=st.sampled_from(["manifest.json", "SIGNATURE"]),
 )
-def test_any_flipped_bit_is_refused(
-    signed_path: Path, key: Path, byte_index: int, bit_index: int, name: str
-) -> None:
+def test_any_flipped_bit_is_refused(signed_path, key, byte_index, bit_index, name):
     path = signed_path / name
     valid_content = path.read_bytes()
     flipped_content = bytearray(valid_content)
@@ -174,9 +167,7 @@ def test_any_flipped_bit_is_refused(
 
 @FEW_EXAMPLES
 @given(content=st.binary(max_size=600))
-def test_a_signature_file_of_any_bytes_is_refused(
-    signed_path: Path, key: Path, content: bytes
-) -> None:
+def test_a_signature_file_of_any_bytes_is_refused(signed_path, key, content):
     (signed_path / "SIGNATURE").write_bytes(content)
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
         Bundle.open(signed_path, public_key=find_public_key(key))
@@ -196,9 +187,7 @@ def test_a_signature_file_of_any_bytes_is_refused(
         lambda text: " " + text,
     ],
 )
-def test_another_form_of_a_signature_is_refused(
-    signed_path: Path, key: Path, change: Callable[[str], str]
-) -> None:
+def test_another_form_of_a_signature_is_refused(signed_path, key, change):
     text = (signed_path / "SIGNATURE").read_text()
     (signed_path / "SIGNATURE").write_bytes(change(text).encode())
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
@@ -233,9 +222,7 @@ def link_the_signature(path: Path, key: Path) -> None:
         (link_the_signature, DamagedFileError, "plain file"),
     ],
 )
-def test_content_that_the_key_did_not_sign_is_refused(
-    signed_path: Path, key: Path, change: BundleChange, error: type[BundleError], message: str
-) -> None:
+def test_content_that_the_key_did_not_sign_is_refused(signed_path, key, change, error, message):
     change(signed_path, key)
     with pytest.raises(error, match=message):
         Bundle.open(signed_path, public_key=find_public_key(key))
@@ -245,9 +232,7 @@ def test_content_that_the_key_did_not_sign_is_refused(
 
 
 @pytest.mark.parametrize("bundle_form", ["directory", "zip"])
-def test_switching_the_operating_point_signs_again(
-    signed_path: Path, key: Path, bundle_form: str
-) -> None:
+def test_switching_the_operating_point_signs_again(signed_path, key, bundle_form):
     path = signed_path
     if bundle_form == "zip":
         path = signed_path.with_suffix(".gwb")
@@ -269,7 +254,7 @@ def test_switching_the_operating_point_signs_again(
     assert Bundle.open(path, public_key=find_public_key(key)).manifest.active == 1
 
 
-def test_an_altered_bundle_is_not_signed(signed_path: Path, key: Path) -> None:
+def test_an_altered_bundle_is_not_signed(signed_path, key):
     document = json.loads((signed_path / "manifest.json").read_text())
     document["features"][0]["own"] = 0.0
     (signed_path / "manifest.json").write_text(json.dumps(document))
@@ -307,52 +292,47 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture
-def start_changes() -> Iterator[Callable[[Path], Any]]:
-    """Start the process that makes changes; its standard error is that of the tests."""
-    with contextlib.ExitStack() as stack:
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        yield lambda key: stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", EXIT_AT_RENAME, key], **pipes)
-        )
+@contextlib.contextmanager
+def start_changes(key: Path) -> Iterator[Callable[..., str]]:
+    """Start the process; yield a function that makes a change and returns the exit status."""
+    command = [sys.executable, "-c", EXIT_AT_RENAME, key]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+
+        def change_point(*arguments: object) -> str:
+            print(*arguments, file=process.stdin, flush=True)
+            return process.stdout.readline().strip()
+
+        yield change_point
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signing_key", ["same", "other"])
 def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
-    signed_path: Path,
-    key: Path,
-    other_key: Path,
-    start_changes: Callable[[Path], Any],
-    signing_key: str,
-) -> None:
+    signed_path, key, other_key, signing_key
+):
     """Let the process die before each of its renames in turn, then switch again."""
     signer = key if signing_key == "same" else other_key
-    process = start_changes(signer)
-    for n_renames in range(4):  # a switch makes three renames
-        path = signed_path.with_name(f"cut-{n_renames}")
-        shutil.copytree(signed_path, path)
-        for point_index in (1, 0, 1):  # later switches start from an interrupted state
-            process.stdin.write(f"{n_renames} {point_index} {path}\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == ("9\n" if n_renames < 3 else "0\n")
-            claimed_key_ids = [Bundle.open(path).claimed_key_ids()[0]]
-            opened_bundles = [
-                Bundle.open(path, public_key=find_public_key(key_path))
-                for key_path in (key, other_key)
-                if PublicKey(find_public_key(key_path)).key_id in claimed_key_ids
-            ]
-            assert len(opened_bundles) == 1, "the claimed key does not open the bundle"
-        switched_bundle = set_operating_point(path, 1, sign=signer)
-        assert switched_bundle.manifest.active == 1
-        assert len((path / "SIGNATURE").read_text().splitlines()) == 2
-        assert Bundle.open(path, public_key=find_public_key(signer)).manifest.active == 1
+    public_keys = {Signer(path).public.key_id: find_public_key(path) for path in (key, other_key)}
+    with start_changes(signer) as change_point:
+        for n_renames in range(4):  # a switch makes three renames
+            path = signed_path.with_name(f"cut-{n_renames}")
+            shutil.copytree(signed_path, path)
+            for point_index in (1, 0, 1):  # later switches start from an interrupted state
+                status = change_point(n_renames, point_index, path)
+                assert status == ("9" if n_renames < 3 else "0")
+                claimed_key_id, *_ = Bundle.open(path).claimed_key_ids()
+                Bundle.open(path, public_key=public_keys[claimed_key_id])
+            switched_bundle = set_operating_point(path, 1, sign=signer)
+            assert switched_bundle.manifest.active == 1
+            assert len((path / "SIGNATURE").read_text().splitlines()) == 2
+            assert Bundle.open(path, public_key=find_public_key(signer)).manifest.active == 1
 
 
 # -- copies --------------------------------------------------------------------------------
 
 
-def test_a_copy_has_the_same_manifest_and_signature(signed_path: Path, key: Path) -> None:
+def test_a_copy_has_the_same_manifest_and_signature(signed_path, key):
     copied_bundle = repack(signed_path, signed_path.parent / "copy.gwb")
     assert read_contents(copied_bundle.path) == read_contents(signed_path)
     assert (
@@ -361,7 +341,7 @@ def test_a_copy_has_the_same_manifest_and_signature(signed_path: Path, key: Path
     )
 
 
-def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, key: Path) -> None:
+def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path, key):
     device_copy = repack(signed_path, signed_path.parent / "device.gwb", for_device=True)
     assert read_contents(signed_path).keys() - read_contents(device_copy.path).keys() == {
         "cloud.onnx"
@@ -380,7 +360,7 @@ def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, 
         Bundle.open(copy_of_copy.path, for_device=True)
 
 
-def test_a_bundle_can_be_signed_in_place(write_bundle: WriteBundle, key: Path) -> None:
+def test_a_bundle_can_be_signed_in_place(write_bundle, key):
     path = write_bundle()
     repack(path, path, sign=key)
     assert Bundle.open(path, public_key=find_public_key(key)).signed_by
@@ -393,11 +373,8 @@ def test_a_bundle_can_be_signed_in_place(write_bundle: WriteBundle, key: Path) -
 @pytest.mark.parametrize("is_interrupted_before", [True, False])
 @pytest.mark.parametrize("interrupted_rename", [1, 2])
 def test_an_interruption_between_renames_leaves_a_bundle_in_place(
-    signed_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    interrupted_rename: int,
-    is_interrupted_before: bool,
-) -> None:
+    signed_path, monkeypatch, interrupted_rename, is_interrupted_before
+):
     renamed_paths = []
     rename = os.rename
 
@@ -415,7 +392,7 @@ def test_an_interruption_between_renames_leaves_a_bundle_in_place(
     assert Bundle.open(signed_path).manifest.active == 0
 
 
-def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
+def test_a_file_larger_than_the_limit_is_not_read(signed_path):
     bundle = Bundle.open(signed_path)
     assert bundle.read("cloud.onnx", max_bytes=11) == b"large graph"
     with pytest.raises(DamagedFileError, match="has 11 B, more than 10 B"):
@@ -426,12 +403,7 @@ def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_commands_sign_and_check_bundles(
-    write_bundle: WriteBundle,
-    tmp_path: Path,
-    run_command: Callable[..., Any],
-    assert_refused: Callable[..., str],
-) -> None:
+def test_commands_sign_and_check_bundles(write_bundle, tmp_path, run_command, assert_refused):
     bundle = write_bundle()
     copied_bundle = tmp_path / "x.gwb"
     key, public_key_file = tmp_path / "ops.key", tmp_path / "ops.pub"
@@ -461,7 +433,7 @@ def test_commands_sign_and_check_bundles(
     assert Bundle.open(copied_bundle, public_key=public_key_file).manifest.active == 1
 
 
-def test_reading_without_a_key_loads_no_cryptography(signed_path: Path) -> None:
+def test_reading_without_a_key_loads_no_cryptography(signed_path):
     program = (
         "import sys; from gatewise_export import Bundle; "
         "Bundle.open(sys.argv[1]).claimed_key_ids();"
