@@ -52,14 +52,6 @@ def test_prox_minimises_its_problem(seed):
             assert compute_objective(neighbour) >= compute_objective(minimiser) - 1e-12
 
 
-def test_the_group_lasso_weighs_each_shared_price_once():
-    v = np.zeros((5, 2))
-    v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
-    # own prices 1 and 0.5 times the norms 5 and 12, and the shared price 1.5 times their norm 13
-    expected_penalty = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
-    assert GroupLasso.from_costs(COSTS).value(v) == pytest.approx(expected_penalty)
-
-
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_derivatives_match_finite_differences(n_classes):
     """Central differences have an error of about step^2, here 1e-10, and of rounding."""
