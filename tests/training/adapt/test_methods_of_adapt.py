@@ -13,7 +13,6 @@ from scipy.special import expit, logit
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, L1Cascade
 from gatewise_training.adapt import base
 from gatewise_training.adapt.alternation import alternate, set_up_m_step
@@ -214,8 +213,6 @@ def test_prefixes_of_the_trees_are_also_stages():
     np.testing.assert_array_equal(
         prefix_stage.margins(rows), first_trees.margins(rows[:, full_stage.features])
     )
-    with pytest.raises(InputError, match="prefixes must be shares"):
-        make_method("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,7 @@ def test_errors_name_the_setting_that_is_not_a_number():
         (GreedyMiser(penalties=["a"]), {}, "penalties must be at least 0, not"),
         (AdaptLin(p_full=[None]), {}, "p_full must be shares"),
         (AdaptGBRT(prefixes=["a"]), {}, "prefixes must be shares"),
+        (AdaptGBRT(prefixes=[0.0, 1.0]), {}, "prefixes must be shares"),
         (GreedyMiser(), {"sample_weight": -y}, "Negative values in data passed to"),
         (CEGBRegressor(), {"sample_weight": [1.0]}, "sample_weight.shape"),
     ):
