@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from itertools import pairwise
 
@@ -121,7 +120,7 @@ def test_exits_costs_and_labels_equal_a_row_by_row_computation(fitted_system):
 
 
 @pytest.mark.slow
-def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted_system):
+def test_points_hold_on_test_rows_with_nested_features_and_checked_names(fitted_system):
     system, X, y = fitted_system
     point = system.operating_point_
     # the cost on validation rows and on test rows has the same order of magnitude
@@ -135,6 +134,9 @@ def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted_system):
         set(stage.features.tolist()) for stage in system.stages_ if stage.acquisition == "stage"
     ]
     assert all(earlier <= later for earlier, later in pairwise(feature_sets))
+    assert system.feature_names_ == tuple(FEATURE_NAMES)
+    with pytest.raises(ValueError, match="feature names"):
+        system.predict(X[FEATURE_NAMES[::-1]])
 
 
 @pytest.mark.slow
@@ -158,19 +160,6 @@ def test_moving_to_another_point_refits_no_model(fitted_system):
     assert system.at(max_loss=0.03).operating_point_ == system.operating_point_
     with pytest.raises(InputError, match="exactly one"):
         system.at()
-
-
-@pytest.mark.slow
-def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system):
-    system, X, _ = fitted_system
-    unpickled_system = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(unpickled_system.predict_proba(X), system.predict_proba(X))
-    unfitted_clone = clone(system)
-    assert not hasattr(unfitted_clone, "frontier_")
-    assert unfitted_clone.get_params(deep=False).keys() == system.get_params(deep=False).keys()
-    assert system.feature_names_ == tuple(FEATURE_NAMES)
-    with pytest.raises(ValueError, match="feature names"):
-        system.predict(X[FEATURE_NAMES[::-1]])
 
 
 @pytest.mark.slow
