@@ -191,6 +191,12 @@ def test_exits_end_at_a_stage_that_always_stops(thresholds, exits):
     assert decision.reachable_exits(thresholds, lambda _: True) == expected_exits
 
 
+def test_a_stage_with_a_score_that_may_be_nan_passes_rows_on():
+    thresholds = [0.5, decision.ALWAYS_STOP, 0.5]
+    assert decision.reachable_exits(thresholds, lambda stage: stage == 0) == [0, 1]
+    assert decision.reachable_exits(thresholds, lambda stage: stage == 1) == [0, 1, 2, 3]
+
+
 def test_a_score_equal_to_its_threshold_stops():
     scores = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
     assert decision.stop_mask(scores, 0.5).tolist() == [True, False]

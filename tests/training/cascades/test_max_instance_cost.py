@@ -8,7 +8,6 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 
 import gatewise as gw
-from gatewise.decision import ALWAYS_STOP, reachable_exits
 from gatewise.errors import InputError
 from gatewise_training.operating_points.cascade_parts import stages_within_cost
 from tests.support.budgeted_methods import COSTS, load_table, make_method
@@ -205,13 +204,6 @@ def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():
         assert all(find_highest_costs(stage_numbers)[-2] <= cap for stage_numbers in choices)
         assert all(list(stage_numbers) == sorted(set(stage_numbers)) for stage_numbers in choices)
         assert bool(choices) == any(costs <= cap)
-
-
-def test_reachable_exits_depend_on_the_thresholds():
-    assert reachable_exits([None, 0.5, None]) == [1, 3]
-    assert reachable_exits([0.5, ALWAYS_STOP, 0.5]) == [0, 1]
-    # the score of stage 1 may be NaN, with which no stage stops
-    assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda stage: stage == 1) == [0, 1, 2, 3]
 
 
 def test_the_choice_says_that_a_cap_leaves_no_point_within_the_loss():
