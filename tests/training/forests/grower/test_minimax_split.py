@@ -109,14 +109,6 @@ def test_minimax_pairs_finds_the_same_boundary_in_counts_by_code(alpha):
         assert boundary == (best_impurity, last_left_code, first_right_code)
 
 
-def test_two_codes_have_one_boundary():
-    assert find_best_boundary([3, 4], [0, 1]) == (0.0, 3, 4)  # both children are pure
-    assert find_best_boundary([0, 60_000], [1, 0]) == (0.0, 0, 60_000)
-    # one child has a row of each class, which are two ordered pairs
-    assert find_best_boundary([5, 5, 9], [0, 1, 0]) == (2.0, 5, 9)
-    assert find_best_boundary([5, 9, 9], [0, 0, 1]) == (2.0, 5, 9)
-
-
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
 def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     rng = np.random.default_rng(5)
