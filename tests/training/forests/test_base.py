@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
@@ -79,13 +77,6 @@ def test_probabilities_are_averaged_leaf_distributions(fitted_system):
         )
         if isinstance(system, BudgetForest):
             np.testing.assert_allclose(probabilities, point_system.forest_.proba(X), atol=1e-6)
-
-
-def test_pickled_forests_give_the_same_predictions(fitted_system):
-    system, X, _ = fitted_system
-    loaded_system = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(system.predict_proba(X), loaded_system.predict_proba(X))
-    np.testing.assert_array_equal(system.forest_.counts, loaded_system.forest_.counts)
 
 
 @pytest.mark.parametrize(
