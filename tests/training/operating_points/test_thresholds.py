@@ -230,20 +230,17 @@ def test_stages_that_never_stop_add_nothing_to_the_figures():
     assert (point.trees, point.nbytes, point.bytes, point.agreement) == (0.0, 0, 0, None)
     # a row with a NaN score passes even a stage that always stops
     assert make_small_record().measure((ALWAYS_STOP, None)).max_cost == 8.0
-    assert (
-        make_small_record(scores=np.ones((2, 4), np.float32)).measure((ALWAYS_STOP, None)).max_cost
-        == 1.0
-    )
+    record_without_nan = make_small_record(scores=np.ones((2, 4), np.float32))
+    assert record_without_nan.measure((ALWAYS_STOP, None)).max_cost == 1.0
 
 
 def test_highest_costs_are_stated_only_when_they_are_known():
     costs_per_row = np.repeat([[1.0], [3.0], [8.0]], 4, axis=1)
-    assert make_small_record(exit_costs=costs_per_row).measure((1.0, 5.0)).max_cost is None
+    record_of_costs_per_row = make_small_record(exit_costs=costs_per_row)
+    assert record_of_costs_per_row.measure((1.0, 5.0)).max_cost is None
     limits = np.array([2.0, 4.0, 9.0])
-    assert (
-        make_small_record(exit_costs=costs_per_row, cost_limits=limits).measure((1.0, 5.0)).max_cost
-        == 9.0
-    )
+    record_with_limits = replace(record_of_costs_per_row, cost_limits=limits)
+    assert record_with_limits.measure((1.0, 5.0)).max_cost == 9.0
     assert make_small_record(cost_limits=limits).within_cost(9.0).can_offload
     assert not make_small_record(cost_limits=limits).within_cost(8.99).can_offload
     record = make_small_record()
