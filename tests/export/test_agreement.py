@@ -5,7 +5,7 @@ and one float32 step next to them, denormal numbers, zeros of both signs and mis
 same systems are also fitted to values that are 1e6 higher. The outputs of each stage must be equal
 bit by bit, and so must exits, labels, acquired features and costs. The two data sets of
 scikit-learn test all kinds of systems, and each shared data set tests a quarter of them. The shared
-data sets need ``../shared/data`` or GATEWISE_DATA, and their tests are slow.
+data sets need ``../shared/data`` or GATEWISE_DATA.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ from gatewise_training import (
 from tests.support import stage_runs
 from tests.support.prices import make_grouped_prices
 from tests.support.shared_data import find_shared_file
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]
 
 Matrix = NDArray[np.float32]
 
@@ -106,7 +108,7 @@ def load_problem(name: str, offset: float) -> Problem:
 
 def make_system(kind: str, costs: FeatureCosts) -> Any:
     """Make a system that is fitted fast."""
-    high_cost_model = ExtraTreesClassifier(10, max_depth=8, random_state=0)
+    high_cost_model = ExtraTreesClassifier(5, max_depth=5, random_state=0)
     staged_options: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
     boosted_options: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
     gate_options: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
@@ -275,7 +277,7 @@ def count_ties(system: Any, rows: Matrix) -> int:
     if high_cost_model is None:
         return 0
     two_largest = np.sort(high_cost_model.predict_proba(rows), axis=1)[:, -2:]
-    # The float32 sum of ten trees has an error of less than 1e-6.
+    # The float32 sum of five trees has an error of less than 1e-6.
     return int(np.count_nonzero(two_largest[:, 1] - two_largest[:, 0] < 1e-6))
 
 
@@ -330,18 +332,15 @@ def assert_agreement(name: str, offset: float, folder: Path) -> None:
         assert_c_agrees(case, compiled_model)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_no_decision_differs_on_wine(offset, tmp_path):
     assert_agreement("wine", offset, tmp_path)
 
 
-@pytest.mark.slow
 def test_no_decision_differs_with_ten_classes(tmp_path):
     assert_agreement("digits", 0.0, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("name", SHARED_SETS)
 def test_no_decision_differs_on_shared_data(name, offset, tmp_path):
@@ -358,7 +357,7 @@ SPECIAL_NUMBERS = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def wine_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+def wine_cases(two_folds, tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     """Systems of trees, because such rows overflow the sums of linear models."""
     folder = tmp_path_factory.mktemp("agreement")
     return [
@@ -367,7 +366,6 @@ def wine_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     ]
 
 
-@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
