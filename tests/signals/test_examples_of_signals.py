@@ -40,7 +40,7 @@ def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch
     monkeypatch.setattr("sys.argv", [str(script)])
     monkeypatch.syspath_prepend(script.parent)  # the example imports live.py from its folder
     search_settings = importlib.import_module("live").SEARCH
-    search_settings["high_cost_model"].set_params(n_estimators=15)
+    search_settings["high_cost_model"].set_params(n_estimators=5)
     monkeypatch.setitem(search_settings, "families", ("linear",))
     runpy.run_path(str(script), run_name="__main__")
     output = capsys.readouterr().out
