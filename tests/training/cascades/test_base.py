@@ -29,6 +29,8 @@ from tests.support.budgeted_methods import (
 from tests.support.prices import sum_prices
 from tests.support.tree_walks import find_stage_columns
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 CASCADE_NAMES = [name for name, method in METHODS.items() if isinstance(method, CascadeClassifier)]
 QUICK_CASCADE = StagedCascade(
     RandomForestClassifier(10, random_state=0), n_stages=2, families=("linear",), effort="low",

@@ -31,6 +31,8 @@ from gatewise_training.operating_points.packed_size import packed_sizes
 from tests.support.budgeted_methods import load_table, make_method
 from tests.support.fit_problems import make_problem
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 def draw_chessboard(n, seed=0):
     """Draw rows of two features with a label that only many leaves can represent."""

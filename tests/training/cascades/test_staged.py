@@ -7,6 +7,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 from gatewise_training import ConfidenceCascade, StagedCascade
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 @pytest.fixture(scope="module")
 def wine_rows():

@@ -12,7 +12,7 @@ from gatewise_training.data.metrics import average_precision_at
 from tests.support.ranked_queries import draw_queries
 from tests.support.tree_walks import measure_costs_and_splits
 
-pytestmark = pytest.mark.slow  # fits of several seconds
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("two_folds")]  # fits of several seconds
 
 SETTINGS = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 

@@ -17,6 +17,8 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_training import StagedCascade
 from gatewise_training.operating_points.recall_check import recall_remark
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 FAST_SETTINGS = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 
 

@@ -9,6 +9,8 @@ from sklearn.linear_model import LogisticRegression
 import gatewise as gw
 from gatewise.errors import InputError
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 
 @pytest.fixture(scope="module")
 def wine_table():

@@ -21,6 +21,8 @@ from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.packable import is_same_column
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
 
+pytestmark = pytest.mark.usefixtures("two_folds")
+
 # one thread, so that floats are added in the same order in each run
 LIGHTGBM_PARAMS = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
 N_ROUNDS = 8  # some trees for each class, in little time
