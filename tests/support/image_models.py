@@ -50,9 +50,7 @@ def fit_conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
         providers=["CPUExecutionProvider"],
     )
     x = images[:, None].astype(np.float32)
-    regression = LogisticRegression(C=0.1, solver="newton-cholesky").fit(
-        session.run(None, {"image": x})[0], y
-    )
+    regression = LogisticRegression(C=0.1, max_iter=1000).fit(session.run(None, {"image": x})[0], y)
     weights = regression.coef_.T.astype(np.float32)
     bias = regression.intercept_.astype(np.float32)
     last_node = node("Gemm", "flat weights bias", "logits")
