@@ -309,7 +309,9 @@ def test_a_lazy_bundle_works_with_all_commands(
     assert status == 0
     *answers, summary_line = (json.loads(line) for line in output.splitlines())
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
-    expected_costs = np.round(graph_decisions(bundle, rows).costs, 9).tolist()
+    expected_answers = graph_decisions(bundle, rows)
+    assert [answer["stage"] for answer in answers] == expected_answers.exits.tolist()
+    expected_costs = np.round(expected_answers.costs, 9).tolist()
     assert [answer["cost"] for answer in answers] == expected_costs
 
 
