@@ -1,5 +1,6 @@
 """Sizes of boosted trees and forests, chosen on validation rows for every kind of model."""
 
+import sys
 from functools import cache
 
 import numpy as np
@@ -8,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
 from gatewise_training.cascades.family_selection import best_shape
+from gatewise_training.data import validation_split
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners import boosting, high_cost_training
 from gatewise_training.learners.boosting import capacity_params, fit_boosting
@@ -21,11 +23,21 @@ from tests.support.fit_problems import make_problem
 
 pytestmark = pytest.mark.slow  # many fits
 
-# Most sets have 7000 rows, of which 5600 are fitted on: more than the MAX_SMALL_ROWS of `boosting`,
-# above which the number of leaves is searched.
+#: Replaces the MAX_SMALL_ROWS of `boosting`, above which the number of leaves is searched, and the
+#: number above which rows are held out, so that fits are fast. Most sets have 2500 rows, of which
+#: 2000 are fitted on.
+FEW_SMALL_ROWS = 1900
 
 
-def draw_sums(n_rows: int = 7000):
+@pytest.fixture(autouse=True)
+def few_small_rows(monkeypatch):
+    monkeypatch.setattr(validation_split, "MAX_CROSS_FIT_ROWS", FEW_SMALL_ROWS)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gatewise_training.") and hasattr(module, "MAX_SMALL_ROWS"):
+            monkeypatch.setattr(module, "MAX_SMALL_ROWS", FEW_SMALL_ROWS)
+
+
+def draw_sums(n_rows: int = 2500):
     """Draw rows and classes, the signs of noisy sums of six features that do not interact."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n_rows, 6)).astype(np.float32)
@@ -97,8 +109,8 @@ def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
 
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
-        monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)  # fewer than the fit rows
-    split = split_rows(draw_chessboard(8000))
+        monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 3500)  # fewer than the fit rows
+    split = split_rows(draw_chessboard(5000))
     trained_model = train_high_cost_model(split, 2, allow_missing=True, seed=0)
     largest_params = capacity_params(len(split.fit_rows), 2)
     # the settings for many rows
@@ -128,14 +140,14 @@ def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> No
 
 
 def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
-    x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
+    x = np.random.default_rng(0).uniform(0, 100, size=(2300, 1)).astype(np.float32)
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
     # the coarse bins cannot separate 100 stripes
     assert tree_shape(split_rows((x, stripes)), 2, seed=0).n_bins == 255
     # the number of leaves is searched only if there are many rows
     assert (
-        tree_shape(split_rows(draw_sums(2000)), 2, seed=0).n_leaves
-        == capacity_params(2000, 2)["num_leaves"]
+        tree_shape(split_rows(draw_sums(1000)), 2, seed=0).n_leaves
+        == capacity_params(1000, 2)["num_leaves"]
     )
 
 
@@ -149,7 +161,7 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         effort="low",
         allow_missing=high_cost_model is None,  # so that only boosting is fitted, to save time
         random_state=0,
-    ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
+    ).fit(x[:2000], y[:2000], validation=(x[2000:], y[2000:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
     assert (
         max(count_leaves_of_largest_tree(stage.model) for stage in stages)
@@ -167,7 +179,7 @@ def test_adapt_uses_num_leaves_or_the_best_number_of_leaves(num_leaves, expected
         stop="gate",
         n_rounds=20,
         num_leaves=num_leaves,
-    ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
+    ).fit(x[:2000], y[:2000], validation=(x[2000:], y[2000:]))
     leaf_counts = {
         count_leaves_of_largest_tree(stage.model) for chain in cascade.chains_ for stage in chain
     }
@@ -178,7 +190,7 @@ def test_adapt_uses_num_leaves_or_the_best_number_of_leaves(num_leaves, expected
 def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     x, y = draw_sums()
     settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
-    training = {"X": x[:5600], "y": y[:5600], "validation": (x[5600:], y[5600:])}
+    training = {"X": x[:2000], "y": y[:2000], "validation": (x[2000:], y[2000:])}
     default_model = CEGBClassifier(**settings).fit(**training)
     model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(**training)
     # features do not interact, so small trees are best
@@ -187,7 +199,7 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
 
 
 def test_shape_is_not_searched_on_many_rows_with_a_size_limit() -> None:
-    large_problem = make_problem(*draw_sums(7000))
+    large_problem = make_problem(*draw_sums())
     small_problem = make_problem(*draw_sums(1000))
     assert best_shape(large_problem, ("boosting",), has_size_bound=True) is None
     assert best_shape(large_problem, ("linear",)) is None
@@ -197,7 +209,7 @@ def test_shape_is_not_searched_on_many_rows_with_a_size_limit() -> None:
 
 
 def test_stages_that_never_offload_are_larger_forests() -> None:
-    x, y = draw_chessboard(7000)
+    x, y = draw_chessboard(2500)
     tree_counts = []
     for max_instance_cost in (None, 1.5):  # an offload costs 2, so the cap rules it out
         cascade = StagedCascade(
@@ -206,7 +218,7 @@ def test_stages_that_never_offload_are_larger_forests() -> None:
             n_stages=2,
             max_instance_cost=max_instance_cost,
             random_state=0,
-        ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
+        ).fit(x[:2000], y[:2000], validation=(x[2000:], y[2000:]))
         tree_counts.append({stage.n_trees for chain in cascade.chains_ for stage in chain})
     # usual trees, and trees of stages that replace the high-cost model
     assert tree_counts == [{50}, {150}]
@@ -221,12 +233,12 @@ def test_forests_have_several_shapes_only_without_offloads_and_size_limit() -> N
         assert {family for family, _ in families_and_bounds.values()} == {"extra-trees"}
         return [shape_bounds.forest_shape for _, shape_bounds in families_and_bounds.values()]
 
-    assert list_forest_shapes(7000, without_offloads=True) == [
+    assert list_forest_shapes(2000, without_offloads=True) == [
         ForestShape(150, 1),
         ForestShape(150, 2),
     ]
-    assert list_forest_shapes(7000) == [None]  # other fits have one shape, the default
+    assert list_forest_shapes(2000) == [None]  # other fits have one shape, the default
     # at most MAX_SMALL_ROWS rows
-    assert list_forest_shapes(5000, without_offloads=True) == [None]
+    assert list_forest_shapes(1900, without_offloads=True) == [None]
     # bytes bound the shape
-    assert list_forest_shapes(7000, without_offloads=True, max_bytes=65536) == [None]
+    assert list_forest_shapes(2000, without_offloads=True, max_bytes=65536) == [None]
