@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from gatewise_training.prune.problem import PruneProblem
-from gatewise_training.prune.solvers.highs import acquisitions, incidence, minimise
+from gatewise_training.prune.solvers.lp import acquisitions, incidence, minimise
 
 
 def solve_papers_program(problem: PruneProblem, lam: float) -> float:

@@ -182,8 +182,7 @@ def test_every_solver_finds_the_optimum_of_48_small_problems():
         exact_solutions = [
             mincut.solve(problem, lam),
             lp.solve(problem, lam),
-            dantzig_wolfe.solve(problem, lam, master="convex"),
-            dantzig_wolfe.solve(problem, lam, master="partition"),
+            dantzig_wolfe.solve(problem, lam),
         ]
         for solution in exact_solutions:
             assert solution.objective == pytest.approx(optimum, abs=TOLERANCE), seed
@@ -230,11 +229,7 @@ def problem_of_wine():
 def test_solvers_agree_on_a_problem_too_large_for_brute_force(problem_of_wine, lam):
     optimum = mincut.solve(problem_of_wine, lam).objective
     assert solve_papers_program(problem_of_wine, lam) == pytest.approx(optimum, abs=TOLERANCE)
-    for solution in (
-        lp.solve(problem_of_wine, lam),
-        dantzig_wolfe.solve(problem_of_wine, lam, master="convex"),
-        dantzig_wolfe.solve(problem_of_wine, lam, master="partition"),
-    ):
+    for solution in (lp.solve(problem_of_wine, lam), dantzig_wolfe.solve(problem_of_wine, lam)):
         assert solution.objective == pytest.approx(optimum, abs=TOLERANCE)
         assert solution.bound == pytest.approx(optimum, abs=TOLERANCE)
     ascent_solution = primal_dual.solve(problem_of_wine, lam, tolerance=1e-2)
@@ -320,8 +315,6 @@ def test_invalid_settings_are_refused(problem_of_wine):
         for lam in (-1.0, np.nan, np.inf):
             with pytest.raises(InputError, match="lam"):
                 module.solve(problem_of_wine, lam)
-    with pytest.raises(InputError, match="master"):
-        dantzig_wolfe.solve(problem_of_wine, 0.1, master="both")
     with pytest.raises(RuntimeError, match="HiGHS"):
         lp.solve(problem_of_wine, 0.01, time_limit=0.0)
 

@@ -13,7 +13,6 @@ Each acquisition is a column, and an edge leads from a node to an acquisition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numba
@@ -28,15 +27,13 @@ from gatewise_training.prune.problem import PruneProblem
 DROPPED, FREE = -2, -1
 
 
-@dataclass(frozen=True, eq=False)
-class Closure:
+class Closure(NamedTuple):
     """Maximum closure problem: nodes that require their parents and share acquisitions."""
 
     # (n_nodes,): -1 at roots; a parent's index is below its children's
     parent: NDArray[np.int32]
     profit: NDArray[np.float64]  # (n_nodes,)
-    # (n_nodes,): price of the acquisitions that only this node makes, before it is multiplied by
-    # ``lam``
+    # (n_nodes,): price of the acquisitions that only this node makes
     price: NDArray[np.float64]
     start: NDArray[np.int64]  # (n_nodes + 1,): where each node's acquisitions start in `columns`
     columns: NDArray[np.int32]  # (n_edges,): acquisitions of all nodes, one node after another
@@ -64,12 +61,12 @@ class Closure:
 
         Shapes: `is_chosen` (n_nodes,), `is_unpaid` (n_columns,).
         """
-        closure = (
-            self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
-        )  # fmt: skip
-        flows = flow.to_columns, flow.to_parent
-        *arrays, to_columns, to_parent = _restrict(closure, flows, is_chosen, is_unpaid)
-        return Closure(*arrays), Flow(to_columns, to_parent)
+        restricted: tuple[Closure, Flow] = _restrict(self, flow, is_chosen, is_unpaid)
+        return restricted
+
+    def at_price(self, lam: float) -> Closure:
+        """Multiply all prices by the price ``lam`` of cost."""
+        return self._replace(price=lam * self.price, column_price=lam * self.column_price)
 
     def acquired(self, is_chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Mark the acquisitions that at least one of the chosen nodes makes, shape (n_columns,)."""
@@ -78,8 +75,7 @@ class Closure:
         return is_acquired
 
 
-@dataclass(frozen=True, eq=False)
-class Flow:
+class Flow(NamedTuple):
     """Profit that the nodes of a closure problem send to pay for acquisitions."""
 
     to_columns: NDArray[np.float64]  # (n_edges,): to each entry of `columns`
@@ -261,5 +257,7 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
             elif is_unpaid[column]:
                 new_price[new_node] += column_price[column]
         new_start[new_node + 1] = new_edge
-    arrays = new_parent, new_profit, new_price, new_start, new_columns, new_column_price
-    return (*arrays, new_to_columns, new_to_parent)
+    restricted_closure = Closure(
+        new_parent, new_profit, new_price, new_start, new_columns, new_column_price
+    )
+    return restricted_closure, Flow(new_to_columns, new_to_parent)

@@ -13,63 +13,47 @@ it is new. The sub-problems' optima add up to a lower bound on the objective, so
 how far the best known pruning can be from the optimum. The master's optimum may be a mixture of
 prunings. The best level set of the mixture is then an integral optimum.
 
-Two masters choose a fractional pruning ``y``:
+In the paper (LP3), the master's fractional pruning ``y`` is a convex combination of the known
+prunings of each tree. Here the master divides the nodes into classes: two nodes are in one class if
+each known pruning keeps both or neither. It uses any ``y`` that is equal within each class, and not
+larger at a child than at its parent (Bienstock & Zuckerberg, "Solving LP relaxations of large-scale
+precedence constrained problems", 2010). All convex combinations are among these ``y``, so the
+master needs far fewer prunings.
 
-- :class:`ConvexMaster` uses convex combinations of a tree's prunings, as Dantzig and Wolfe and the
-  paper (LP3) do.
-- :class:`PartitionMaster`, which goes beyond the paper, divides the nodes into classes: two nodes
-  are in one class if each known pruning keeps both or neither. It uses any ``y`` that is equal
-  within each class, and not larger at a child than at its parent (Bienstock & Zuckerberg, "Solving
-  LP relaxations of large-scale precedence constrained problems", 2010). All convex combinations are
-  among these ``y``, so the master needs far fewer prunings.
-
-The masters number the trees by their roots. They require that the nodes of a tree are stored one
+The master numbers the trees by their roots. It requires that the nodes of a tree are stored one
 after another, with the root first, as :class:`.Forest` does.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
 from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.highs import closure_rows, incidence, minimise_shares
+from gatewise_training.prune.solvers.lp import closure_rows, incidence, minimise_shares
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
 
+#: Gap at which a pruning is taken as optimal. It is far below the error of one row in one tree, and
+#: above the rounding of the sums.
+MAX_GAP = 1e-11
 
-def solve(
-    problem: PruneProblem,
-    lam: float,
-    *,
-    master: Literal["partition", "convex"] = "partition",
-    tolerance: float = 1e-11,
-    max_iterations: int = 1000,
-) -> Solution:
-    """Prune by Dantzig-Wolfe decomposition; `iterations` counts the master programs.
 
-    The result is taken as optimal at a gap of `tolerance`, which is far below the error of one row
-    in one tree and above the rounding of the sums.
-    """
+def solve(problem: PruneProblem, lam: float, *, max_iterations: int = 1000) -> Solution:
+    """Prune by Dantzig-Wolfe decomposition; `iterations` counts the master programs."""
     lam = check_price(lam)
-    if master not in _MASTERS:
-        raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
     problem = merge_columns(problem)
     trees = PricedTrees(problem, lam)
-    master_program = _MASTERS[master](problem, lam)
+    master_program = PartitionMaster(problem, lam)
     is_kept, gains = trees.prune(trees.charges(even_shares(problem, lam)))
     # if this pruning keeps no node, its gains are 0, so the bound is the objective and no master
-    # is solved; ConvexMaster cannot be solved without a pruning
+    # is solved
     master_program.add_pruning(is_kept)
     best_pruning = np.zeros(problem.n_nodes, np.bool_)
     objective = problem.base_error
     bound = trees.bound_from_gains(gains)
     step = 0
-    while step < max_iterations and objective - bound > tolerance:
+    while step < max_iterations and objective - bound > MAX_GAP:
         step += 1
         shares, multipliers = master_program.solve()
         candidates = best_level_set(problem, shares, lam), repair(problem, best_pruning, lam)
@@ -85,70 +69,18 @@ def solve(
     return Solution(best_pruning, objective, min(bound, objective), lam, step)
 
 
-class Master(ABC):
-    """Base class of the two master programs."""
-
-    def __init__(self, problem: PruneProblem, lam: float) -> None:
-        self.problem = problem
-        self.lam = lam
-        self.tree_of_node = np.cumsum(problem.parent < 0) - 1  # (n_nodes,)
-
-    @abstractmethod
-    def add_pruning(self, is_kept: NodeMask) -> bool:
-        """Add a pruning of all trees; return whether it is new to the master."""
-
-    @abstractmethod
-    def solve(self) -> tuple[Floats, Floats]:
-        """Solve the master; return node shares (n_nodes,) and multipliers (n_uses,)."""
-
-
-class ConvexMaster(Master):
-    """Convex combinations of the prunings of each tree.
-
-    The pruning of a tree that keeps no node is always included.
-    """
-
-    def __init__(self, problem: PruneProblem, lam: float) -> None:
-        super().__init__(problem, lam)
-        self._prunings: dict[bytes, NDArray[np.intp]] = {}  # kept nodes of each tree's prunings
-
-    def add_pruning(self, is_kept: NodeMask) -> bool:
-        n_before = len(self._prunings)
-        kept_nodes = np.flatnonzero(is_kept)
-        is_other_tree = np.diff(self.tree_of_node[kept_nodes]) > 0
-        for nodes in np.split(kept_nodes, np.flatnonzero(is_other_tree) + 1):
-            if len(nodes):
-                self._prunings.setdefault(nodes.tobytes(), nodes)
-        return len(self._prunings) > n_before
-
-    def solve(self) -> tuple[Floats, Floats]:
-        prunings = list(self._prunings.values())
-        pruning_index = np.arange(len(prunings))
-        node_matrix = incidence(
-            np.concatenate(prunings),
-            np.repeat(pruning_index, [len(nodes) for nodes in prunings]),
-            (self.problem.n_nodes, len(prunings)),
-        )
-        # the weights of a tree's prunings add up to at most 1
-        tree_of_pruning = self.tree_of_node[[nodes[0] for nodes in prunings]]
-        n_trees = self.tree_of_node[-1] + 1
-        tree_rows = incidence(tree_of_pruning, pruning_index, (n_trees, len(prunings)))
-        shares, multipliers, _ = minimise_shares(
-            self.problem, self.lam, node_matrix, tree_rows, 1.0
-        )
-        return shares, multipliers
-
-
-class PartitionMaster(Master):
+class PartitionMaster:
     """Fractional prunings that are equal within each class of nodes.
 
     Two nodes of a tree are in one class if every pruning that was added keeps both or neither.
     """
 
     def __init__(self, problem: PruneProblem, lam: float) -> None:
-        super().__init__(problem, lam)
+        self.problem = problem
+        self.lam = lam
         self.inner_nodes = np.flatnonzero(problem.is_inner)
-        self._set_classes(self.tree_of_node[self.inner_nodes])
+        tree_of_node = np.cumsum(problem.parent < 0) - 1
+        self._set_classes(tree_of_node[self.inner_nodes])
 
     def _set_classes(self, class_keys: NDArray[np.intp]) -> None:
         """Put the inner nodes with equal keys, (n_inner,), in one class."""
@@ -158,6 +90,7 @@ class PartitionMaster(Master):
         self.node_class[self.inner_nodes] = class_index
 
     def add_pruning(self, is_kept: NodeMask) -> bool:
+        """Add a pruning of all trees; return whether it is new to the master."""
         n_before = self.n_classes
         # split each class into its kept and its dropped nodes
         nodes = self.inner_nodes
@@ -165,6 +98,7 @@ class PartitionMaster(Master):
         return self.n_classes > n_before
 
     def solve(self) -> tuple[Floats, Floats]:
+        """Solve the master; return node shares (n_nodes,) and multipliers (n_uses,)."""
         problem = self.problem
         shape = problem.n_nodes, self.n_classes
         node_matrix = incidence(self.inner_nodes, self.node_class[self.inner_nodes], shape)
@@ -179,6 +113,3 @@ class PartitionMaster(Master):
             column_and_class, axis=1, return_inverse=True, return_counts=True
         )
         return shares, (np.bincount(pair_index, multipliers) / n_uses_of_pair)[pair_index]
-
-
-_MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}

@@ -12,25 +12,6 @@ import numba
 import numpy as np
 
 
-class ClosureGraph(NamedTuple):
-    """The arrays of :class:`.Closure`."""
-
-    parent: Any  # (n_nodes,)
-    profit: Any  # (n_nodes,): inflow of each node
-    price: Any  # (n_nodes,): capacity of each node to the sink
-    start: Any  # (n_nodes + 1,): where each node's edges begin
-    columns: Any  # (n_edges,): acquisition of each edge
-    column_price: Any  # (n_columns,): capacity of each acquisition to the sink
-
-
-class ColumnEdges(NamedTuple):
-    """Edges of each acquisition, one acquisition after another."""
-
-    start: Any  # (n_columns + 1,): where each acquisition's edges begin
-    edges: Any  # (n_edges,)
-    nodes: Any  # (n_edges,): node of each edge
-
-
 class Network(NamedTuple):
     """The graph, with its edges by node and by acquisition."""
 
@@ -39,9 +20,9 @@ class Network(NamedTuple):
     sibling: Any  # (n_nodes,): next sibling, or -1
     start: Any  # (n_nodes + 1,): where each node's edges begin
     columns: Any  # (n_edges,): acquisition of each edge
-    column_start: Any  # of :class:`ColumnEdges`
-    column_edges: Any
-    column_nodes: Any
+    column_start: Any  # (n_columns + 1,): where the edges of each acquisition begin
+    column_edges: Any  # (n_edges,): edges of each acquisition, one acquisition after another
+    column_nodes: Any  # (n_edges,): node of each of these edges
 
 
 class Residual(NamedTuple):
@@ -56,7 +37,7 @@ class Residual(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def _list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
-    """List the edges of each acquisition."""
+    """List the edges of each acquisition, as the last three fields of :class:`Network`."""
     column_start = np.zeros(n_columns + 1, np.int64)
     for column in columns:
         column_start[column + 1] += 1
@@ -70,7 +51,7 @@ def _list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
             edges[position] = edge
             nodes[position] = node
             next_place[columns[edge]] += 1
-    return ColumnEdges(column_start, edges, nodes)
+    return column_start, edges, nodes
 
 
 @numba.njit(cache=True, nogil=True)
@@ -97,8 +78,10 @@ def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def make_network(graph: Any) -> Any:
-    """Make the :class:`Network` of a :class:`ClosureGraph`."""
-    edges = _list_column_edges(graph.start, graph.columns, len(graph.column_price))
+    """Make the :class:`Network` of a :class:`.Closure`."""
+    column_start, column_edges, column_nodes = _list_column_edges(
+        graph.start, graph.columns, len(graph.column_price)
+    )
     child, sibling = _find_relatives(graph.parent)
     return Network(
         parent=graph.parent,
@@ -106,9 +89,9 @@ def make_network(graph: Any) -> Any:
         sibling=sibling,
         start=graph.start,
         columns=graph.columns,
-        column_start=edges.start,
-        column_edges=edges.edges,
-        column_nodes=edges.nodes,
+        column_start=column_start,
+        column_edges=column_edges,
+        column_nodes=column_nodes,
     )
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.presolve import FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.flow_network import ClosureGraph, make_greedy_flow
+from gatewise_training.prune.solvers.flow_network import make_greedy_flow
 from gatewise_training.prune.solvers.push_relabel import improve_flow
 
 #: Share of the profits that may fail to reach the sink because of rounding.
@@ -49,7 +49,7 @@ def best_closure(
     """
     flow = first_flow(closure, lam) if flow is None else flow
     is_kept, cut_value, n_rounds = improve_flow(
-        _make_closure_graph(closure, lam),
+        closure.at_price(lam),
         flow.to_columns,
         flow.to_parent,
         TOLERANCE * closure.total_profit,
@@ -60,17 +60,5 @@ def best_closure(
 def first_flow(closure: Closure, lam: float) -> Flow:
     """Make a flow greedily: each node pays as much as it can, and its parent gets the rest."""
     flow = Flow.zero(closure)
-    make_greedy_flow(_make_closure_graph(closure, lam), flow.to_columns, flow.to_parent)
+    make_greedy_flow(closure.at_price(lam), flow.to_columns, flow.to_parent)
     return flow
-
-
-def _make_closure_graph(closure: Closure, lam: float) -> ClosureGraph:
-    """Make the graph of a closure problem, with prices multiplied by ``lam``."""
-    return ClosureGraph(
-        parent=closure.parent,
-        profit=closure.profit,
-        price=lam * closure.price,
-        start=closure.start,
-        columns=closure.columns,
-        column_price=lam * closure.column_price,
-    )
