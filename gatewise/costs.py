@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain, compress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -38,7 +38,18 @@ from gatewise.prices import (
     split_names_and_prices,
 )
 
-__all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
+__all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "PricedItems", "request_bytes"]
+
+
+class PricedItems(NamedTuple):
+    """Items, which are features and groups, and the items that each feature pays for.
+
+    Items are numbered from 0: first the features, then the groups.
+    """
+
+    price: NDArray[np.float64]  # (n_items,)
+    start: NDArray[np.int64]  # (n_features + 1,): where the items of each feature begin in `items`
+    items: NDArray[np.int64]  # items with a price above 0, one feature after another
 
 
 class FeatureCosts:
@@ -339,6 +350,25 @@ class FeatureCosts:
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
         """Return the group of `feature` and all groups that it requires."""
         return np.flatnonzero(self._mark_touched_groups(self.mask([feature])))
+
+    def priced_items(self, factor: float = 1.0) -> PricedItems:
+        """List the prices of features and groups, times `factor`, as :class:`PricedItems`.
+
+        >>> costs = FeatureCosts([1.0, 0.0], group=[None, "a"], shared={"a": 3.0})
+        >>> costs.priced_items().start.tolist(), costs.priced_items().items.tolist()
+        ([0, 1, 2], [0, 2])
+        """
+        price = factor * np.append(self.own, self.shared)
+        features = np.arange(self.n_features)
+        grouped_features = np.flatnonzero(self.group >= 0)
+        pair, group = np.nonzero(self.is_paid_with[self.group[grouped_features]])
+        feature_of_item = np.append(features, grouped_features[pair])
+        items = np.append(features, self.n_features + group)
+        # the feature itself is the first of its items
+        order = np.argsort(feature_of_item, kind="stable")
+        order = order[price[items[order]] > 0]
+        start = np.searchsorted(feature_of_item[order], np.arange(self.n_features + 1))
+        return PricedItems(price, start.astype(np.int64), items[order].astype(np.int64))
 
     def _mark_touched_groups(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Compute the mask of the groups that features touch, shape (n_groups,)."""

@@ -15,6 +15,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.penalties import Charge
@@ -170,24 +171,26 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
     the rows.
     """
     prices = charge.prices
-    costs = prices.costs
-    n_features = costs.n_features
-    n_groups = len(costs.shared)
-    own_prices = charge.price_factor * costs.own
-    shared_prices = charge.price_factor * costs.shared
-    is_lazy = prices.accounting == "lazy"
-    coupled_prices = np.zeros(n_features) if prices.coupled is None else prices.coupled
+    n_features = prices.costs.n_features
+    no_costs = FeatureCosts(np.zeros(n_features))
+    if prices.accounting == "lazy":
+        first_use_costs = no_costs if prices.coupled is None else FeatureCosts(prices.coupled)
+        row_costs = prices.costs
+    else:
+        first_use_costs = prices.costs
+        row_costs = no_costs
+    first_use_items = first_use_costs.priced_items(charge.price_factor)
+    row_items = row_costs.priced_items(charge.price_factor)
+    split_prices = np.broadcast_to(prices.split, (n_features,)).astype(np.float64)
     first_uses = FirstUse(
-        own=n_rows * (charge.price_factor * coupled_prices if is_lazy else own_prices),
-        group=costs.group.astype(np.int64),
-        shared=n_rows * (np.zeros(n_groups) if is_lazy else shared_prices),
-        is_paid_with=costs.is_paid_with.copy(),
-        is_paid=np.zeros(n_features + n_groups, np.bool_),
+        n_rows * first_use_items.price,
+        first_use_items.start,
+        first_use_items.items,
+        is_paid=np.zeros(len(first_use_items.price), np.bool_),
     )
     row_prices = RowPrices(
-        split=charge.price_factor * np.broadcast_to(prices.split, (n_features,)).astype(np.float64),
-        own=own_prices if is_lazy else np.zeros(n_features),
-        shared=shared_prices if is_lazy else np.zeros(n_groups),
-        is_acquired=np.zeros((n_features + n_groups, n_rows), np.bool_),
+        charge.price_factor * split_prices,
+        *row_items,
+        is_acquired=np.zeros((len(row_items.price), n_rows), np.bool_),
     )
     return first_uses, row_prices

@@ -44,22 +44,29 @@ GRADIENT, HESSIAN, COUNT = range(3)
 
 
 class FirstUse(NamedTuple):
-    """Prices of first uses, and marks of the features and groups that are already paid."""
+    """Prices of first uses, and marks of the items that are already paid.
 
-    own: Any  # (n_features,)
-    group: Any  # (n_features,): -1 for no group
-    shared: Any  # (n_groups,)
-    is_paid_with: Any  # (n_groups, n_groups), bool: see FeatureCosts
-    is_paid: Any  # (n_features + n_groups,), bool
+    The first three arrays are those of :class:`.PricedItems`.
+    """
+
+    price: Any
+    start: Any
+    items: Any
+    is_paid: Any  # (n_items,), bool
 
 
 class RowPrices(NamedTuple):
-    """Prices that each row of a leaf pays for the split; the arrays are empty without prices."""
+    """Prices that each row of a leaf pays for the split; the arrays are empty without prices.
+
+    A row pays for an item that it has not acquired; `price`, `start` and `items` are those of
+    :class:`.PricedItems`.
+    """
 
     split: Any  # (n_features,): price of a split on the feature
-    own: Any  # (n_features,): price of the feature for a row that has not acquired it
-    shared: Any  # (n_groups,): price of the group for a row that has not acquired it
-    is_acquired: Any  # (n_features + n_groups, n), bool
+    price: Any
+    start: Any
+    items: Any
+    is_acquired: Any  # (n_items, n), bool
 
 
 class TreeSettings(NamedTuple):
@@ -111,7 +118,8 @@ class GrowingTree(NamedTuple):
 @numba.njit(cache=True, nogil=True)
 def no_row_prices() -> Any:
     """Make empty prices, for fits in which rows do not pay for splits."""
-    return RowPrices(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((0, 0), np.bool_))
+    no_items = np.zeros(0, np.int64)
+    return RowPrices(np.zeros(0), np.zeros(0), no_items, no_items, np.zeros((0, 0), np.bool_))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -132,15 +140,11 @@ def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 @numba.njit(cache=True, nogil=True)
 def set_first_use_prices(prices: Any, first_use_price: Any) -> None:
     """Write to `first_use_price` the price of each feature and its groups that is not yet paid."""
-    n_features = len(prices.own)
-    for k in range(n_features):
-        first_use_price[k] = 0.0 if prices.is_paid[k] else prices.own[k]
-        if prices.group[k] < 0:
-            continue
-        for group in range(len(prices.shared)):
-            is_touched = prices.is_paid_with[prices.group[k], group]
-            if is_touched and not prices.is_paid[n_features + group]:
-                first_use_price[k] += prices.shared[group]
+    for k in range(len(first_use_price)):
+        first_use_price[k] = 0.0
+        for position in range(prices.start[k], prices.start[k + 1]):
+            if not prices.is_paid[prices.items[position]]:
+                first_use_price[k] += prices.price[prices.items[position]]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -255,11 +259,8 @@ def _pay_first_use(fit: Any, feature: int) -> bool:
     prices = fit.prices
     if fit.work.first_use_price[feature] <= 0.0:
         return False
-    prices.is_paid[feature] = True
-    if prices.group[feature] >= 0:
-        for group in range(len(prices.shared)):
-            if prices.is_paid_with[prices.group[feature], group]:
-                prices.is_paid[len(prices.own) + group] = True
+    for position in range(prices.start[feature], prices.start[feature + 1]):
+        prices.is_paid[prices.items[position]] = True
     set_first_use_prices(prices, fit.work.first_use_price)
     return True
 
@@ -267,35 +268,23 @@ def _pay_first_use(fit: Any, feature: int) -> bool:
 @numba.njit(cache=True, nogil=True)
 def _mark_acquired(fit: Any, rows: Any, feature: int) -> None:
     """Mark a feature and its groups as acquired by some rows."""
-    is_acquired = fit.row_prices.is_acquired
-    for i in range(len(rows)):
-        is_acquired[feature, rows[i]] = True
-    if fit.prices.group[feature] < 0:
-        return
-    for group in range(len(fit.prices.shared)):
-        if fit.prices.is_paid_with[fit.prices.group[feature], group]:
-            group_item = len(fit.prices.own) + group
-            for i in range(len(rows)):
-                is_acquired[group_item, rows[i]] = True
+    prices = fit.row_prices
+    for position in range(prices.start[feature], prices.start[feature + 1]):
+        for i in range(len(rows)):
+            prices.is_acquired[prices.items[position], rows[i]] = True
 
 
 @numba.njit(cache=True, nogil=True)
 def _sum_row_prices(fit: Any, rows: Any, feature: int) -> float:
     """Compute the price that the rows of a leaf pay for a split on a feature.
 
-    ``sum_i [ split + own (1 - has_feature_i) + sum_g shared_g (1 - has_group_ig) ]``, where g are
-    the group of the feature and all groups that it requires.
+    ``sum_i [ split + sum_j price_j (1 - has_item_ij) ]``, where j are the items of the feature.
     """
     prices = fit.row_prices
     price = len(rows) * prices.split[feature]
-    if prices.own[feature] > 0.0:
-        price += prices.own[feature] * _count_rows_without(fit, rows, feature)
-    if fit.prices.group[feature] >= 0:
-        for group in range(len(prices.shared)):
-            is_touched = fit.prices.is_paid_with[fit.prices.group[feature], group]
-            if is_touched and prices.shared[group] > 0.0:
-                group_item = len(fit.prices.own) + group
-                price += prices.shared[group] * _count_rows_without(fit, rows, group_item)
+    for position in range(prices.start[feature], prices.start[feature + 1]):
+        item = prices.items[position]
+        price += prices.price[item] * _count_rows_without(fit, rows, item)
     return float(price)
 
 
@@ -324,10 +313,10 @@ def _list_affordable_features(gradient: Any, hessian: Any, prices: Any, totals_o
     max_gain -= gradient_sum * gradient_sum / hessian_sum
     totals_of_root[GRADIENT] = gradient_sum
     totals_of_root[HESSIAN] = hessian_sum
-    active_features = np.empty(len(prices.own), np.int64)
+    active_features = np.empty(len(prices.start) - 1, np.int64)
     n_active = 0
-    for k in range(len(prices.own)):
-        if prices.is_paid[k] or prices.own[k] < max_gain:
+    for k in range(len(active_features)):
+        if prices.is_paid[k] or prices.price[k] < max_gain:
             active_features[n_active] = k
             n_active += 1
     return active_features[:n_active]

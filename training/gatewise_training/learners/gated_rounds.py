@@ -62,13 +62,8 @@ def grow_rounds(
     `rounds` are the numbers of rounds of the warm-up and of the whole fit.
     Shapes: `target` (n, n_margins), `weight, f0_loss` (n,), `base` (n_margins,).
     """
-    prices = FirstUse(
-        strength * costs.own,
-        costs.group.astype(np.int64),  # writeable, else numba compiles the rounds once more
-        strength * costs.shared,
-        costs.is_paid_with.copy(),
-        np.zeros(len(costs.own) + len(costs.shared), np.bool_),
-    )
+    items = costs.priced_items(strength)
+    prices = FirstUse(*items, np.zeros(len(items.price), np.bool_))
     tree_settings = TreeSettings(
         float(lightgbm_settings["learning_rate"]),
         int(lightgbm_settings["num_leaves"]),

@@ -183,6 +183,7 @@ def build_problem(
     saved_errors = node_errors - np.where(
         is_inner, node_errors[trees.left] + node_errors[trees.right], node_errors
     )
+    priced_items = costs.priced_items()
     paths = PathTables(
         feature=trees.feature,
         threshold=trees.threshold,
@@ -190,11 +191,11 @@ def build_problem(
         right=trees.right,
         nan_left=trees.nan_left,
         roots=trees.roots,
-        **_list_items_by_feature(costs),
+        item_start=priced_items.start,
+        items=priced_items.items,
     )
-    item_prices = np.append(costs.own, costs.shared)
     start, nodes, price, visit_shares = _list_columns(
-        np.ascontiguousarray(x, np.float32), paths, item_prices
+        np.ascontiguousarray(x, np.float32), paths, priced_items.price
     )
     return PruneProblem(
         parent=forest.parent,
@@ -210,10 +211,7 @@ def build_problem(
 
 
 class PathTables(NamedTuple):
-    """Nodes of the trees, and the priced items that a use of each feature acquires.
-
-    Items are numbered from 0: first the features, then the groups.
-    """
+    """Nodes of the trees, and the items of :class:`.PricedItems`."""
 
     feature: Any
     threshold: Any
@@ -221,23 +219,8 @@ class PathTables(NamedTuple):
     right: Any
     nan_left: Any
     roots: Any
-    item_start: Any  # (n_features + 1,): index into `items` at which each feature's items begin
+    item_start: Any
     items: Any
-
-
-def _list_items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
-    """List the priced items that a use of each feature acquires: the feature and its groups."""
-    items_of_features = []
-    for feature, price in enumerate(costs.own):
-        groups = costs.paid_groups(feature)
-        own_items = [feature] if price > 0 else []
-        items_of_features.append(
-            np.append(own_items, costs.n_features + groups[costs.shared[groups] > 0])
-        )
-    return {
-        "item_start": np.cumsum([0, *map(len, items_of_features)]).astype(np.int64),
-        "items": np.concatenate(items_of_features).astype(np.int64),
-    }
 
 
 @numba.njit(cache=True, nogil=True)

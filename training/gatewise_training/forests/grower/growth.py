@@ -100,14 +100,7 @@ def grow(
             max_depth=rule.max_depth or len(rows),
             log_table=log_table(int(draw_counts.sum())) if is_entropy else np.zeros(1),
         ),
-        TreePrices(
-            costs.standalone_prices,
-            # a writeable copy: numba compiles the grower once more for arrays that are read-only
-            costs.own.copy(),
-            costs.group.astype(np.int64),
-            costs.shared.copy(),
-            costs.is_paid_with.copy(),
-        ),
+        TreePrices(costs.standalone_prices, *costs.priced_items()),
         acquired.items,
         seed,
     )

@@ -35,13 +35,12 @@ FEATURE, LAST_LEFT_CODE, FIRST_RIGHT_CODE, MERIT, DROP, HAS_NAN = range(6)
 
 
 class TreePrices(NamedTuple):
-    """Prices of features, (n_features,), and of groups, (n_groups,)."""
+    """Price of each feature with its groups, (n_features,), and :class:`.PricedItems`."""
 
-    standalone: Any  # price of a feature with its groups
-    own: Any
-    group: Any  # (n_features,): -1 for no group
-    shared: Any
-    is_paid_with: Any  # (n_groups, n_groups), bool: see FeatureCosts
+    standalone: Any
+    price: Any
+    start: Any
+    items: Any
 
 
 class RowItems(NamedTuple):
@@ -61,8 +60,8 @@ class WorkArrays(NamedTuple):
     # (n_events,), bool: boundaries that random thresholds fall on; empty if all may be chosen
     is_allowed: Any
     thresholds: Any  # (MAX_DRAWS,)
-    # (n_groups,): number of examples at the node that owe the price of a group, or -1 if they are
-    # not counted yet
+    # (n_items,): number of examples at the node that owe the price of an item, or -1 if they are
+    # not counted yet; empty if acquisitions have no price
     owing_counts: Any
     best_split: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
 
@@ -78,7 +77,7 @@ class SplitSearch(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def make_work_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+def make_work_arrays(columns: Any, n: int, n_classes: int, n_items: int, stumps: bool) -> Any:
     """Make the working arrays of the searches in a tree on `n` rows."""
     n_features = len(columns.codes)
     n_codes = 1  # including the code of NaN
@@ -97,7 +96,7 @@ def make_work_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps
         code=np.empty(n, np.int32),
         is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
         thresholds=np.empty(MAX_DRAWS),
-        owing_counts=np.zeros(n_groups),
+        owing_counts=np.zeros(n_items),
         best_split=np.empty(HAS_NAN + 1),
     )
 
@@ -109,8 +108,8 @@ def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
     The features that are still open below the node are written to the path at the next depth.
     """
     columns, rule, prices, acquired, work = search
-    for group in range(len(work.owing_counts)):
-        work.owing_counts[group] = -1.0
+    for item in range(len(work.owing_counts)):
+        work.owing_counts[item] = -1.0
     n_touched = 0
     if len(work.sparse_counts.slots):
         n_touched = count_sparse(columns.sparse, node, work.sparse_counts)
@@ -280,21 +279,16 @@ def _compute_penalty(
 ) -> float:
     """Compute ``mu`` times the price that the examples at a node owe for feature k.
 
-    `owing_counts` caches :func:`_count_owing` for groups, because the features of a group ask
-    for it again.
+    `owing_counts` caches :func:`_count_owing`, because the features of a group ask for it again.
     """
     penalty = 0.0
-    if not paid[k]:
-        penalty = mu * prices.own[k] * _count_owing(acquired.items[k], acquired.has_rows[k], node)
-    if prices.group[k] < 0:
-        return penalty
-    for group in range(len(prices.shared)):
-        item = len(prices.own) + group
-        if paid[item] or not prices.is_paid_with[prices.group[k], group]:
+    for position in range(prices.start[k], prices.start[k + 1]):
+        item = prices.items[position]
+        if paid[item]:
             continue
-        if owing_counts[group] < 0.0:
-            owing_counts[group] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
-        penalty += mu * prices.shared[group] * owing_counts[group]
+        if owing_counts[item] < 0.0:
+            owing_counts[item] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
+        penalty += mu * prices.price[item] * owing_counts[item]
     return penalty
 
 

@@ -81,8 +81,9 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     open_leaves = np.empty((2 * n - 1, 4), np.int64)
     n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
     n_nodes: Any = np.int64(1)  # numba would compile functions a second time for a Python integer
-    path = _make_root_path(n_features, n_features + len(prices.shared))
-    work = make_work_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
+    path = _make_root_path(n_features, len(prices.price))
+    n_priced_items = len(prices.price) if rule.mu > 0.0 else 0
+    work = make_work_arrays(columns, n, sample.n_classes, n_priced_items, rule.stumps)
     search = SplitSearch(columns, rule, prices, _mark_acquired_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
     scratch_rows = np.empty(n, np.int32)
@@ -175,8 +176,5 @@ def _mark_paid(path: Any, depth: int, feature: int, prices: Any) -> None:
     child_paid = path.paid[depth + 1]
     for item in range(len(child_paid)):
         child_paid[item] = path.paid[depth, item]
-    child_paid[feature] = True
-    if prices.group[feature] >= 0:
-        for group in range(len(prices.shared)):
-            if prices.is_paid_with[prices.group[feature], group]:
-                child_paid[len(prices.own) + group] = True
+    for position in range(prices.start[feature], prices.start[feature + 1]):
+        child_paid[prices.items[position]] = True
