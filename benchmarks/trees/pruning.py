@@ -28,12 +28,11 @@ from gatewise_training.data.row_splitter import stratified_parts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, SplitRule, grow
 from gatewise_training.prune import build_problem
-from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.other_prunings import greedy_prune, prune_each_tree, weakest_links
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import PruneProblem
-from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
 #: Bits that an acquisition must save in cost-aware growth; a forest with mu = 0 is added.
 MUS = (0.1, 0.03, 0.01)

@@ -17,13 +17,12 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks.trees.pruning import prune_by_complexity
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, pruning_within
+from gatewise_training.prune.other_prunings import greedy_prune, prune_each_tree, weakest_links
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import lp, mincut
-from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
 pytestmark = pytest.mark.slow  # compiles all pruning methods
 

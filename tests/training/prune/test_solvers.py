@@ -20,12 +20,11 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.other_prunings import prune_each_tree
 from gatewise_training.prune.path import breakpoints
-from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
-from gatewise_training.prune.tree_by_tree import prune_each_tree
-from gatewise_training.prune.tree_recursion import PricedTrees, even_shares
+from gatewise_training.prune.tree_recursion import PricedTrees, best_level_set, even_shares, repair
 from tests.support.papers_program import solve_papers_program
 
 pytestmark = pytest.mark.slow  # compiles all pruning methods

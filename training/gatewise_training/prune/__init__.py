@@ -4,8 +4,8 @@ The methods are BudgetPrune (Nan, Wang & Saligrama, NIPS 2016) and its predecess
 pruning decision tree ensembles with feature cost" (2016). :mod:`.problem` sets up the problem.
 :mod:`.solvers.mincut` solves it exactly at one price, and :mod:`.path` at all prices.
 :mod:`.solvers.lp`, :mod:`.solvers.dantzig_wolfe` and :mod:`.solvers.primal_dual` are the papers'
-own solvers. :mod:`.tree_by_tree` and :mod:`.feature_dropping` are the papers' baselines, whose
-prunings fill the gaps between the exact ones.
+own solvers. :mod:`.other_prunings` has the papers' baselines, whose prunings fill the gaps between
+the exact ones.
 """
 
 import lazy_loader

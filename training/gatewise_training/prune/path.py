@@ -34,13 +34,12 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, pruning_within
+from gatewise_training.prune.other_prunings import greedy_prune, prune_each_tree
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
-from gatewise_training.prune.tree_by_tree import prune_each_tree
 
 #: A solver of a pruning problem at one price of cost.
 PriceSolver = Callable[[PruneProblem, float], Solution]

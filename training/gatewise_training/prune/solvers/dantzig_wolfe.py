@@ -29,10 +29,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.lp import closure_rows, incidence, minimise_shares
-from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
+from gatewise_training.prune.tree_recursion import (
+    PricedTrees,
+    best_level_set,
+    even_shares,
+    merge_columns,
+    repair,
+)
 
 #: Gap at which a pruning is taken as optimal. It is far below the error of one row in one tree, and
 #: above the rounding of the sums.

@@ -22,9 +22,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from gatewise_training.prune.primal_heuristics import best_level_set
 from gatewise_training.prune.problem import Floats, PruneProblem, Solution, check_price
-from gatewise_training.prune.tree_recursion import PricedTrees, merge_columns
+from gatewise_training.prune.tree_recursion import PricedTrees, best_level_set, merge_columns
 
 
 def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None) -> Solution:

@@ -15,7 +15,7 @@ because any feasible multipliers prove one.
   multipliers, and the steps are weighted by the prices.
 - The direction is an average over steps, which converges to the fractional optimum (Barahona &
   Anbil, "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are
-  repaired (:func:`.primal_heuristics.repair`).
+  repaired (:func:`.tree_recursion.repair`).
 
 The method proves the gap between `objective` and `bound`. If the frontier is steep, many prunings
 are nearly optimal and the gap closes slowly. The minimum cut is then the better solver.
@@ -28,9 +28,14 @@ from typing import Any
 import numba
 import numpy as np
 
-from gatewise_training.prune.primal_heuristics import best_level_set, repair
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
-from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, merge_columns
+from gatewise_training.prune.tree_recursion import (
+    PricedTrees,
+    best_level_set,
+    even_shares,
+    merge_columns,
+    repair,
+)
 
 #: Weight of the newest pruning in the average of the prunings.
 NEWEST_WEIGHT = 0.15

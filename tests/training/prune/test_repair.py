@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gatewise_training.prune import primal_heuristics
-from gatewise_training.prune.primal_heuristics import repair
+from gatewise_training.prune import tree_recursion
 from gatewise_training.prune.problem import PruneProblem
+from gatewise_training.prune.tree_recursion import repair
 
 
 def draw_problem(seed, n_trees=3, n_columns=12):
@@ -84,7 +84,7 @@ def repair_plainly(problem, is_kept, lam):
 @pytest.mark.parametrize("max_rounds", [1, 3])
 def test_rounds_of_repair_equal_plain_rounds(max_rounds, monkeypatch):
     if max_rounds == 1:
-        monkeypatch.setattr(primal_heuristics, "MAX_REPAIRS", 1)
+        monkeypatch.setattr(tree_recursion, "MAX_REPAIRS", 1)
     n_dropped = 0
     n_added = 0
     for seed in range(60):
