@@ -58,7 +58,7 @@ from gatewise_training.learners.given_models.packable import (
     TRANSFORMERS,
     check_packable,
 )
-from gatewise_training.learners.given_models.probe_rows import N_ROWS
+from gatewise_training.learners.given_models.probing import N_ROWS
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")

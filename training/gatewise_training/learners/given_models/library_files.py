@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.booster_files import BoosterFile, Library
 from gatewise_training.learners.given_models.packable import Estimator, library_of
-from gatewise_training.learners.given_models.probe_rows import N_ROWS
-from gatewise_training.learners.given_models.probing import Answers, ProbeFigures, probe
+from gatewise_training.learners.given_models.probing import N_ROWS, Answers, ProbeFigures, probe
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.high_cost_model import HighCostModel
 
