@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,9 +11,10 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
+from sklearn.base import clone
 
 from gatewise_training.data.parallel_fits import parallel_results
-from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
+from gatewise_training.data.validation_split import Fit, Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     MAX_MEDIUM_ROWS,
     MAX_SMALL_ROWS,
@@ -23,13 +24,13 @@ from gatewise_training.learners.boosting import (
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.given_models.estimator_fits import (
-    EstimatorFit,
-    Fit,
     calibrated_svm,
+    fit_clone,
     has_halves,
     labels_to_fit,
     scalers,
     selects_by_name,
+    split_into_halves,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.kernel_fitting import MAX_SVM_ROWS
@@ -209,7 +210,7 @@ class _ModelRecipe:
     trial: _CrossFit | None = None
 
 
-def _train_by_fit(fit: Fit, split: ValidationSplit) -> TrainedModel:
+def _train_by_fit(fit: Fit[HighCostModel], split: ValidationSplit) -> TrainedModel:
     def predict_answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
         return np.column_stack(model.answers(split.x[rows]))
 
@@ -224,7 +225,22 @@ def _train_clones(
     names: Sequence[str] | None,
     split: ValidationSplit,
 ) -> TrainedModel:
-    return _train_by_fit(EstimatorFit(split, labels, kind, template, names), split)
+    """Cross-fit clones of a classifier; if `names` are given, it selects columns by them."""
+
+    def fit(rows: Rows, _unseen_rows: Rows | None, _rounds: int | None) -> HighCostModel:
+        x: Any = split.x[rows]
+        if names is not None:
+            import pandas as pd
+
+            x = pd.DataFrame(x, columns=list(names))
+        classifier = template
+        if kind == "svm" and (halves := split_into_halves(split, rows)) is not None:
+            classifier = clone(template).set_params(cv=halves)
+        estimator = fit_clone(classifier, x, labels[split.y[rows]], split.weight[rows])
+        model = HighCostModel.from_model(estimator, labels, x.shape[1])
+        return model if model.estimator is None else replace(model, kind=kind)
+
+    return _train_by_fit(fit, split)
 
 
 def _train_boosting(

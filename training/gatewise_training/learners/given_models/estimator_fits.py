@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,6 @@ from sklearn.base import clone
 from gatewise.errors import InputError, warn_caller
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.given_models.packable import find_estimators, library_of
-from gatewise_training.learners.high_cost_model import HighCostModel
-
-#: A function that fits a model to rows. In a fit with rounds, unseen rows or a number of rounds end
-#: it.
-Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
-
 
 #: Options of boosters with a constraint for each column.
 CONSTRAINT_OPTIONS = ("monotonic_cst", "monotone_constraints")
@@ -50,47 +42,6 @@ def _has_names(columns: Any) -> bool:
     if isinstance(columns, slice):
         columns = [columns.start, columns.stop]
     return any(isinstance(column, str) for column in np.ravel(columns).tolist())
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatorFit:
-    """Function for cross-fitting that fits clones of a scikit-learn classifier.
-
-    It is a class so that it can be pickled.
-
-    Attributes
-    ----------
-    split : ValidationSplit
-    labels : ndarray, shape (n_classes,)
-        Label of each class that the fits get.
-    kind : str
-        Kind of model, as in :class:`.HighCostModel`.
-    template : classifier
-        Classifier to clone.
-    names : sequence of str or None
-        Column names of the rows, if `template` selects columns by name.
-    """
-
-    split: ValidationSplit
-    labels: NDArray[Any]
-    kind: str
-    template: Any
-    names: Sequence[str] | None = None
-
-    def __call__(self, rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
-        """Fit a clone to rows of the split."""
-        x: Any = self.split.x[rows]
-        if self.names is not None:
-            import pandas as pd
-
-            x = pd.DataFrame(x, columns=list(self.names))
-        template = self.template
-        if self.kind == "svm" and (halves := _split_into_halves(self.split, rows)) is not None:
-            template = clone(template).set_params(cv=halves)
-        y = self.labels[self.split.y[rows]]
-        estimator = fit_clone(template, x, y, self.split.weight[rows])
-        model = HighCostModel.from_model(estimator, self.labels, x.shape[1])
-        return model if model.estimator is None else replace(model, kind=self.kind)
 
 
 def labels_to_fit(template: Any, classes: NDArray[Any]) -> NDArray[Any]:
@@ -171,7 +122,7 @@ def calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(svm, ensemble=False, cv=2)
 
 
-def _split_into_halves(split: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+def split_into_halves(split: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
     """Make two folds of some rows, by which a model calibrates itself in its fit.
 
     The result is None if the rows are independent, because any two folds may then be used.
@@ -188,7 +139,7 @@ def has_halves(split: ValidationSplit) -> bool:
     """Whether both halves of the rows of every fit have all classes."""
     for rows in (split.fit_rows, *(rows for rows, _ in split.folds)):
         y = split.y[rows]
-        for half_rows, _ in _split_into_halves(split, rows) or ():
+        for half_rows, _ in split_into_halves(split, rows) or ():
             if len(np.unique(y[half_rows])) < len(np.unique(y)):
                 return False
     return True
