@@ -8,8 +8,8 @@ from .cascades.confidence import ConfidenceCascade as ConfidenceCascade
 from .cascades.pair import PairCascade as PairCascade
 from .cascades.staged import StagedCascade as StagedCascade
 from .cegb.classifier import CEGBClassifier as CEGBClassifier
-from .cegb.ranker import CEGBRanker as CEGBRanker
-from .cegb.regressor import CEGBRegressor as CEGBRegressor
+from .cegb.scored_models import CEGBRanker as CEGBRanker
+from .cegb.scored_models import CEGBRegressor as CEGBRegressor
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .data.table_encoder import TableEncoder as TableEncoder

@@ -13,8 +13,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training import CEGBClassifier, CEGBRegressor
-from gatewise_training.cegb.boosters import CodedBooster
-from gatewise_training.cegb.growth import TreeGrowth, boost_trees
+from gatewise_training.cegb.growth import CodedBooster, TreeGrowth, boost_trees
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 from gatewise_training.learners.boosting import tree_params

@@ -15,8 +15,7 @@ from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.cegb.penalties import SplitPrices
-from gatewise_training.cegb.ranker import CEGBRanker
-from gatewise_training.cegb.regressor import CEGBRegressor
+from gatewise_training.cegb.scored_models import CEGBRanker, CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, SweepTask, sweep_penalties
 from tests.support.ranked_queries import draw_queries
 from tests.support.tree_walks import measure_costs_and_splits

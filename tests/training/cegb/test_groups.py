@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_training.cegb.regressor import CEGBRegressor
+from gatewise_training.cegb.scored_models import CEGBRegressor
 
 SETTINGS = {"n_rounds": 15, "penalties": (0.02,), "max_loss": 0.2, "random_state": 0}
 

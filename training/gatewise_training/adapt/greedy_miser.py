@@ -43,11 +43,6 @@ class GreedyMiser(Growth, SingleModel):
 
     Parameters
     ----------
-    allow_missing, random_state
-        As for :class:`StagedCascade`.
-    max_loss : float, default 0.01
-        Largest loss of accuracy against the unpenalised model. Without a budget, the cheapest
-        operating point within this loss is active.
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
         Penalties ``gamma`` to try. A feature of mean price is used only if it lowers the mean loss
         by at least ``gamma`` nats. The unpenalised model is always fitted as well.

@@ -30,8 +30,6 @@ class ConfidenceCascade(WindowSettings, CascadeClassifier):
     ----------
     allow_missing : bool, default False
         Whether features may be NaN, which needs ``low_cost_model="boosting"``.
-    random_state : int, RandomState or None
-        Source of the random choices; an int makes a fit repeatable.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.
     n_subsets : int, default 8

@@ -14,14 +14,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils._param_validation import StrOptions
-from threadpoolctl import threadpool_limits
 
-from gatewise.console import Progress, progress
-from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
-from gatewise.decision import ALWAYS_STOP
+from gatewise.console import Progress
+from gatewise.costs import CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
@@ -31,12 +28,10 @@ from gatewise_training.cegb.sweep import (
     Goal,
     ScoredFit,
     SweepTask,
-    evaluation_costs,
     sweep_penalties,
 )
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.learners.growth_settings import check_prefixes
-from gatewise_training.operating_points.frontier import Frontier
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +52,69 @@ class CostReport:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class CostEfficientModel(TreeGrowth, BudgetedModel):
-    """Settings of a CEGB fit, which :class:`CEGBClassifier` documents, and its cost report."""
+    """Settings of a CEGB fit, and its cost report.
+
+    Parameters
+    ----------
+    feature_costs : FeatureCosts, optional
+        Prices; 1 per feature by default. LightGBM updates the shared prices of groups between
+        rounds (:mod:`gatewise_training.cegb.penalties`).
+    accounting : {"lazy", "coupled"}
+        With "lazy", each instance pays once for each feature on its paths (beta in the paper). With
+        "coupled", every instance pays for each feature that some tree uses (gamma), as in
+        GreedyMiser.
+    coupled_costs : sequence of n_features floats, optional
+        Prices that every instance pays in addition to lazy ones once some tree uses the feature
+        (gamma in equation 13), such as a share of the price of installing a sensor. They require
+        lazy accounting. Growth and :meth:`cost_report` count them. Budget, frontier and `cost`
+        count them with ``budget_counts="total"``.
+    budget : float, optional
+        Mean cost per instance that may be spent, met on validation rows.
+    budget_counts : {"features", "total"}, default "features"
+        Costs that budget, frontier and `cost` include. "features" includes features only, as the
+        device does. "total" adds `penalty_split` and `coupled_costs`; it excludes a guarantee.
+    max_loss : float, default 0.01
+        Without a budget, the cheapest operating point within this accuracy loss of the unpenalised
+        model is chosen.
+    penalty_split : float or sequence of n_features floats, default 0
+        Price of each split that an instance passes (alpha), in the unit of the feature costs. It
+        makes paths shorter. If the prices differ by feature (section 5.2 of the paper), a compiled
+        grower replaces LightGBM and charges the prices of groups exactly. :meth:`cost_report`
+        counts it.
+    penalties : sequence of float, optional
+        Nats of mean loss that a feature of mean price must save. The unpenalised model is always
+        fitted as well. By default a search chooses penalties whose costs cover the whole range and
+        come close to the budget.
+    n_penalties : int, default 12
+        Number of fits of that search.
+    prefixes : sequence of float, default (0.0625, 0.125, 0.25, 0.5, 1.0)
+        Shares of the rounds of a fit. The models of these first rounds are operating points as
+        well.
+    growth : {"best-first", "breadth-first"}
+        Order in which the nodes of a tree are split, as compared in figure 3b of the paper.
+        Breadth-first trees are full to `max_depth`, or to the depth that `num_leaves` leaves fill,
+        except for splits that are not worth their price.
+    n_rounds : int, default 200
+        Maximum number of boosting rounds. Each round grows one tree per margin.
+    patience : int or None, default 20
+        A fit ends after this many rounds without improvement on validation rows. With None it runs
+        all rounds.
+    num_leaves : int, optional
+        Maximum number of leaves of a tree. By default 31 or, on more than 5,000 training rows, the
+        number that is best for an unpenalised model on validation rows.
+    max_depth : int, optional
+        Maximum depth of a tree; no bound by default.
+    learning_rate : float, optional
+        By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
+    newton : bool, default True
+        Whether steps are second-order or first-order. First-order steps with
+        ``accounting="coupled"``, ``growth="breadth-first"`` and ``max_depth=4`` are GreedyMiser
+        (section 4.3).
+    allow_missing : bool, default False
+        Whether features may be NaN.
+    random_state : int, RandomState or None
+        Source of the random choices; an int makes a fit repeatable.
+    """
 
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
     accounting: Accounting = "lazy"
@@ -101,7 +158,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
             acquired=acquired,
             features=self.feature_costs_.instance_costs(acquired),
             splits=stage.model.splits_passed(x[:, stage.features]),
-            evaluation=evaluation_costs(stage, x, prices),
+            evaluation=prices.evaluation_costs(stage, x),
             coupled=prices.coupled_price(stage.features),
         )
 
@@ -160,84 +217,3 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
             raise InputError(
                 f"max_depth of breadth-first trees must be at most 16, not {self.max_depth}"
             )
-
-
-class ScoredModel(CostEfficientModel):
-    """Base class of the regressor and the ranker; `accuracy` of their points is the score."""
-
-    high_cost_model_ = None
-    cloud_prices_ = CloudPrices()
-
-    def _fit_frontier(
-        self,
-        x: NDArray[np.float32],
-        target: Target,
-        folds: Folds,
-        seed: int,
-        groups: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Fit the models of all penalties, and keep the models on the frontier."""
-        self._measure_ranges(x, x)
-        self._check_costs()
-        title = f"fit {type(self).__name__}"
-        # one thread per fit, because joblib runs several fits at a time
-        with threadpool_limits(1), progress(title) as report_progress:
-            fits = self._sweep(x, target, folds, self.feature_costs_, seed, report_progress)
-        points = [
-            OperatingPoint(
-                thresholds=(ALWAYS_STOP,),
-                cost=fit.cost + self._counts_splits * fit.evaluation_cost,
-                accuracy=fit.score,
-                offload_rate=0.0,
-                accuracy_error=fit.error_against(fits[-1], groups),
-                validation_groups=None if groups is None else len(np.unique(groups)),
-                trees=float(fit.stage.n_trees),
-                nbytes=fit.stage.nbytes,
-                chain=index,
-            )
-            for index, fit in enumerate(fits)
-        ]
-        frontier = Frontier.from_points(points, reference_accuracy=fits[-1].score)
-        self._set_frontier([(fit.stage,) for fit in fits], frontier)
-        self.operating_point_ = self._choose_by_settings()
-
-    def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Get the index of the stage that answers each row, which is always 0.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of int64, shape (n,)
-        """
-        return np.zeros(len(self._rows(X)), np.int64)
-
-    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Predict the value of each row or, when ranking, the score of each document.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-        """
-        return self.stages_[0].margins(self._rows(X))[:, 0].astype(np.float64)
-
-    def cost(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Compute the cost of each row, in the unit of the feature costs.
-
-        With `budget_counts` "total" it includes the prices of splits and `coupled_costs`.
-
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-        """
-        return self._compute_report_costs(X)

@@ -29,7 +29,7 @@ The costs of instances after the fit are exact in both cases
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import FirstUsePrices
 
@@ -98,22 +99,20 @@ class SplitPrices:
         """Whether the prices of splits differ by feature, which LightGBM does not support."""
         return isinstance(self.split, np.ndarray)
 
-    def select_features(self, features: NDArray[np.intp]) -> SplitPrices:
-        """Select the prices of splits on some features, for trees that read only these."""
-        if not isinstance(self.split, np.ndarray):
-            return self
-        return replace(self, split=self.split[features])
-
-    def evaluation_prices(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> Array:
+    def evaluation_costs(self, stage: Stage, x: NDArray[np.float32]) -> Array:
         """Compute the price of the splits that each row passes (equation 6), shape (n,)."""
+        trees = stage.model
+        assert isinstance(trees, TreeEnsemble)
+        x_used = x[:, stage.features]
         if not isinstance(self.split, np.ndarray):
-            return np.asarray(self.split * trees.splits_passed(x), np.float64)
+            return np.asarray(self.split * trees.splits_passed(x_used), np.float64)
+        split_prices = self.split[stage.features]
         # price of the path to each node; a parent's index is below its children's
         path_price = np.zeros(trees.n_nodes)
         for node, parent in enumerate(trees.parent):
             if parent >= 0:
-                path_price[node] = path_price[parent] + self.split[trees.feature[parent]]
-        leaves, _ = trees.first_visits(x)
+                path_price[node] = path_price[parent] + split_prices[trees.feature[parent]]
+        leaves, _ = trees.first_visits(x_used)
         return np.asarray(path_price[leaves].sum(axis=0))
 
     def coupled_price(self, used_features: NDArray[np.intp]) -> float:

@@ -165,7 +165,10 @@ class SweepTask:
         row_costs = np.zeros(len(outputs))
         if np.any(self.prices.split):
             row_costs = np.concatenate(
-                [evaluation_costs(fold_stage, x, self.prices) for fold_stage, x in stages_and_rows]
+                [
+                    self.prices.evaluation_costs(*stage_and_rows)
+                    for stage_and_rows in stages_and_rows
+                ]
             )
         row_costs += self.prices.coupled_price(stage.features)
         merits, weights = target.merits(outputs)
@@ -184,15 +187,6 @@ class SweepTask:
     def _make_stage(self, trees: TreeEnsemble) -> Stage:
         acquisition: Acquisition = "node" if self.prices.accounting == "lazy" else "stage"
         return Stage.from_model(trees, self.target.link, acquisition=acquisition)
-
-
-def evaluation_costs(
-    stage: Stage, x: NDArray[np.float32], prices: SplitPrices
-) -> NDArray[np.float64]:
-    """Compute the price of the splits that each row passes in a stage, shape (n,)."""
-    assert isinstance(stage.model, TreeEnsemble)
-    stage_prices = prices.select_features(stage.features)
-    return stage_prices.evaluation_prices(stage.model, x[:, stage.features])
 
 
 @dataclass(frozen=True)

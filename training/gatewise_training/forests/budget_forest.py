@@ -50,12 +50,10 @@ class BudgetForest(ForestModel):
     for each feature on its paths through all trees. :meth:`at` changes the operating point without
     another fit.
 
-    Further parameters are documented at :class:`.SingleModel`.
+    Further parameters: :class:`.SingleModel`.
 
     Parameters
     ----------
-    allow_missing, random_state
-        As for :class:`StagedCascade`.
     feature_costs, budget
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
         cost more on average, or until there are `n_estimators` trees. Without a budget all trees

@@ -74,12 +74,10 @@ class BudgetPrune(ForestModel):
     trees are the pruning rows. The prunings are then as good on unseen rows, their costs are
     estimated within 1 to 2 %, and neither growth nor pruning has seen the validation rows.
 
-    Further parameters are documented at :class:`.SingleModel`.
+    Further parameters: :class:`.SingleModel`.
 
     Parameters
     ----------
-    allow_missing, random_state
-        As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget, the cheapest pruning within this accuracy loss of the whole forest is
         chosen.

@@ -7,7 +7,7 @@ import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.cegb.scored_models import CEGBRanker
 from gatewise_training.data.metrics import average_precision_at
 from tests.support.ranked_queries import draw_queries
 from tests.support.tree_walks import measure_costs_and_splits
