@@ -22,13 +22,12 @@ from threadpoolctl import threadpool_limits
 
 from gatewise.console import Progress, progress
 from gatewise.costs import CloudPrices
-from gatewise.errors import TooLargeError
+from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cascades.recording import RecordingModel
-from gatewise_training.data.calibration_rows import split_calibration_rows
 from gatewise_training.data.input_checks import FitArguments, TrainingTable, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
@@ -47,6 +46,9 @@ from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import frontier_points
+
+#: Number of parts of the training rows; one part becomes the calibration rows.
+N_TRAINING_PARTS = 5
 
 
 class ClassifierFit(RecordingModel):
@@ -313,3 +315,40 @@ class ClassifierFit(RecordingModel):
             )
         ]
         return points if max_cost is None else points_within_cost(points, max_cost)
+
+
+def split_calibration_rows(
+    table: TrainingTable, confidence: float, seed: int
+) -> tuple[TrainingTable, TrainingTable]:
+    """Split calibration rows off the user's validation rows, or else off the training rows."""
+    if not 0 < confidence < 1:
+        raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
+    if np.ptp(table.weight) > 0:
+        raise InputError("a guarantee needs rows of equal weight, because its tests count rows")
+    n = len(table.x)
+    if table.validation is None:
+        # a fifth of the training rows
+        splitter = table.splitter.take(np.arange(n))
+        other_rows, calibration_rows = splitter.hold_out(table.y, N_TRAINING_PARTS, seed)
+        training_table = table.take(other_rows)
+        calibration_table = table.take(calibration_rows)
+    else:
+        # half of the user's validation rows
+        x, y = table.validation
+        splitter = table.splitter.take(n + np.arange(len(x)))
+        other_rows, calibration_rows = splitter.hold_out(y, 2, seed)
+        all_rows = table.splitter.take(np.concatenate([np.arange(n), n + other_rows]))
+        training_table = replace(
+            table, validation=(x[other_rows], y[other_rows]), splitter=all_rows
+        )
+        calibration_table = replace(
+            table,
+            x=x[calibration_rows],
+            y=y[calibration_rows],
+            validation=None,
+            high_cost_probabilities=None,
+            splitter=splitter.take(calibration_rows),
+        )
+    if len(np.unique(training_table.y)) < len(table.classes) or not len(calibration_rows):
+        raise InputError("too few rows to set some aside for a guarantee; give more data")
+    return training_table, replace(calibration_table, weight=np.ones(len(calibration_rows)))
