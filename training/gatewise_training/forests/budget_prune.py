@@ -43,7 +43,7 @@ from gatewise_training.forests.grower.growth import SplitRule
 from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.pruning import SOLVERS, check_columns, forest_of
+from gatewise_training.prune.path import SOLVERS, check_columns, forest_of
 
 #: Maximum number of pruning rows, each of which makes some hundred acquisitions.
 PRUNING_ROWS = 16_000

@@ -61,7 +61,8 @@ def test_random_thresholds_depend_on_the_seed():
 
 def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
     x, y, n_draws = draw_noisy_rows()
-    costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
+    groups = ["a", "a", None, "b", None, None, None, None]
+    costs = FeatureCosts(np.ones(8), group=groups, shared={"a": 1.0, "b": 2.0})
     tree = grow(Codes.of_table(x), y, n_draws, 2, costs, SplitRule(max_depth=3))
     acquisitions = RowAcquisitions.empty(costs, len(x))
     acquisitions.add(tree.trees, x)
