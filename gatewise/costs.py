@@ -227,19 +227,34 @@ class FeatureCosts:
                     "the data"
                 )
             raise InputError("; ".join(problems))
-        positions = [position_by_name[name] for name in names]
-        group_labels = [
-            self.group_names[group] if group >= 0 else None
-            for group in self.group[positions].tolist()
-        ]
-        shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
+        return self.select([position_by_name[name] for name in names])
+
+    def select(self, features: Sequence[int] | NDArray[np.intp]) -> FeatureCosts:
+        """Get the costs of some `features`, in the order of these indices, and of their groups.
+
+        >>> costs = FeatureCosts([1.0, 2.0, 3.0], group=["a", "b", "a"], shared={"a": 4.0})
+        >>> costs.select([2, 0]).total
+        8.0
+        """
+        groups = self.group_of_feature
+        is_paid = self._mark_touched_groups(self.mask(features))
+        paid_groups = [self.group_names[group] for group in np.flatnonzero(is_paid)]
         return FeatureCosts(
-            self.own[positions],
-            group=group_labels,
-            shared=shared,
-            requires=self.prerequisites,
-            names=names,
+            self.own[features],
+            group=[groups[feature] for feature in features],
+            shared=dict(zip(paid_groups, self.shared[is_paid].tolist(), strict=True)),
+            requires={
+                group: required_groups
+                for group, required_groups in self.prerequisites.items()
+                if group in paid_groups
+            },
+            names=None if self.names is None else [self.names[feature] for feature in features],
         )
+
+    @property
+    def group_of_feature(self) -> list[str | None]:
+        """Name of the group of each feature, or None without a group."""
+        return [self.group_names[group] if group >= 0 else None for group in self.group.tolist()]
 
     @property
     def prerequisites(self) -> dict[str, tuple[str, ...]]:
@@ -346,10 +361,6 @@ class FeatureCosts:
         """Return the features of the group of `feature`, or `feature` if it has no group."""
         group = self.group[feature]
         return np.array([feature]) if group < 0 else np.flatnonzero(self.group == group)
-
-    def paid_groups(self, feature: int) -> NDArray[np.intp]:
-        """Return the group of `feature` and all groups that it requires."""
-        return np.flatnonzero(self._mark_touched_groups(self.mask([feature])))
 
     def priced_items(self, factor: float = 1.0) -> PricedItems:
         """List the prices of features and groups, times `factor`, as :class:`PricedItems`.

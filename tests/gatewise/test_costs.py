@@ -306,7 +306,11 @@ def test_costs_give_the_members_and_groups_of_a_feature():
         requires={"b": "a"},
     )
     assert [costs.members(k).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [3]]
-    assert [costs.paid_groups(k).tolist() for k in range(4)] == [[0], [], [0], [0, 1]]
+    assert costs.group_of_feature == ["a", None, "a", "b"]
+    # b requires a, and no feature of the others requires b
+    assert costs.select([3, 1]).group_names == ("b", "a")
+    assert costs.select([3, 1]).total == 36.0
+    assert costs.select([1, 0]).group_names == ("a",)
     # b costs 20, and requires a
     assert costs.is_paid_with.tolist() == [[True, False], [True, True]]
     assert costs.standalone_prices.tolist() == [11.0, 2.0, 13.0, 34.0]

@@ -90,10 +90,9 @@ def manifest_of_system(
     signal: SignalInput | None = None,
 ) -> Manifest:
     """Build the manifest of a system from its files."""
-    # collect names, groups, points and stage numbers
+    # collect names, points and stage numbers
     feature_names = system.feature_names_
     costs = system.feature_costs_
-    groups = [None if group < 0 else costs.group_names[group] for group in costs.group]
     points = system.operating_points_
     frontier = system.frontier_
     prices = system.cloud_prices_
@@ -112,7 +111,9 @@ def manifest_of_system(
         link=stage_specs[-1].link,
         features=tuple(
             FeatureSpec(feature_name, float(price), group)
-            for feature_name, price, group in zip(feature_names, costs.own, groups, strict=True)
+            for feature_name, price, group in zip(
+                feature_names, costs.own, costs.group_of_feature, strict=True
+            )
         ),
         groups=tuple(
             GroupSpec(group, float(price), tuple(costs.prerequisites.get(group, ())))

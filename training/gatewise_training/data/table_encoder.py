@@ -248,11 +248,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for column_index, column in enumerate(self.encoder_.columns):
             n_features = len(column.features)
             price = float(column_costs.own[column_index])
-            group_name = (
-                column_costs.group_names[column_costs.group[column_index]]
-                if column_costs.group[column_index] >= 0
-                else None
-            )
+            group_name = column_costs.group_of_feature[column_index]
             if n_features > 1 and (group_name is None or price):
                 # a group of the column's features: the first one acquired pays the price
                 own_group = column.name if column.name not in shared else f"column {column.name}"

@@ -12,7 +12,6 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.feature_sets.backward_selection import MAX_ROWS, boosted_gains
 from gatewise_training.cascades.feature_sets.forward_selection import units_of_acquisition
 from gatewise_training.cascades.fit_problem import FitProblem
@@ -50,25 +49,4 @@ def with_fewer_columns(problem: FitProblem) -> tuple[FitProblem, NDArray[np.intp
         is_selected[units[unit_of_feature[column]]] = True
     columns = np.flatnonzero(is_selected)
     split_of_columns = replace(split, x=np.ascontiguousarray(split.x[:, columns]))
-    return replace(problem, split=split_of_columns, costs=_select_costs(costs, columns)), columns
-
-
-def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
-    """Get the prices of some of the features, with the groups that they belong to or require."""
-    group_labels = [
-        costs.group_names[group] if group >= 0 else None for group in costs.group[columns].tolist()
-    ]
-    needed_groups = {
-        costs.group_names[group] for column in columns for group in costs.paid_groups(int(column))
-    }
-    shared_prices = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
-    return FeatureCosts(
-        costs.own[columns],
-        group=group_labels,
-        shared={name: price for name, price in shared_prices.items() if name in needed_groups},
-        requires={
-            label: required_labels
-            for label, required_labels in costs.prerequisites.items()
-            if label in needed_groups
-        },
-    )
+    return replace(problem, split=split_of_columns, costs=costs.select(columns)), columns
