@@ -44,7 +44,7 @@ from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import StopRequest
 from gatewise_edge.update import Store
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_signals.block_options import load_block_functions
+from gatewise_signals.blocks.block import load_block_functions
 from gatewise_signals.filters import MajorityFilter, parse_filter
 
 if TYPE_CHECKING:

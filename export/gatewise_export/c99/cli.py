@@ -14,7 +14,7 @@ from gatewise.console import emit, print_table
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import AsJson, BlockFunctions, BundlePath
-from gatewise_signals.block_options import load_block_functions
+from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest

@@ -18,7 +18,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands import options
 from gatewise_export.commands.bundle_tables import print_bundle
-from gatewise_signals.block_options import load_block_functions
+from gatewise_signals.blocks.block import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise.operating_point import OperatingPoint

@@ -96,7 +96,7 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     from gatewise_export.packing.bundle_writer import pack
     from gatewise_export.packing.verification import verify
     from gatewise_training.cascades.pair import PairCascade
-    from gatewise_training.data.instance_files import load_instances
+    from gatewise_training.data.table_files import load_instances
 
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_training").setLevel(logging.INFO)

@@ -85,7 +85,7 @@ def _read_rows(
     """Read the rows and labels of a table of windows, arrays, features or raw columns."""
     # imported here, because a check without data needs no package of training
     from gatewise_training.data import datasets
-    from gatewise_training.data.instance_files import load_instances
+    from gatewise_training.data.table_files import load_instances
 
     manifest = bundle.manifest
     if manifest.signal is not None:
@@ -103,7 +103,7 @@ def _read_rows(
 
 def label_array_name(source: str) -> str | None:
     """Name of the label array in an npz file with the arrays X and y; None for other files."""
-    from gatewise_training.data.instance_files import arrays_of
+    from gatewise_training.data.table_files import arrays_of
 
     if Path(source).suffix.lower() != ".npz" or not Path(source).is_file():
         return None

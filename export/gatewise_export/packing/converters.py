@@ -29,9 +29,9 @@ from gatewise_export.packing.classifier_graph import with_class_indices
 from gatewise_export.packing.verification import run_cloud
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.given_graph import GraphForm
-from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import library_class_name
 from gatewise_training.learners.given_models.probing import N_ROWS, ProbeFigures, probe
+from gatewise_training.learners.given_models.raw_boosters import probe_library_file
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel

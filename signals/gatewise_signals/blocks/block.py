@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from os import PathLike
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError, one_line
-from gatewise.imports import object_path, open_session
+from gatewise.imports import import_object, object_path, open_session
 from gatewise_signals.blocks.network_part import cut_network
 from gatewise_signals.steps import Signal, Step, Values, names_per_channel, scale_counts
 
@@ -339,3 +339,15 @@ def _run_network(model: bytes, row: Values, label: str) -> Values:
         raise InputError(f"{label} does not run: {one_line(error)}") from error
     values: Values = output.ravel()
     return values
+
+
+def load_block_functions(options: Iterable[str]) -> dict[str, Function]:
+    """Import the functions of the options ``--block NAME=module:function``, by name."""
+    functions = {}
+    for option in options:
+        name, _, path = option.rpartition("=")
+        function = import_object(f"--block {option}", path)
+        if not name or not callable(function):
+            raise InputError(f"--block {option}: give NAME=module:function")
+        functions[name] = function
+    return functions

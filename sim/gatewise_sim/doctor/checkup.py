@@ -81,7 +81,7 @@ def _check_bundle(
     from gatewise_edge.device.self_checks import self_test
     from gatewise_edge.errors import SelfTestError
     from gatewise_export.bundle.bundle import Bundle
-    from gatewise_signals.block_options import load_block_functions
+    from gatewise_signals.blocks.block import load_block_functions
 
     try:
         bundle = Bundle.open(path, for_device=True)

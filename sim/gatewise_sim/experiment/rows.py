@@ -17,7 +17,7 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data.frames import as_pandas
-from gatewise_training.data.instance_files import arrays_of, load_instances
+from gatewise_training.data.table_files import arrays_of, load_instances
 
 #: Names by which a column of labels is recognised without --target.
 _USUAL_TARGETS: Final = ("target", "label", "class", "y")

@@ -13,8 +13,7 @@ import msgspec
 from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_signals.block_options import load_block_functions
-from gatewise_signals.blocks.block import Function
+from gatewise_signals.blocks.block import Function, load_block_functions
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import Experiment, prepare_experiment, run_scenario
 from gatewise_sim.experiment.simulated_bundle import bundle_at_goal, open_complete_bundle

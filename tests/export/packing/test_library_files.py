@@ -22,7 +22,7 @@ from gatewise_export import Bundle, pack, self_test, verify
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.packing.converters import convert_and_probe
 from gatewise_training import StagedCascade
-from gatewise_training.learners.given_models.library_files import write_library_file
+from gatewise_training.learners.given_models.raw_boosters import write_library_file
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 # A third of the rows and six columns, so that fits are fast. The first column holds categories,

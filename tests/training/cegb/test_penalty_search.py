@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT
-from gatewise_training.cegb.penalty_search import MIN_RATIO, spread_penalties
+from gatewise_training.cegb.sweep import MIN_RATIO, spread_penalties
 
 FEATURE_VALUES = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
 

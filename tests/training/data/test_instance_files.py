@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_training.data.instance_files import load_instances
+from gatewise_training.data.table_files import load_instances
 
 
 @pytest.mark.parametrize(

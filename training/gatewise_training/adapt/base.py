@@ -36,7 +36,7 @@ from gatewise_training.cascades.fit_problem import (
 from gatewise_training.data.input_checks import UNIT_INTERVAL, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
-from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
+from gatewise_training.learners.high_cost_model import Accounting, acquired_by_high_cost
 
 #: Score that stops an instance, as :class:`.AdaptGBRT` documents it.
 StopScore = Literal["auto", "gate", "margin"]

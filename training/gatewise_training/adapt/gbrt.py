@@ -27,7 +27,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
 from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cegb.penalty_search import spread_penalties
+from gatewise_training.cegb.sweep import spread_penalties
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS, link_of
 from gatewise_training.learners.growth_settings import Growth, check_prefixes, first_rounds

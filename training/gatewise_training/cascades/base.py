@@ -24,7 +24,7 @@ from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.fitting import ClassifierFit
 from gatewise_training.data.input_checks import FitArguments, Validation
-from gatewise_training.learners.row_acquisitions import (
+from gatewise_training.learners.high_cost_model import (
     Accounting,
     acquired_by_high_cost,
     acquired_by_system,

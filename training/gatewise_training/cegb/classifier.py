@@ -14,8 +14,8 @@ from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
 from gatewise_training.cegb.base import CostEfficientModel
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS
+from gatewise_training.learners.high_cost_model import Accounting
 from gatewise_training.learners.high_cost_training import tree_shape
-from gatewise_training.learners.row_acquisitions import Accounting
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

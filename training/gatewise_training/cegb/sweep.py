@@ -1,17 +1,20 @@
 """Sweep over penalties: one fit for each penalty, scored on rows that the fit has not seen.
 
 If the user gives no penalties, the first fits are spread so that their costs cover the range from
-one feature to the cost of the unpenalised model (:mod:`.penalty_search`). The last fits search near
-the budget, or near the allowed loss. The first rounds of each fit are models as well, which are
-cheaper and are scored in the same way.
+one feature to the cost of the unpenalised model. With a fixed list of penalties, the cheapest model
+may use one feature and the next one five. The search therefore places the next penalty in the
+widest gap between the costs of known models, on a log scale. The last fits search near the budget,
+or near the allowed loss. The first rounds of each fit are models as well, which are cheaper and are
+scored in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import joblib
 import numpy as np
@@ -19,16 +22,12 @@ from numpy.typing import NDArray
 
 from gatewise.acquisition import AcquiredMask, Acquisition
 from gatewise.console import Progress
+from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import GrownTrees, TreeGrowth, boost_trees, constant_model
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
-from gatewise_training.cegb.penalty_search import (
-    FIRST_PENALTIES,
-    middle_penalty,
-    penalty_in_widest_gap,
-)
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
@@ -43,6 +42,21 @@ MIN_BUDGET_SHARE = 0.97
 
 #: Rows to fit and validation rows of each fold.
 Folds = Sequence[tuple[Rows, Rows]]
+
+
+#: Penalties that every search starts with in addition to 0, in nats per feature of mean price.
+FIRST_PENALTIES: Final = (3e-2, 1e-3)
+
+#: Beyond the smallest and the largest penalty so far, the search continues by this factor.
+STEP_FACTOR: Final = 4.0
+
+#: Bounds of the search.
+MIN_PENALTY: Final = 1e-8
+
+MAX_PENALTY: Final = 1e3
+
+#: Smallest ratio of two neighbouring penalties between which another one is tried.
+MIN_RATIO: Final = 1.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,3 +305,56 @@ def _fit_all(
         penalty: task.score_rounds(penalty, final_model, models, validation_rows)
         for penalty, final_model, models in zip(penalties, final_models, fold_models, strict=True)
     }
+
+
+def spread_penalties(
+    cost_at: Callable[[float], float], costs: FeatureCosts, n_penalties: int
+) -> list[float]:
+    """Find at most `n_penalties` penalties by the costs of their fits, from the highest down to 0.
+
+    `cost_at` fits a penalty and returns the cost of the model.
+    """
+    first_penalties = (0.0, *FIRST_PENALTIES[: n_penalties - 1])
+    cost_by_penalty = {penalty: cost_at(penalty) for penalty in first_penalties} | {math.inf: 0.0}
+    while len(cost_by_penalty) <= n_penalties and cost_by_penalty[0.0] > 0:
+        penalty = penalty_in_widest_gap(cost_by_penalty, costs)
+        if penalty is None:
+            break
+        cost_by_penalty[penalty] = cost_at(penalty)
+    return sorted((penalty for penalty in cost_by_penalty if penalty < math.inf), reverse=True)
+
+
+def penalty_in_widest_gap(
+    cost_by_penalty: Mapping[float, float], costs: FeatureCosts
+) -> float | None:
+    """Find a penalty in the widest gap between the known costs, or None if no gap is left.
+
+    `cost_by_penalty` maps penalties, which include 0 and infinity, to the costs of their models.
+    """
+    prices = costs.standalone_prices[costs.standalone_prices > 0]
+    half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
+
+    def log_cost(penalty: float) -> float:
+        return math.log(max(cost_by_penalty[penalty], half_price))
+
+    gaps = [
+        (log_cost(lower) - log_cost(higher), lower, higher)
+        for lower, higher in pairwise(sorted(cost_by_penalty))
+    ]
+    for gap, lower, higher in sorted(gaps, reverse=True):
+        new_penalty = middle_penalty(lower, higher, cost_by_penalty)
+        if gap > 0 and new_penalty is not None:
+            return new_penalty
+    return None
+
+
+def middle_penalty(lower: float, higher: float, penalties: Iterable[float]) -> float | None:
+    """Find a penalty between two neighbours among `penalties`, or None if they are too close."""
+    finite_penalties = [penalty for penalty in penalties if 0 < penalty < math.inf]
+    if not finite_penalties:
+        return None
+    if lower == 0.0:
+        return min(finite_penalties) / STEP_FACTOR if min(finite_penalties) > MIN_PENALTY else None
+    if math.isinf(higher):
+        return max(finite_penalties) * STEP_FACTOR if max(finite_penalties) < MAX_PENALTY else None
+    return math.sqrt(lower * higher) if higher > MIN_RATIO * lower else None

@@ -19,7 +19,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.input_checks import warn_of_rounding
-from gatewise_training.data.instance_files import arrays_of
 from gatewise_training.data.misleading_columns import TableRemark, table_remarks
 from gatewise_training.data.table_columns import (
     ColumnFacts,
@@ -29,7 +28,13 @@ from gatewise_training.data.table_columns import (
     table_facts,
 )
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
-from gatewise_training.data.table_files import check_names, label_column, read_frame, read_labels
+from gatewise_training.data.table_files import (
+    arrays_of,
+    check_names,
+    label_column,
+    read_frame,
+    read_labels,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame

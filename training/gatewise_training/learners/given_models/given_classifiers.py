@@ -22,7 +22,6 @@ from gatewise_training.learners.given_models.estimator_fits import fit_clone
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.given_graph import GivenGraph, OnnxModel, graph_answer
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
-from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import (
     ADVICE,
     STAGE_ADVICE,
@@ -32,7 +31,11 @@ from gatewise_training.learners.given_models.packable import (
     library_class_name,
 )
 from gatewise_training.learners.given_models.probing import Answers, probe
-from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
+from gatewise_training.learners.given_models.raw_boosters import (
+    RawBooster,
+    as_classifier,
+    probe_library_file,
+)
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
