@@ -31,6 +31,8 @@ from gatewise.errors import InputError
 MAX_CATEGORIES: Final = 10_000
 #: Largest number of categories that training learns for a column.
 MAX_LEARNED_CATEGORIES: Final = 1000
+#: Largest number of categories for one-hot features; a column with more has one feature.
+MAX_ONE_HOT: Final = 12
 #: Largest size of a category's name, in bytes of UTF-8.
 MAX_CELL_BYTES: Final = 256
 
@@ -49,7 +51,6 @@ class LearningOptions:
     format: str = ""  # format of a time column
     has_missing: bool = False  # whether training rows have missing cells
     fill_missing: bool = False  # whether to fill missing cells
-    max_one_hot: int = 12  # largest number of categories for one-hot features
 
 
 class Column(Record, frozen=True, dict=True, tag_field="kind"):
@@ -219,7 +220,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
     ) -> CategoryColumn:
         # a column with many categories has one feature, the index of the category
         categories = _sort_categories(present_cells)
-        if len(categories) > options.max_one_hot:
+        if len(categories) > MAX_ONE_HOT:
             return OrdinalColumn.learn(name, present_cells, options)
         return cls(
             name,

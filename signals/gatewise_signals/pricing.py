@@ -21,6 +21,9 @@ from gatewise_signals.price_table import PriceTable, PriceUnit
 #: Default number of windows in a measurement.
 MEASURED_WINDOWS: Final = 100
 
+#: Number of times that each window is computed.
+N_RUNS: Final = 5
+
 #: File in which Linux names the board, such as a Raspberry Pi.
 _BOARD_FILE: Final = Path("/proc/device-tree/model")
 
@@ -30,25 +33,24 @@ def price_table(
     windows: ArrayLike,
     *,
     watts: float | None = None,
-    repeats: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> PriceTable:
     """Measure the time of each step on this machine; see :func:`measured`."""
     graph = SignalGraph(blocks)
     window_array = np.asarray(windows)
-    if not len(window_array) or repeats < 1:
-        raise InputError("measuring blocks needs at least one window and one run")
+    if not len(window_array):
+        raise InputError("measuring blocks needs at least one window")
     empty_table = PriceTable(
         {}, tuple(map(int, window_array.shape[1:])), _describe_machine(), len(window_array), watts
     )
-    times = np.empty((len(window_array), repeats, len(graph.steps)))
+    times = np.empty((len(window_array), N_RUNS, len(graph.steps)))
     for window_index, window in enumerate(window_array):
-        for repeat in range(repeats):
+        for run in range(N_RUNS):
             window_values = graph.lazy_values(window)
             for step_index in range(len(graph.steps)):
                 start = clock()
                 window_values.result_at(step_index)
-                times[window_index, repeat, step_index] = clock() - start
+                times[window_index, run, step_index] = clock() - start
     # median over the windows of the minimum over the runs, because other load only adds time
     microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
@@ -68,16 +70,11 @@ def table_of_steps(graph: SignalGraph) -> PriceTable | None:
 
 
 def measured(
-    blocks: Sequence[Block],
-    windows: ArrayLike,
-    *,
-    watts: float | None = None,
-    repeats: int = 5,
-    clock: Callable[[], float] = time.perf_counter,
+    blocks: Sequence[Block], windows: ArrayLike, *, watts: float | None = None
 ) -> list[Block]:
     """Measure blocks, and set the prices of their steps to the times for one window.
 
-    Windows are computed one at a time, as on a device. Each window is computed `repeats` times. The
+    Windows are computed one at a time, as on a device. Each window is computed five times. The
     price of a step is the median over the windows of its shortest time.
 
     Parameters
@@ -88,10 +85,6 @@ def measured(
         Real windows; a few dozen are enough.
     watts : float, optional
         Power of the busy processor. With it, prices are in microjoules, otherwise in microseconds.
-    repeats : int, default 5
-        Number of runs of each window.
-    clock : callable, default time.perf_counter
-        Function that returns the time in seconds.
 
     Returns
     -------
@@ -103,7 +96,7 @@ def measured(
     InputError
         If `windows` is empty, or a block cannot compute a window.
     """
-    table = price_table(blocks, windows, watts=watts, repeats=repeats, clock=clock)
+    table = price_table(blocks, windows, watts=watts)
     return priced(blocks, table, unit="us" if watts is None else "uj")
 
 

@@ -39,10 +39,11 @@ def test_the_time_of_a_step_is_the_shortest_of_its_runs():
     spectrum = sig.Spectrum(channels, 50.0)
     blocks = [sig.Mean(channels), sig.SpectralMoments(spectrum)]
     x = np.random.default_rng(0).normal(size=(5, 64))
-    priced_blocks = sig.measured(blocks, x, clock=FakeClock(4))
+    priced_blocks = sig.priced(blocks, price_table(blocks, x, clock=FakeClock(4)))
     prices = [step.price for step in sig.SignalGraph(priced_blocks).steps]
     np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])  # microseconds
-    blocks_in_microjoules = sig.measured(blocks, x, watts=0.5, clock=FakeClock(4))
+    table = price_table(blocks, x, watts=0.5, clock=FakeClock(4))
+    blocks_in_microjoules = sig.priced(blocks, table, unit="uj")
     np.testing.assert_allclose(
         [step.price for step in sig.SignalGraph(blocks_in_microjoules).steps], np.divide(prices, 2)
     )

@@ -62,9 +62,7 @@ def test_axes_form_one_signal_in_any_spelling(channels, name):
 
 def test_cheap_blocks_come_first():
     x = np.load(find_shared_file("hapt_windows.npz"))["X"][::900]
-    blocks = sig.measured(
-        sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, samples=128), x, repeats=3
-    )
+    blocks = sig.measured(sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, samples=128), x)
     prices = np.asarray([block.price for block in blocks])
     n_quarter = len(prices) // 4
     assert prices[:n_quarter].mean() < prices[-2 * n_quarter :].mean()

@@ -37,7 +37,7 @@ TREE_SETTINGS = {"penalties": (0.03, 0.003), "n_rounds": 20}
 METHODS: dict[str, Any] = {
     "staged": StagedCascade(n_stages=3, families=("boosting", "linear"), effort="low"),
     "adapt-lin": AdaptLin(**LINEAR_SETTINGS),
-    "adapt-lstsq": AdaptLstsq(**LINEAR_SETTINGS | {"penalties": (0.3,), "max_alternations": 60}),
+    "adapt-lstsq": AdaptLstsq(**LINEAR_SETTINGS | {"penalties": (0.3,)}),
     "adapt-gbrt": AdaptGBRT(p_full=(0.3,), warm_up=5, **TREE_SETTINGS),
     "l1": L1Cascade(penalties=(0.5, 0.1, 0.01)),
     "confidence": ConfidenceCascade(low_cost_model="linear", n_subsets=3),

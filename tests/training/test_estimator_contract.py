@@ -35,8 +35,6 @@ FAST_ADAPT_SETTINGS = {
     "p_full": (0.3,),
     "penalties": (0.1,),
     "n_starts": 1,
-    "max_alternations": 2,
-    "tol": 0.01,
 }
 #: A fast high-cost model, because each fit probes its graph.
 HIGH_COST_TREE = DecisionTreeClassifier(max_depth=3, random_state=0)

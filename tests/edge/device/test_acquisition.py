@@ -39,8 +39,8 @@ COSTS = FeatureCosts(
 FAST_PARAMETERS = {
     "staged": {"families": ("linear", "boosting"), "n_stages": 2, "effort": "low"},
     "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 10, "warm_up": 2},
-    "adapt-lin": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 5},
-    "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 5},
+    "adapt-lin": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1},
+    "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1},
     "cegb": {"penalties": (0.001, 0.01), "n_rounds": 15},
     "budget-forest": {"n_estimators": 6},
     "budget-prune": {"n_estimators": 6},

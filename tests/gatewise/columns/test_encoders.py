@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from datetime import datetime
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from gatewise.columns import kinds
 from gatewise.columns.cells import MISSING_WORDS, check_time_format, read_time
 from gatewise.columns.encoders import RowEncoder
 from gatewise.columns.kinds import NumberColumn, OrdinalColumn, TimeColumn
@@ -44,7 +46,7 @@ OPTIONS = ColumnOptions(
 
 @st.composite
 def draw_table(draw):
-    """Draw columns of texts, two settings of the encoder and the number of training rows."""
+    """Draw columns of texts, two settings of encoders and the number of training rows."""
     n_rows = draw(st.integers(4, 10))
     columns = {
         name: draw(st.lists(st.one_of(cells, MISSING), min_size=n_rows, max_size=n_rows))
@@ -74,11 +76,10 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn_table):
         writer.writerow([*columns, "label"])
         writer.writerows(zip(*columns.values(), "ab" * 5, strict=False))
     frame = read_table(path, options=OPTIONS).frame
-    encoder = TableEncoder.from_options(OPTIONS).set_params(
-        impute=is_imputed, max_one_hot=max_one_hot
-    )
+    encoder = TableEncoder.from_options(OPTIONS).set_params(impute=is_imputed)
     try:
-        encoder.fit(frame.iloc[:n_training])
+        with mock.patch.object(kinds, "MAX_ONE_HOT", max_one_hot):
+            encoder.fit(frame.iloc[:n_training])
     except InputError:  # a column that is empty
         assume(False)
     device_encoder = copy_by_json(encoder.encoder_)

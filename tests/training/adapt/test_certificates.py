@@ -17,6 +17,7 @@ import pytest
 from scipy.special import expit
 
 from gatewise_training import FeatureCosts
+from gatewise_training.adapt import lin
 from gatewise_training.adapt.alternation import (
     alternate,
     featureless_pair,
@@ -110,10 +111,14 @@ def test_the_objective_equals_the_formula_of_the_paper():
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_classes):
+def test_above_the_critical_penalty_only_free_features_are_acquired(
+    distance, n_classes, monkeypatch
+):
+    monkeypatch.setattr(lin, "TOLERANCE", 1e-7)
+    monkeypatch.setattr(lin, "MAX_ALTERNATIONS", 1000)
     method_class = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
     # penalties are shares of the critical penalty
-    method = method_class(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
+    method = method_class(penalties=(1.01, 0.9), refit=False)
     models = fit_path(draw_sample(n_classes), method, p_full=0.4)
     # feature 3 has no own price either, but its group has a shared price
     is_free = np.array([False, False, False, False, False, True])

@@ -269,8 +269,6 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
         ("adapt-gbrt", {"n_rounds": 0}),
         ("adapt-gbrt", {"warm_up": -1}),
         ("adapt-gbrt", {"warm_up": 5, "n_rounds": 5}),
-        ("adapt-lin", {"max_alternations": "many"}),
-        ("adapt-lin", {"tol": None}),
         ("adapt-lin", {"refit": "no"}),
         ("adapt-gbrt", {"num_leaves": 1}),
         ("adapt-gbrt", {"max_loss": -0.1}),

@@ -205,7 +205,7 @@ def test_errors_name_columns_of_times_and_intervals_that_an_encoder_accepts(colu
     table = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": column})
     with pytest.raises(InputError, match=r"columns \['b'\] hold no numbers: encode the table"):
         BudgetForest(n_estimators=2).fit(table, np.arange(60) % 2)
-    encoder = TableEncoder(columns={"b": "category"}, max_one_hot=1).fit(table)
+    encoder = TableEncoder(columns={"b": "ordinal"}).fit(table)
     encoded_texts = encoder.transform(table.assign(b=table.b.map(str)))
     np.testing.assert_array_equal(encoded_texts, encoder.transform(table))
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
+from gatewise.columns import kinds
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.table_encoder import TableEncoder
@@ -102,8 +103,9 @@ def test_the_encoder_follows_the_conventions_of_scikit_learn(frame):
         encoder.transform(frame.to_numpy())
 
 
-def test_columns_become_named_features(frame):
-    encoder = TableEncoder(columns=KINDS, max_one_hot=2).fit(frame)
+def test_columns_become_named_features(frame, monkeypatch):
+    monkeypatch.setattr(kinds, "MAX_ONE_HOT", 2)
+    encoder = TableEncoder(columns=KINDS).fit(frame)
     names = encoder.get_feature_names_out().tolist()
     assert names[:2] == ["supplier", "supplier_missing"]
     assert names[-3:] == ["mass", "heat", "ok"]
@@ -118,6 +120,7 @@ def test_columns_become_named_features(frame):
     ):
         with pytest.raises(InputError, match=message):
             TableEncoder(**{"columns": KINDS} | settings).fit(frame)
+    monkeypatch.undo()
     frame_with_duplicate = frame.assign(**{"supplier=ACME": 1.0})
     with pytest.raises(InputError, match="two columns make a feature 'supplier=ACME'"):
         TableEncoder(columns=KINDS).fit(frame_with_duplicate)

@@ -7,6 +7,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from gatewise.columns import kinds
 from gatewise.columns.cells import is_missing
 from gatewise_training import TableEncoder
 from gatewise_training.data.datasets import read_rows
@@ -110,7 +112,8 @@ def draw_frames(draw: st.DrawFn, column_name: str) -> tuple[pd.DataFrame, str]:
 
 def fit_encoder(table: Any, kind: str) -> TableEncoder:
     """Fit an encoder; with more than four categories a column is not one-hot."""
-    return TableEncoder(columns={"cell": kind}, impute=True, max_one_hot=4).fit(table)
+    with mock.patch.object(kinds, "MAX_ONE_HOT", 4):
+        return TableEncoder(columns={"cell": kind}, impute=True).fit(table)
 
 
 @pytest.mark.slow

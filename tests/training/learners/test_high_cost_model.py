@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 from gatewise_training import AdaptLin, FeatureCosts
 
 COSTS = FeatureCosts(np.linspace(0.5, 2.0, 8))
-SETTINGS = {"penalties": (0.3, 0.05), "p_full": (0.3,), "n_starts": 0, "max_alternations": 20}
+SETTINGS = {"penalties": (0.3, 0.05), "p_full": (0.3,), "n_starts": 0}
 
 
 def draw_rows(n, seed):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,8 +31,15 @@ from gatewise_training.adapt.m_step import LinearPair, MStep
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
+from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import link_of
+
+#: Largest number of alternations per setting. Each is a q-step and a Newton step of the M-step.
+MAX_ALTERNATIONS = 300
+
+#: Decrease of the objective below which the alternation ends, if the KKT residual of the M-step is
+#: below MAX_KKT_RATIO times as much.
+TOLERANCE = 1e-4
 
 #: Penalty of a refit, as a share of the critical one. It bounds the weights on separable data.
 REFIT_PENALTY_SHARE = 0.003
@@ -80,12 +87,6 @@ class AdaptLin(Adapt):
         feature (:func:`gatewise_training.adapt.alternation.best_starts`). They are needed because
         OPT is not convex: on data such as the paper's Synthetic-2, the alternation from constant
         models ends at the features of an L1 penalty. With 0 it only starts from constant models.
-    max_alternations : int, default 300
-        Largest number of alternations per setting. Each is a q-step and a Newton step of the
-        M-step.
-    tol : float, default 1e-4
-        Decrease of the objective below which the alternation ends, if the KKT residual of the
-        M-step is below ``10 * tol``.
 
     Notes
     -----
@@ -102,14 +103,10 @@ class AdaptLin(Adapt):
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
     n_starts: int = 2
-    max_alternations: int = 300
-    tol: float = 1e-4
 
     _parameter_constraints: ClassVar[Constraints] = {
         "n_starts": [Interval(Integral, 0, None, closed="left")],
         "refit": ["boolean"],
-        "max_alternations": [AT_LEAST_1],
-        "tol": [Interval(Real, 0, np.inf, closed="neither")],
     }
 
     def _find_shared_settings(self, sample: Sample, p_full: float) -> Sequence[Start]:
@@ -174,7 +171,7 @@ class _PenaltyPath:
         fits = []
         for gamma in self._gammas:
             problem = replace(self._problem, gamma=gamma)
-            pair, objective = self._alternate(problem, pair, self._method.max_alternations)
+            pair, objective = self._alternate(problem, pair, MAX_ALTERNATIONS)
             fits.append(FittedPair(pair, objective, self._refit(pair, gamma, refits)))
         return fits
 
@@ -199,14 +196,12 @@ class _PenaltyPath:
                 tol=MAX_START_KKT,
                 max_iter=MAX_START_STEPS,
             )
-            fitted_pair, objective = self._alternate(
-                penalised_problem, pair, method.max_alternations
-            )
+            fitted_pair, objective = self._alternate(penalised_problem, pair, MAX_ALTERNATIONS)
             has_same_features = np.array_equal(
                 fitted_pair.weights.any(axis=1), usual_fits[penalty_index].pair.weights.any(axis=1)
             )
             has_same_objective = (
-                abs(objective - usual_fits[penalty_index].objective) < MAX_KKT_RATIO * method.tol
+                abs(objective - usual_fits[penalty_index].objective) < MAX_KKT_RATIO * TOLERANCE
             )
             if has_same_features and has_same_objective:
                 models.append(usual_fits[penalty_index].model)
@@ -223,7 +218,7 @@ class _PenaltyPath:
             self._f0_loss,
             self._p_full,
             start,
-            tol=self._method.tol,
+            tol=TOLERANCE,
             max_steps=max_steps,
             distance=self._method._distance,
         )
@@ -239,8 +234,7 @@ class _PenaltyPath:
             masked_problem = replace(
                 self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight
             )
-            max_steps = min(self._method.max_alternations, MAX_REFIT_STEPS)
-            refits[feature_key], _ = self._alternate(masked_problem, pair, max_steps)
+            refits[feature_key], _ = self._alternate(masked_problem, pair, MAX_REFIT_STEPS)
         return refits[feature_key]
 
 

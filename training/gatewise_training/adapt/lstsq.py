@@ -34,7 +34,7 @@ class AdaptLstsq(AdaptLin):
 
     Parameters
     ----------
-    penalties, stop, accounting, refit, n_starts, max_alternations, tol
+    penalties, stop, accounting, refit, n_starts
         As for :class:`AdaptLin`.
     p_full : sequence of float, optional
         As for :class:`AdaptLin`, but above 0, because the log odds of 0 are infinite.

@@ -48,8 +48,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ----------
     columns : mapping of str to str, optional
         Kinds of columns by name. ``"category"`` gives one feature per category or, with more than
-        `max_one_hot` categories, one feature with the index. ``"ordinal"`` gives one feature with
-        the index of the category. ``"boolean"`` reads words such as y, n, 0 and 1. ``"time"`` reads
+        12 categories, one feature with the index. ``"ordinal"`` gives one feature with the index of
+        the category. ``"boolean"`` reads words such as y, n, 0 and 1. ``"time"`` reads
         dates in ISO 8601, ``"time:unix"`` seconds, and ``"time:%d.%m.%Y %H:%M"`` a format of
         strptime. ``"drop"`` gives no feature. An unknown category is encoded as all 0, or as the
         index -1.
@@ -60,8 +60,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         ``allow_missing=True``. A missing category is a separate category.
     missing_words : sequence of str, default ()
         Texts of a missing cell, in addition to ``NA``, ``NaN``, ``null``, ``?`` and others.
-    max_one_hot : int, default 12
-        Largest number of categories with one feature each.
 
     Attributes
     ----------
@@ -82,7 +80,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     columns: Mapping[str, str] | None = None
     impute: bool = False
     missing_words: Sequence[str] = ()
-    max_one_hot: int = 12
     encoder_: RowEncoder = field(init=False)
 
     @classmethod
@@ -175,7 +172,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             format=kind_format,
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
-            max_one_hot=self.max_one_hot,
         )
         return KINDS[kind].learn(name, present_cells, learning_options)
 
