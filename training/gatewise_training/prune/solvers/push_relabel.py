@@ -12,6 +12,9 @@ of acquisitions share, because otherwise they would send their whole excess back
 The label of a node is its distance to the sink, counted in nodes. The label of an acquisition is a
 lower bound on the smallest label of a node to which it can give flow back. It is 0 as long as the
 acquisition has capacity left.
+
+The problem is a :class:`gatewise_training.prune.presolve.Closure`. The arrays of its
+:class:`gatewise_training.prune.presolve.Flow` are changed in place.
 """
 
 from __future__ import annotations
