@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise.formats import duration, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.policies import POLICIES, SystemRun, system_policy
+from gatewise_sim.experiment.policies import N_COMPARED, compared_policies, system_policy
 from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
@@ -160,20 +160,14 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
         )
         del run
         if scenario.baselines:
-            system_run = SystemRun(
-                table=experiment.table,
-                row_weights=row_weights,
-                offload_rate=results[0].offload_rate.value,
-                has_labels=experiment.rows.truth is not None,
-            )
-            for compared_policy in POLICIES:
-                baseline = compared_policy.make_policy(system_run)
-                run_progress.begin(compared_policy.name)
-                if baseline is not None:
-                    # Keep one run at a time, because its columns need most of the memory.
-                    run = _run_virtual(experiment, baseline, engine_fields["timings"], run_progress)
-                    results.append(experiment.make_result(run, baseline))
-                    del run
+            for baseline in compared_policies(
+                experiment.table, row_weights, results[0].offload_rate.value
+            ):
+                run_progress.begin(baseline.name)
+                # Keep one run at a time, because its columns need most of the memory.
+                run = _run_virtual(experiment, baseline, engine_fields["timings"], run_progress)
+                results.append(experiment.make_result(run, baseline))
+                del run
     return _make_report(experiment, results, row_weights, command, engine_fields)
 
 
@@ -195,7 +189,7 @@ class _RunProgress:
         """Report that the current policy's run has reached the time `now`, in s."""
         progress_share = min(now / self._seconds, 1.0)
         self._report_progress(
-            self._policy_index + progress_share, 1 + len(POLICIES), self._policy_name
+            self._policy_index + progress_share, 1 + N_COMPARED, self._policy_name
         )
 
 

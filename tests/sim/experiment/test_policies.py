@@ -1,10 +1,17 @@
 """Tests of the policies that a simulation compares."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.policies import POLICIES, SystemRun, select_share, system_policy
+from gatewise_sim.experiment.policies import (
+    N_COMPARED,
+    compared_policies,
+    select_share,
+    system_policy,
+)
 from gatewise_sim.fleet.results import NO_LABEL
 from gatewise_sim.scenario import Scenario
 from tests.support.fleets import make_table
@@ -20,50 +27,46 @@ TABLE = make_table(
 )
 
 
-def make_policy(key: str, table=TABLE, **changes):
-    """Make the policy `key` for a run that offloads 30 % of equally likely rows."""
-    fields = {
-        "table": table,
-        "row_weights": np.ones(len(table)),
-        "offload_rate": 0.3,
-        "has_labels": True,
-    }
-    (compared_policy,) = (compared for compared in POLICIES if compared.key == key)
-    return compared_policy.make_policy(SystemRun(**fields | changes))
+def make_policies(table=TABLE, row_weights=None, offload_rate=0.3):
+    """Make the policies of a run, by default one that offloads 30 % of equally likely rows."""
+    weights = np.ones(len(table)) if row_weights is None else row_weights
+    return {policy.key: policy for policy in compared_policies(table, weights, offload_rate)}
 
 
 def test_edge_only_offloads_no_row_and_cloud_only_every_accepted_row():
-    assert not make_policy("edge_only").is_offloaded.any()
-    cloud_policy = make_policy("cloud_only")
+    policies = make_policies()
+    assert len(policies) == N_COMPARED
+    assert not policies["edge_only"].is_offloaded.any()
+    cloud_policy = policies["cloud_only"]
     assert cloud_policy.is_cloud_first
     assert np.array_equal(cloud_policy.is_offloaded, TABLE.can_offload)
 
 
 def test_confidence_offloads_the_least_confident_rows():
     """Row 2 has no answer; rows 1 and 3 are the least confident that the cloud accepts."""
-    assert np.flatnonzero(make_policy("confidence").is_offloaded).tolist() == [1, 2, 3]
+    assert np.flatnonzero(make_policies()["confidence"].is_offloaded).tolist() == [1, 2, 3]
     row_weights = np.where(np.arange(10) == 2, 3.0, 1.0)
-    weighted_policy = make_policy("confidence", row_weights=row_weights)
+    weighted_policy = make_policies(row_weights=row_weights)["confidence"]
     assert np.flatnonzero(weighted_policy.is_offloaded).tolist() in ([2], [2, 3])
 
 
 def test_random_has_the_offload_rate_of_the_system():
-    policy = make_policy("random")
+    policy = make_policies()["random"]
     assert not policy.is_offloaded.any()
     # the cloud accepts nine of the ten rows
     assert policy.random_share == pytest.approx(0.3 / 0.9)
-    assert make_policy("random", offload_rate=1.0).random_share == 1.0
+    assert make_policies(offload_rate=1.0)["random"].random_share == 1.0
 
 
 def test_oracle_offloads_rows_that_only_the_cloud_gets_right():
-    assert np.flatnonzero(make_policy("oracle").is_offloaded).tolist() == [0, 1, 2, 3]
-    assert make_policy("oracle", has_labels=False) is None
+    assert np.flatnonzero(make_policies()["oracle"].is_offloaded).tolist() == [0, 1, 2, 3]
+    unlabelled_table = replace(TABLE, truth=np.full(10, NO_LABEL))
+    assert "oracle" not in make_policies(unlabelled_table)
 
 
 def test_bundle_without_a_cloud_model_has_only_the_edge_only_policy():
     table = make_table(4, 0, has_cloud=False, cloud_label=np.full(4, NO_LABEL))
-    keys = [policy.key for policy in POLICIES if make_policy(policy.key, table) is not None]
-    assert keys == ["edge_only"]
+    assert [*make_policies(table)] == ["edge_only"]
     with pytest.raises(InputError, match="the bundle has no high-cost model"):
         system_policy(Scenario(policy="cloud-only"), table)
 
