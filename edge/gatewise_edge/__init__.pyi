@@ -7,7 +7,6 @@ from .errors import LinkError as LinkError
 from .errors import SelfTestError as SelfTestError
 from .errors import SensorError as SensorError
 from .errors import WireError as WireError
-from .link.breaker import Breaker as Breaker
 from .link.link import InProcessLink as InProcessLink
 from .link.link import Link as Link
 from .link.mqtt_link import MqttLink as MqttLink

@@ -22,10 +22,17 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from gatewise.errors import InputError
+#: Number of requests in a row without a reply that opens the breaker.
+MAX_FAILURES: Final = 5
+#: Number of latest requests, and the share of them without a reply that also opens it.
+N_RECENT: Final = 20
+MAX_SILENT_SHARE: Final = 0.8
+#: Mean lengths of the first and of the longest pause, in seconds.
+_FIRST_PAUSE_S: Final = 1.0
+_MAX_PAUSE_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -47,74 +54,41 @@ class BreakerCounts:
     breaker_blocked: int = 0
 
 
-@dataclass(slots=True)
 class Breaker:
     """A circuit breaker, which decides whether a request may be sent.
 
-    Parameters
-    ----------
-    max_failures : int, default 5
-        Number of requests in a row without a reply that opens the breaker.
-    max_silent_share : float, default 0.8
-        Share of the latest `n_recent` requests without a reply that also opens the breaker.
-    n_recent : int, default 20
-        Number of latest requests in this share.
-    first_pause_s : float, default 1
-        Mean length of the first pause in seconds. Each further pause is twice as long.
-    max_pause_s : float, default 30
-        Mean length of the longest pause in seconds.
-    draw : callable, default random.random
-        Draws from [0, 1). A pause lasts ``mean * (0.5 + draw())`` seconds.
-    counts : BreakerCounts
-        Counts so far.
+    :data:`MAX_FAILURES` requests in a row without a reply open it, and so does a share of
+    :data:`MAX_SILENT_SHARE` of the latest :data:`N_RECENT` requests. Each pause is twice as long as
+    the last, up to a bound: ``mean * (0.5 + draw())`` seconds. `draw` draws from [0, 1). `counts`
+    are the counts so far.
 
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-
-    Examples
-    --------
-    >>> breaker = Breaker(max_failures=2, first_pause_s=1.0, draw=lambda: 0.5)
-    >>> for now in (1.0, 2.0):
+    >>> breaker = Breaker(draw=lambda: 0.5)
+    >>> for now in range(MAX_FAILURES):
     ...     breaker.record(False, sent_at=now - 0.5, now=now)
-    >>> breaker.state, breaker.admit(2.5, probe_deadline=3.0)
+    >>> breaker.state, breaker.admit(4.5, probe_deadline=5.0)
     ('open', False)
-    >>> breaker.admit(3.0, probe_deadline=3.5)
+    >>> breaker.admit(5.0, probe_deadline=5.5)
     True
-    >>> breaker.record(True, sent_at=3.0, now=3.2)
+    >>> breaker.record(True, sent_at=5.0, now=5.2)
     >>> breaker.state
     'closed'
     """
 
-    max_failures: int = 5
-    max_silent_share: float = 0.8
-    n_recent: int = 20
-    first_pause_s: float = 1.0
-    max_pause_s: float = 30.0
-    draw: Callable[[], float] = random.random
-    counts: BreakerCounts = field(default_factory=BreakerCounts)
-    state: Literal["closed", "open", "half-open"] = field(default="closed", init=False)
-    _silences: deque[bool] = field(default_factory=deque, init=False)
-    _n_silent_in_a_row: int = field(default=0, init=False)
-    _n_openings: int = field(default=0, init=False)
-    _paused_until: float = field(default=-math.inf, init=False)
-    #: Time of the last change of the state. Earlier requests do not count.
-    _changed_at: float = field(default=-math.inf, init=False)
-
-    def __post_init__(self) -> None:
-        for setting_name in ("max_failures", "n_recent"):
-            count = getattr(self, setting_name)
-            if count < 1:
-                raise InputError(f"breaker: {setting_name} is {count}; it must be at least 1")
-        if not 0 < self.max_silent_share <= 1:
-            raise InputError(f"breaker: share is {self.max_silent_share}; it must lie in (0, 1]")
-        if not 0 < self.first_pause_s <= self.max_pause_s < math.inf:
-            raise InputError(
-                f"breaker: first_pause_s {self.first_pause_s} and max_pause_s {self.max_pause_s} "
-                "must be positive, and the first pause must not be longer than the longest"
-            )
-        self._silences = deque(maxlen=self.n_recent)
+    def __init__(
+        self,
+        *,
+        draw: Callable[[], float] = random.random,
+        counts: BreakerCounts | None = None,
+    ) -> None:
+        self.draw = draw
+        self.counts = BreakerCounts() if counts is None else counts
+        self.state: Literal["closed", "open", "half-open"] = "closed"
+        self._silences: deque[bool] = deque(maxlen=N_RECENT)
+        self._n_silent_in_a_row = 0
+        self._n_openings = 0
+        self._paused_until = -math.inf
+        #: Time of the last change of the state. Earlier requests do not count.
+        self._changed_at = -math.inf
 
     def admit(self, now: float, probe_deadline: float) -> bool:
         """Return whether a request may be sent at `now`.
@@ -156,11 +130,9 @@ class Breaker:
                 return
             self._n_silent_in_a_row += 1
             self._silences.append(True)
-            is_full = len(self._silences) == self.n_recent
-            is_mostly_silent = (
-                is_full and sum(self._silences) >= self.max_silent_share * self.n_recent
-            )
-            if self._n_silent_in_a_row >= self.max_failures or is_mostly_silent:
+            is_full = len(self._silences) == N_RECENT
+            is_mostly_silent = is_full and sum(self._silences) >= MAX_SILENT_SHARE * N_RECENT
+            if self._n_silent_in_a_row >= MAX_FAILURES or is_mostly_silent:
                 self.counts.breaker_opened += 1
                 self._open(now)
         elif self.state == "half-open" and sent_at >= self._changed_at:
@@ -168,7 +140,7 @@ class Breaker:
 
     def _open(self, now: float) -> None:
         # The bound on the exponent keeps the power a finite number.
-        mean_pause_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(self._n_openings, 60))
+        mean_pause_s = min(_MAX_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._n_openings, 60))
         self._n_openings += 1
         self.state = "open"
         self._changed_at = now

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
 from gatewise.errors import InputError
-from gatewise_edge.link.breaker import Breaker
 
 #: Units of a bound on offloads, and the form of the bound.
 _UNIT_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -24,9 +23,6 @@ class OffloadRules:
     ----------
     max_in_flight : int, default 32
         Largest number of requests in flight.
-    breaker : Breaker or bool, default True
-        Circuit breaker, which blocks requests and the acquisition of their features while the cloud
-        does not reply. True makes one with the default settings; False means no breaker.
     max_offloads : str, optional
         Bound on the rate of offloads, such as ``"60/h"`` (:class:`TokenBucket`). Hard instances
         beyond the bound get a fallback with the reason ``offload-limit``.
@@ -44,7 +40,6 @@ class OffloadRules:
     """
 
     max_in_flight: int = 32
-    breaker: Breaker | bool = True
     max_offloads: str | None = None
     implausible: ImplausibleHandling = "answer"
     private: bool = False
@@ -58,12 +53,6 @@ class OffloadRules:
             handling_names = ", ".join(get_args(ImplausibleHandling))
             raise InputError(f"implausible {self.implausible!r}; choose one of {handling_names}")
         self.new_token_bucket()  # raises InputError for a malformed bound
-
-    def new_breaker(self) -> Breaker | None:
-        """Return the breaker of the rules, or make a default one; None without a breaker."""
-        if isinstance(self.breaker, bool):
-            return Breaker() if self.breaker else None
-        return self.breaker
 
     def new_token_bucket(self) -> TokenBucket | None:
         """Make a full token bucket; None without a bound."""

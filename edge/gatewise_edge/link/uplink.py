@@ -16,6 +16,7 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from gatewise_edge.errors import WireError
+from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.encoding import decode_response, encode_request
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import (
@@ -67,7 +68,7 @@ class Uplink:
         self._has_worker = True  # False once a worker said that it does not have the model
         self._next_warning_at = -math.inf
         self._has_logged_silence = False  # whether the cloud is silent according to the log
-        self._breaker = rules.new_breaker()
+        self._breaker = Breaker()
         self._token_bucket = rules.new_token_bucket()
         self._offloads = OffloadTable(rules.max_in_flight, on_outcome=self._inform_breaker)
         self._bytes_up = 0
@@ -91,21 +92,18 @@ class Uplink:
         """``bytes_up``, ``bytes_down``, the :class:`OffloadCounts` and the breaker's counts."""
         with self._condition:
             counts = {"bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
-            counts |= asdict(self._offloads.counts)
-            return counts if self._breaker is None else counts | asdict(self._breaker.counts)
+            return counts | asdict(self._offloads.counts) | asdict(self._breaker.counts)
 
     @property
     def gauges(self) -> dict[str, float]:
         """Current state: ``outstanding``, ``round_trip_ms`` and ``breaker_open``."""
         with self._condition:
             smoothed_s = self._offloads.round_trip.smoothed_s
-            gauges = {
+            return {
                 "outstanding": float(len(self._offloads)),
                 "round_trip_ms": 1000.0 * smoothed_s if smoothed_s is not None else 0.0,
+                "breaker_open": float(not self._cloud_replies),
             }
-            if self._breaker is not None:
-                gauges["breaker_open"] = float(self._breaker.state != "closed")
-            return gauges
 
     @property
     def is_ready(self) -> bool:
@@ -123,7 +121,7 @@ class Uplink:
 
     @property
     def _cloud_replies(self) -> bool:
-        return self._breaker is None or self._breaker.state == "closed"
+        return self._breaker.state == "closed"
 
     def admit(self, deadline: float) -> str | None:
         """Admit an instance to be offloaded, or return the reason why it must not be.
@@ -143,7 +141,7 @@ class Uplink:
                 return "full"
             if self._token_bucket is not None and not self._token_bucket.take_token(now):
                 return "offload-limit"
-            if self._breaker is not None and not self._breaker.admit(now, deadline):
+            if not self._breaker.admit(now, deadline):
                 self._return_token()
                 return "breaker-open"
         return None
@@ -151,8 +149,7 @@ class Uplink:
     def release(self) -> None:
         """Undo an admission for which no request was sent."""
         with self._condition:
-            if self._breaker is not None:
-                self._breaker.release(self._clock())
+            self._breaker.release(self._clock())
             self._return_token()
 
     def _return_token(self) -> None:
@@ -329,6 +326,6 @@ class Uplink:
 
     def _inform_breaker(self, offload: Offload, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""
-        if self._breaker is not None and offload.on_answer is None:
+        if offload.on_answer is None:
             has_reply = offload.response is not None
             self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)

@@ -16,7 +16,7 @@ from typing import Final
 
 from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.late_requests import RESPONSE_TIMEOUT_S
-from gatewise_edge.link.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.breaker import N_RECENT, Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.offload import Offload, OffloadCounts, OffloadTable, RoundTrip
 from gatewise_edge.link.offload_rules import TokenBucket
@@ -227,7 +227,7 @@ class VirtualDevice:
                 return
             fleet = self.fleet
             self._breaker = Breaker(draw=fleet.rng.random, counts=fleet.breaker_counts)
-            for _ in range(min(self._n_replies, self._breaker.n_recent)):
+            for _ in range(min(self._n_replies, N_RECENT)):
                 self._breaker.record(True, sent_at=now, now=now)
         self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.offload_rules import OffloadRules
+from gatewise_edge.link import wire
+from gatewise_edge.link.breaker import MAX_FAILURES, Breaker
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import SURE_ROW, FakeLink, refuse, respond
 
@@ -25,8 +24,18 @@ def record_failures(breaker: Breaker, n_failures: int, now: float) -> None:
         breaker.record(False, sent_at=now, now=now)
 
 
+def make_breaker(draw=lambda: 0.5) -> Breaker:
+    return Breaker(draw=draw)
+
+
+def open_breaker(now: float, draw=lambda: 0.5) -> Breaker:
+    breaker = make_breaker(draw)
+    record_failures(breaker, MAX_FAILURES, now)
+    return breaker
+
+
 def test_breaker_opens_after_failures_in_a_row_and_not_before():
-    breaker = Breaker(max_failures=5)
+    breaker = make_breaker()
     record_failures(breaker, 4, 1.0)
     breaker.record(True, sent_at=1.0, now=1.0)
     record_failures(breaker, 4, 2.0)
@@ -36,59 +45,61 @@ def test_breaker_opens_after_failures_in_a_row_and_not_before():
 
 
 @pytest.mark.parametrize(
-    ("n_recent", "max_silent_share", "replies"),
+    "replies",
     [
-        (20, 0.8, [i % 5 == 0 for i in range(20)]),  # 80 % are silent
-        (4, 0.8, [False, True, False, False, False, False]),  # then all of the latest 4
-        (2, 1.0, [False, False]),
+        [number % 5 == 0 for number in range(20)],  # 80 % are silent
+        [True, *(number % 5 == 0 for number in range(20))],  # of the latest 20
     ],
 )
-def test_breaker_opens_when_a_share_of_the_window_failed(n_recent, max_silent_share, replies):
-    breaker = Breaker(max_failures=100, max_silent_share=max_silent_share, n_recent=n_recent)
+def test_breaker_opens_when_a_share_of_the_latest_requests_failed(replies):
+    breaker = make_breaker()
     for now, has_reply in enumerate(replies):
         assert breaker.state == "closed"
         breaker.record(has_reply, sent_at=float(now), now=float(now))
     assert breaker.state == "open"
 
 
+def test_breaker_stays_closed_if_fewer_requests_failed():
+    breaker = make_breaker()
+    for now in range(200):
+        breaker.record(now % 4 == 0, sent_at=float(now), now=float(now))
+    assert breaker.state == "closed"
+
+
 def test_breaker_admits_one_probe_at_a_time_and_closes_after_a_reply():
-    breaker = Breaker(max_failures=1, first_pause_s=2.0, draw=lambda: 0.5)
-    record_failures(breaker, 1, 10.0)
-    assert not breaker.admit(11.9, probe_deadline=12.4)
-    assert breaker.admit(12.0, probe_deadline=12.5)
-    assert not breaker.admit(12.1, probe_deadline=12.6)
-    breaker.record(True, sent_at=12.0, now=12.2)
-    assert breaker.admit(12.2, probe_deadline=13.0)
-    assert breaker.admit(12.2, probe_deadline=13.0)
+    breaker = open_breaker(10.0)
+    assert not breaker.admit(10.9, probe_deadline=11.4)
+    assert breaker.admit(11.0, probe_deadline=11.5)
+    assert not breaker.admit(11.1, probe_deadline=11.6)
+    breaker.record(True, sent_at=11.0, now=11.2)
+    assert breaker.admit(11.2, probe_deadline=12.0)
+    assert breaker.admit(11.2, probe_deadline=12.0)
     assert breaker.counts.breaker_probes == 1
     assert breaker.counts.breaker_blocked == 2
 
 
-@given(st.floats(0, 1, exclude_max=True), st.integers(0, 12), st.sampled_from([1.0, 30.0]))
-def test_pause_is_50_to_150_percent_of_its_mean_which_doubles(drawn_number, n_openings, first_s):
-    breaker = Breaker(
-        max_failures=1, first_pause_s=first_s, max_pause_s=30.0, draw=lambda: drawn_number
-    )
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 12))
+def test_pause_is_50_to_150_percent_of_its_mean_which_doubles(drawn_number, n_openings):
     now = 0.0
-    record_failures(breaker, 1, now)
+    breaker = open_breaker(now, lambda: drawn_number)
     for _ in range(n_openings):
         now += 100.0  # longer than each pause
         assert breaker.admit(now, probe_deadline=now + 1)
         breaker.record(False, sent_at=now, now=now)
-    mean_pause_s = min(30.0, first_s * 2.0**n_openings)
+    mean_pause_s = min(30.0, 2.0**n_openings)
     assert not breaker.admit(
         math.nextafter(now + 0.5 * mean_pause_s, -math.inf), probe_deadline=now + 99
     )
     assert breaker.admit(now + 1.5 * mean_pause_s, probe_deadline=now + 99)
     breaker.record(True, sent_at=now, now=now + 50)
-    record_failures(breaker, 1, now + 50)  # after a reply the pauses begin with the shortest again
-    assert not breaker.admit(now + 50 + 0.49 * first_s, probe_deadline=now + 99)
-    assert breaker.admit(now + 50 + 1.5 * first_s, probe_deadline=now + 99)
+    # after a reply the pauses begin with the shortest again
+    record_failures(breaker, MAX_FAILURES, now + 50)
+    assert not breaker.admit(now + 50.49, probe_deadline=now + 99)
+    assert breaker.admit(now + 51.5, probe_deadline=now + 99)
 
 
 def test_requests_sent_before_it_opened_do_not_lengthen_the_pause():
-    breaker = Breaker(max_failures=2, first_pause_s=1.0, draw=lambda: 0.5)
-    record_failures(breaker, 2, 1.0)
+    breaker = open_breaker(1.0)
     assert breaker.admit(2.0, probe_deadline=2.5)
     breaker.record(False, sent_at=0.9, now=2.1)
     assert breaker.state == "half-open"
@@ -97,8 +108,7 @@ def test_requests_sent_before_it_opened_do_not_lengthen_the_pause():
 
 
 def test_probe_that_was_not_sent_or_never_ended_does_not_block():
-    breaker = Breaker(max_failures=1, first_pause_s=1.0, draw=lambda: 0.5)
-    record_failures(breaker, 1, 0.0)
+    breaker = open_breaker(0.0)
     assert breaker.admit(1.0, probe_deadline=1.5)
     breaker.release(1.1)
     assert breaker.counts.breaker_probes == 0
@@ -107,30 +117,15 @@ def test_probe_that_was_not_sent_or_never_ended_does_not_block():
     assert breaker.admit(1.6, probe_deadline=2.1)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        *({"max_failures": 0}, {"n_recent": 0}, {"first_pause_s": 0.0}, {"max_pause_s": math.inf}),
-        *({"max_silent_share": 0.0}, {"max_silent_share": 1.01}),
-        {"first_pause_s": 9.0, "max_pause_s": 1.0},
-    ],
-)
-def test_settings_out_of_range_are_refused(settings):
-    with pytest.raises(InputError, match="breaker"):
-        Breaker(**settings)
-
-
 # -- in a device ---------------------------------------------------------------------------
 
 
 def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
     clock, link = Clock(), FakeLink(lambda *arguments: None)
-    breaker = Breaker(first_pause_s=1.0, draw=lambda: 0.5)
-    with Device(
-        bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)
-    ) as device:
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        device._uplink._breaker.draw = lambda: 0.5
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(5)]
-        assert reasons == ["timeout"] * 5  # the default of `max_failures`
+        assert reasons == ["timeout"] * 5
         n_sent = len(link.sent_payloads)
         blocked_answers = [answer_in_virtual_time(device, clock) for _ in range(20)]
         assert {(answer.route, answer.reason, answer.latency_ms) for answer in blocked_answers} == {
@@ -171,26 +166,20 @@ def test_busy_cloud_gets_no_request_for_the_time_that_it_states(bundle):
         assert answer_in_virtual_time(device, clock).route == "cloud"
 
 
-def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle):
+def test_link_that_refuses_all_requests_opens_the_breaker(bundle):
     clock, link = Clock(), FakeLink()
     link.accepts = False
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(6)]
     assert reasons == ["unsent"] * 5 + ["breaker-open"]
-    link.is_ready = True  # opened again
-    with Device(
-        bundle, link=link, clock=clock, offload_rules=OffloadRules(breaker=False)
-    ) as device:
-        assert {answer_in_virtual_time(device, clock).reason for _ in range(50)} == {"unsent"}
 
 
 def test_probe_without_its_features_does_not_block_the_next_probe(bundle):
     clock, link = Clock(), FakeLink(lambda *arguments: None)
-    breaker = Breaker(max_failures=1, first_pause_s=1.0, draw=lambda: 0.5)
-    with Device(
-        bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)
-    ) as device:
-        assert answer_in_virtual_time(device, clock).reason == "timeout"
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        device._uplink._breaker.draw = lambda: 0.5
+        for _ in range(MAX_FAILURES):
+            assert answer_in_virtual_time(device, clock).reason == "timeout"
         clock.now += 1.0
         assert (
             answer_in_virtual_time(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"

@@ -63,9 +63,7 @@ def test_answer_many_answers_every_row(bundle):
     link = InProcessLink(cloud_answers)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
-    with Device(
-        bundle, link=link, deadline_ms=LONG_DEADLINE_MS, offload_rules=OffloadRules(breaker=False)
-    ) as device:
+    with Device(bundle, link=link, deadline_ms=LONG_DEADLINE_MS) as device:
         answers = device.answer_many(rows)
         counters = device.counters
     assert isinstance(answers[5], SensorError)
@@ -131,9 +129,7 @@ def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
 def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     link = FakeLink()
     link.accepts = False
-    with Device(
-        bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h", breaker=False)
-    ) as device:
+    with Device(bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h")) as device:
         answers = device.answer_many([HARD_ROW, make_unsure_row(1.0), HARD_ROW])
         assert [answer.reason for answer in answers] == ["unsent", "unsent", "offload-limit"]
 
@@ -166,9 +162,8 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
 N_ROWS = 60
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("has_breaker", [False, True])
-def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has_breaker):
+@pytest.mark.parametrize("seed", range(10))
+def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed):
     rng = np.random.default_rng(seed)
     clock = Clock()
     responses_in_flight = []  # time of delivery, a drawn number, and the arguments of `send`
@@ -190,7 +185,7 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has
             respond(payload, receive)
 
     observed_outcomes = []
-    rules = OffloadRules(breaker=has_breaker, max_in_flight=4)
+    rules = OffloadRules(max_in_flight=4)
     with Device(
         bundle,
         link=FakeLink(send_to_cloud),

@@ -12,7 +12,6 @@ from gatewise_edge.device.audit_sampler import AuditSampler
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.link import wire
-from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import audit_seed
@@ -156,12 +155,11 @@ def run_real_device(digits, scenario: Scenario, arrivals, outages, max_disagreem
         digits.bundle,
         link=link,
         deadline_ms=scenario.deadline_ms,
-        offload_rules=OffloadRules(
-            breaker=Breaker(draw=rng.random), max_offloads=scenario.max_offloads
-        ),
+        offload_rules=OffloadRules(max_offloads=scenario.max_offloads),
         audit=sampler,
         clock=lambda: clock.now,
     ) as device:
+        device._uplink._breaker.draw = rng.random
 
         def store_outcome(position, outcome) -> None:
             if isinstance(outcome, PendingInstance):
