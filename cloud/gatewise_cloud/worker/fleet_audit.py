@@ -28,9 +28,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gatewise_cloud.worker.batcher import ModelKey
@@ -161,13 +160,13 @@ class DisagreementTest:
 
 @dataclass(slots=True)
 class _ModelAudits:
-    """Audits of one model: its test, and counts by the class of the device's answer."""
+    """Audits of one model: its test, and counts."""
 
     test: DisagreementTest | None
     #: Number of offloaded instances since the latest audit, which the test has not observed yet.
     n_offloaded: int = 0
-    n_audits_by_class: Counter[int] = field(default_factory=Counter)
-    n_disagreed_by_class: Counter[int] = field(default_factory=Counter)
+    n_audits: int = 0
+    n_disagreed: int = 0
 
 
 def _log_alarm(model: ModelKey, test: DisagreementTest) -> None:
@@ -216,8 +215,8 @@ class FleetAudit:
                 test = None if bound is None else DisagreementTest(bound)
                 self._audits_by_model[model] = _ModelAudits(test)
             model_audits = self._audits_by_model[model]
-            model_audits.n_audits_by_class[mark.class_index] += 1
-            model_audits.n_disagreed_by_class[mark.class_index] += disagrees
+            model_audits.n_audits += 1
+            model_audits.n_disagreed += disagrees
             test = model_audits.test
             if test is None:
                 return
@@ -232,9 +231,8 @@ class FleetAudit:
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """Return the figures of each model, by ``NAME VERSION``.
 
-        ``audits`` and ``disagreed`` are counts. ``by_class`` contains both counts for each class
-        index of the devices' answers. Models with a test also have ``evidence`` and ``alarm``.
-        After an alarm, ``alarm_at`` is the number of instances until it was raised.
+        ``audits`` and ``disagreed`` are counts. Models with a test also have ``evidence`` and
+        ``alarm``.
         """
         with self._lock:
             return {
@@ -245,16 +243,10 @@ class FleetAudit:
 
 def _audit_counts(model_audits: _ModelAudits) -> dict[str, Any]:
     audit_counts: dict[str, Any] = {
-        "audits": model_audits.n_audits_by_class.total(),
-        "disagreed": model_audits.n_disagreed_by_class.total(),
-        "by_class": {
-            str(class_index): [count, model_audits.n_disagreed_by_class[class_index]]
-            for class_index, count in sorted(model_audits.n_audits_by_class.items())
-        },
+        "audits": model_audits.n_audits,
+        "disagreed": model_audits.n_disagreed,
     }
     test = model_audits.test
     if test is not None:
         audit_counts |= {"evidence": test.evidence, "alarm": test.has_alarm}
-        if test.n_instances_at_alarm is not None:
-            audit_counts["alarm_at"] = test.n_instances_at_alarm
     return audit_counts
