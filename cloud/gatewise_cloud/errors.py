@@ -3,7 +3,7 @@
 ::
 
     GatewiseError
-    ├── BrokerError    a broker cannot be started         (.host, .port)
+    ├── BrokerError    a broker cannot be started         (.port)
     ├── ModelError     a bundle cannot be served          (.model)
     │   └── BackendBusy   the model's server is unavailable or overloaded
     └── RefusedRows    a model refuses instances          (.reason)
@@ -19,11 +19,10 @@ from gatewise.errors import GatewiseError
 
 
 class BrokerError(GatewiseError):
-    """Broker that cannot be started on `host` and `port`; port 0 stands for any free port."""
+    """Broker that cannot be started on `port`; port 0 stands for any free port."""
 
-    def __init__(self, host: str, port: int, message: str) -> None:
+    def __init__(self, port: int, message: str) -> None:
         super().__init__(message)
-        self.host = host
         self.port = port
 
 

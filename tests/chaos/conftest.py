@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
+from gatewise_cloud.broker.broker import LOOPBACK, find_mosquitto, mosquitto_config
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_edge.link.endpoint import Endpoint
 from tests.support.ports import free_port
@@ -171,7 +171,8 @@ class ChaosFleet:
         self.folder = folder
         self.n_killed = {"worker": 0, "broker": 0}
         self._config = folder / "mosquitto.conf"
-        self._config.write_text(mosquitto_config(network.port, host="0.0.0.0"))
+        config = mosquitto_config(network.port).replace(LOOPBACK, "0.0.0.0")
+        self._config.write_text(config)
         self._broker = None
         self._workers = {}
         self._ready_workers = set()

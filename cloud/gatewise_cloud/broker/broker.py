@@ -15,9 +15,7 @@ The embedded broker is amqtt, in pure Python, which is enough for a demo with on
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import ipaddress
 import os
 import shutil
 import socket
@@ -33,6 +31,8 @@ from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.endpoint import Endpoint
 
+#: Address on which these brokers listen.
+LOOPBACK: Final = "127.0.0.1"
 #: Time to wait for a started mosquitto to accept connections, which takes less than a second on an
 #: idle machine.
 _START_TIMEOUT_SECONDS: Final = 15.0
@@ -45,19 +45,17 @@ _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
 class Broker(ABC):
     """MQTT broker in a separate process; a context manager.
 
-    The broker accepts clients when the constructor returns. It listens on `host`, a loopback
-    address, and on `port`, where 0 selects a free port. `has_shared_subscriptions` says whether
-    several workers can share the load. Raises BrokerError if the broker is not installed, cannot
-    listen on this address, or does not start.
+    The broker accepts clients when the constructor returns. It listens on `port` of
+    :data:`LOOPBACK`, where 0 selects a free port. `has_shared_subscriptions` says whether several
+    workers can share the load. Raises BrokerError if the broker is not installed, cannot listen on
+    this port, or does not start.
     """
 
     kind = ""
     has_shared_subscriptions = False
     _follows_input = False
 
-    def __init__(self, port: int = 0, *, host: str = "127.0.0.1") -> None:
-        _check_loopback(host, port)
-        self.host = host
+    def __init__(self, port: int = 0) -> None:
         self.port = port
         # the broker reads its configuration only when it starts
         with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
@@ -66,7 +64,7 @@ class Broker(ABC):
     @property
     def url(self) -> str:
         """URL of the broker, ``mqtt://host:port``."""
-        return broker_url("mqtt", self.host, self.port)
+        return broker_url("mqtt", LOOPBACK, self.port)
 
     @property
     def pid(self) -> int:
@@ -109,7 +107,7 @@ class Broker(ABC):
         """
         name = f"the {self.kind} broker"
         for attempt in range(1, _MAX_PORT_ATTEMPTS + 1):
-            self.port = _find_usable_port(self.host, port)
+            self.port = _find_usable_port(port)
             child = ChildProcess(
                 name, self._make_command(folder), follows_input=self._follows_input
             )
@@ -123,7 +121,7 @@ class Broker(ABC):
             child.close()
             if port or attempt == _MAX_PORT_ATTEMPTS:
                 break
-        raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
+        raise BrokerError(port, f"{name} ended while it started: {failure}")
 
     def _wait_until_ready(self, child: ChildProcess) -> bool:
         """Wait until the broker accepts a client; return False if its process ends first."""
@@ -136,9 +134,8 @@ class Broker(ABC):
                 return True
             if time.monotonic() > deadline:
                 raise BrokerError(
-                    self.host,
                     self.port,
-                    f"{child.name} did not respond on {self.host}:{self.port} within "
+                    f"{child.name} did not respond on {LOOPBACK}:{self.port} within "
                     f"{_START_TIMEOUT_SECONDS:g} s: {child.last_lines(2) or 'it logged nothing'}",
                 )
             time.sleep(0.01)
@@ -153,7 +150,7 @@ class EmbeddedBroker(Broker):
 
     def _make_command(self, folder: Path) -> list[str]:
         module = "gatewise_cloud.broker.embedded_process"
-        return [sys.executable, "-m", module, self.host, str(self.port)]
+        return [sys.executable, "-m", module, LOOPBACK, str(self.port)]
 
 
 class MosquittoBroker(Broker):
@@ -166,13 +163,12 @@ class MosquittoBroker(Broker):
         program = find_mosquitto()
         if program is None:
             raise BrokerError(
-                self.host,
                 self.port,
                 "mosquitto is neither on PATH nor in /usr/sbin: install it "
                 "(apt install mosquitto, brew install mosquitto) or use the embedded broker",
             )
         config = folder / "mosquitto.conf"
-        config.write_text(mosquitto_config(self.port, host=self.host))
+        config.write_text(mosquitto_config(self.port))
         return [str(program), "-c", str(config)]
 
 
@@ -183,13 +179,13 @@ def find_mosquitto() -> Path | None:
     return Path(program) if program else None
 
 
-def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
+def mosquitto_config(port: int) -> str:
     """Make the configuration of mosquitto 2 on loopback, without users or persistence.
 
     It disables Nagle's algorithm, with which a request and its response take 44 ms instead of 0.7.
     """
     return f"""\
-listener {port} {host}
+listener {port} {LOOPBACK}
 allow_anonymous true
 set_tcp_nodelay true
 persistence false
@@ -198,32 +194,20 @@ log_type error
 """
 
 
-def _check_loopback(host: str, port: int) -> None:
-    with contextlib.suppress(ValueError):
-        if host == "localhost" or ipaddress.ip_address(host).is_loopback:
-            return
-    raise BrokerError(
-        host,
-        port,
-        f"everyone may connect to this broker, so it listens on loopback only, not on {host}: "
-        "for other machines use gatewise broker init",
-    )
-
-
-def _find_usable_port(host: str, port: int) -> int:
+def _find_usable_port(port: int) -> int:
     """Return `port`, or a free port if it is 0; BrokerError if `port` cannot be used."""
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        with socket.socket() as listener:
             # as in brokers, a port counts as free while its old connections are still closing
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, port))
+            listener.bind((LOOPBACK, port))
             listener.listen(1)
             return int(listener.getsockname()[1])
     except (OSError, OverflowError) as error:
         problem = _PORT_PROBLEMS.get(
             getattr(error, "errno", 0) or 0, f"cannot be used ({error}): give another --port"
         )
-        raise BrokerError(host, port, f"port {port} on {host} {problem}") from error
+        raise BrokerError(port, f"port {port} on {LOOPBACK} {problem}") from error
 
 
 _PORT_PROBLEMS: Final = {

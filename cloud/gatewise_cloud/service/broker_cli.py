@@ -63,7 +63,6 @@ _app = typer.Typer(
 def run(
     context: typer.Context,
     port: Port = 1883,
-    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     embedded: Annotated[
         bool | None,
         typer.Option(
@@ -91,7 +90,7 @@ def run(
     if embedded is None:
         embedded = find_mosquitto() is None
     broker_class: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
-    with until_interrupted(), broker_class(port, host=host) as broker:
+    with until_interrupted(), broker_class(port) as broker:
         if not broker.has_shared_subscriptions:
             note(
                 "note: the embedded broker is for demos. It does not deliver to shared "
@@ -109,7 +108,7 @@ def run(
         print_line(ready_text, {"ready": True, **broker_state}, as_json=as_json)
         while broker.is_alive:
             threading.Event().wait(0.2)
-        raise BrokerError(host, broker.port, f"the {broker.kind} broker ended unexpectedly")
+        raise BrokerError(broker.port, f"the {broker.kind} broker ended unexpectedly")
 
 
 @_app.command()

@@ -63,7 +63,7 @@ class RunBroker:
     def recover(self) -> None:
         """Start the broker again on the same port."""
         assert self._own_broker is not None
-        self._own_broker = self._broker_class(self._own_broker.port, host=self._own_broker.host)
+        self._own_broker = self._broker_class(self._own_broker.port)
 
     def __enter__(self) -> Self:
         return self
