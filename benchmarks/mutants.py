@@ -78,7 +78,6 @@ TARGETS = {
     "cloud/gatewise_cloud/broker/comparison.py": "tests/cloud/broker/test_comparison.py",
     "cloud/gatewise_cloud/broker/rollout.py": "tests/cloud/broker/test_rollout.py",
     "cloud/gatewise_cloud/broker/rollout_report.py": "tests/cloud/broker/test_rollout_report.py",
-    "cloud/gatewise_cloud/broker/step_watcher.py": "tests/cloud/broker/test_rollout.py",
 }
 
 #: Modules whose mutants run uncompiled, because compilation takes longer than their tests, and also

@@ -110,8 +110,6 @@ def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets):
             AbortLimits(failed=0.05, worse_by=worse_by),
             announce=lambda offer: None,
             read_report=fleet.step_and_report,
-            wait=lambda: None,
-            show_progress=lambda offer, report: None,
             baseline=fleet.step_and_report(repository.find("small/1")),
         )
         outcomes_and_shares.append((end.outcome, fleet.largest_share))

@@ -192,8 +192,8 @@ def publish(
         if endpoint is None:
             raise InputError("--every needs --broker, to which devices report")
         shares = [read_share(share.strip()) for share in rollout.split(",")]
-        watched_rollout = WatchedRollout(repository, endpoint, limits)
-        rollout_end, document = watched_rollout.run(release, shares, every)
+        watched_rollout = WatchedRollout(repository, endpoint, limits, every)
+        rollout_end, document = watched_rollout.run(release, shares)
         _print_outcome(as_json, document, _describe_end(rollout_end))
         raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
     if limits:

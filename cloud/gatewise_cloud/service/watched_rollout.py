@@ -24,10 +24,9 @@ class WatchedRollout(NamedTuple):
     repository: Repository
     endpoint: Endpoint
     limits: AbortLimits
+    check_interval_s: float
 
-    def run(
-        self, release: str, shares: list[float], check_interval_s: float
-    ) -> tuple[RolloutEnd, dict[str, Any]]:
+    def run(self, release: str, shares: list[float]) -> tuple[RolloutEnd, dict[str, Any]]:
         """Roll a release out, and print its progress; return its end and its JSON document."""
         repository = self.repository
         baseline = self._read_report(repository.find(release))
@@ -38,11 +37,7 @@ class WatchedRollout(NamedTuple):
             shares,
             self.limits,
             announce=self._announce,
-            read_report=self._try_to_read_report,
-            wait=lambda: time.sleep(check_interval_s),
-            show_progress=lambda offer, report: note(
-                f"{offer} at {share_text(offer)}: {_describe_report(report)}"
-            ),
+            read_report=self._wait_for_report,
             baseline=baseline,
         )
         offer = rollout_end.offer
@@ -69,13 +64,16 @@ class WatchedRollout(NamedTuple):
         except LinkError as error:
             note(f"gatewise: {offer} at {share_text(offer)} is not announced: {error}")
 
-    def _try_to_read_report(self, offer: OfferedRelease) -> RolloutReport | None:
-        """Read a report, or return None while the broker is down, for example during a restart."""
+    def _wait_for_report(self, offer: OfferedRelease) -> RolloutReport | None:
+        """Wait, then read and print a report; None while the broker is down, as in a restart."""
+        time.sleep(self.check_interval_s)
         try:
-            return self._read_report(offer)
+            report = self._read_report(offer)
         except LinkError as error:
             note(f"gatewise: {offer} at {share_text(offer)}: no report: {error}")
             return None
+        note(f"{offer} at {share_text(offer)}: {_describe_report(report)}")
+        return report
 
     def _print_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
         """Print and return how many answers detect EFFECT above --worse-by, by metric."""

@@ -8,9 +8,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.abort_limits import AbortLimits, read_share
-from gatewise_cloud.broker.rollout import planned_shares, roll_out
+from gatewise_cloud.broker.rollout import _may_become_decided, planned_shares, roll_out
 from gatewise_cloud.broker.rollout_report import RolloutReport
-from gatewise_cloud.broker.step_watcher import _may_become_decided
 from gatewise_edge.link.topics import status_topic
 from gatewise_export.repository.release import FULL_ROLLOUT
 from gatewise_export.repository.repository import Repository
@@ -58,8 +57,6 @@ def _roll_out(repository, shares, limits, **options):
         shares,
         limits,
         announce=lambda offer: offered_shares.append(offer.rollout / FULL_ROLLOUT),
-        wait=lambda: None,
-        show_progress=lambda offer, report: None,
         **options,
     )
     return end, offered_shares
