@@ -373,9 +373,6 @@ class PolicyFigures:
         n_labelled = int((self._truth[instances] != NO_LABEL).sum())
         is_offloaded = answers.is_offloaded[instances] & self._is_answered[instances]
         offloaded_ms = answers.latency_ms[instances][is_offloaded]
-        p50_ms, p95_ms = (
-            np.quantile(offloaded_ms, (0.5, 0.95)).tolist() if len(offloaded_ms) else (None, None)
-        )
         return TimelineBin(
             begin=begin,
             end=end,
@@ -386,8 +383,7 @@ class PolicyFigures:
             },
             accuracy=_compute_ratio(self._is_correct[instances].sum(), n_labelled),
             edge_accuracy=_compute_ratio(self._is_edge_correct[instances].sum(), n_labelled),
-            p50_ms=p50_ms,
-            p95_ms=p95_ms,
+            p95_ms=float(np.quantile(offloaded_ms, 0.95)) if len(offloaded_ms) else None,
         )
 
     def _make_class_results(self) -> tuple[ClassResult, ...]:
@@ -422,9 +418,8 @@ class PolicyFigures:
 
     def _compute_audit_use(self) -> AuditUse | None:
         run = self.run
-        audit_share = self.scenario.audit
         if (
-            audit_share is None
+            self.scenario.audit is None
             or self.table.max_disagreement is None
             or not run.answers.is_audited.any()
         ):
@@ -436,15 +431,12 @@ class PolicyFigures:
         # Add in int64, because the sum of two int32 columns might overflow.
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]
         return AuditUse(
-            share=audit_share,
             compared=round(run.worker_counts.get("audits", 0.0)),
-            disagreed=round(run.worker_counts.get("audits_disagreed", 0.0)),
             agreement=1.0 - run.worker_counts["audit_weighted"] / n_observed
             if n_observed
             else None,
             promised=1.0 - self.table.max_disagreement,
             bytes=float(audit_bytes.sum() / n_instances),
-            feature_cost=run.audit_cost / n_instances,
             alarms=len(run.instances_at_alarms),
             alarm_instances=min(run.instances_at_alarms) if run.instances_at_alarms else None,
         )

@@ -89,29 +89,24 @@ class AuditUse(ReportRecord, frozen=True, kw_only=True):
 
     Attributes
     ----------
-    share : float
-        Share of the answers that devices choose for audits.
-    compared, disagreed : int
-        Numbers of answers that workers compared with the high-cost model's, and that differed.
+    compared : int
+        Number of answers that workers compared with the high-cost model's.
     agreement : float or None
         Estimated share of all instances on which the system and the high-cost model agree.
     promised : float
         Share of agreement that the bundle promises.
-    bytes, feature_cost : float
-        Bytes in both directions and feature cost of audits, per instance of the fleet.
+    bytes : float
+        Bytes of audits in both directions, per instance of the fleet.
     alarms : int
         Number of alarms of the workers' tests.
     alarm_instances : float or None
         Number of instances that a test had observed at the first alarm.
     """
 
-    share: float
     compared: int
-    disagreed: int
     agreement: float | None
     promised: float
     bytes: float
-    feature_cost: float
     alarms: int = 0
     alarm_instances: float | None = None
 
@@ -127,7 +122,7 @@ class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
 class TimelineBin(ReportRecord, frozen=True, kw_only=True):
     """Figures of a part of the run, from `begin` to `end` in s.
 
-    `edge`, `cloud`, `fallback` and `error` are numbers of `instances`. The latencies are for
+    `edge`, `cloud`, `fallback` and `error` are numbers of `instances`. The latency is for
     offloaded instances.
     """
 
@@ -140,7 +135,6 @@ class TimelineBin(ReportRecord, frozen=True, kw_only=True):
     error: float
     accuracy: float | None
     edge_accuracy: float | None
-    p50_ms: float | None
     p95_ms: float | None
 
 

@@ -236,14 +236,13 @@ def make_timeline(*, has_labels: bool = True) -> list[TimelineBin]:
     usual_bin = TimelineBin(
         begin=0.0, end=300.0, instances=100.0, edge=80.0, cloud=20.0, fallback=0.0, error=0.0,
         accuracy=0.95 if has_labels else None, edge_accuracy=0.7 if has_labels else None,
-        p50_ms=50.0, p95_ms=80.0,
+        p95_ms=80.0,
     )  # fmt: skip
     outage_bin = replace(
         usual_bin,
         cloud=0.0,
         fallback=20.0,
         accuracy=usual_bin.edge_accuracy,
-        p50_ms=500.0,
         p95_ms=500.0,
     )
     return [

@@ -193,9 +193,8 @@ def test_key_figures_come_with_intervals_and_baselines():
 
 def test_audit_findings_state_after_how_many_instances_a_test_raised_its_alarm():
     audit = AuditUse(
-        share=0.1, compared=50, disagreed=5, agreement=0.9, promised=0.98, bytes=3.0,
-        feature_cost=0.1, alarms=2, alarm_instances=1200,
-    )  # fmt: skip
+        compared=50, agreement=0.9, promised=0.98, bytes=3.0, alarms=2, alarm_instances=1200
+    )
     report = replace_system(make_report(), audit=audit)
     expected_text = "2 tests of the workers raised an alarm, the first one after 1,200 instances."
     assert audit_findings(report).endswith(expected_text)

@@ -143,7 +143,7 @@ def test_agreement_of_operating_points_is_not_called_accuracy():
 
 def test_timeline_without_answers_is_drawn():
     no_routes = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
-    no_figures = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
+    no_figures = dict.fromkeys(("accuracy", "edge_accuracy", "p95_ms"))
     report = make_report()
     bins = [
         replace(time_bin, **no_routes, **no_figures, instances=0.0)
