@@ -355,7 +355,7 @@ class PolicyFigures:
         """Make bins of equal length, split further by the edges of outages."""
         edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
         for outage in self.scenario.outages.spans_within_run():
-            edges.update(np.linspace(outage.begin_s, outage.end_s, _N_EDGES_PER_OUTAGE).tolist())
+            edges.update(np.linspace(outage.begin, outage.end, _N_EDGES_PER_OUTAGE).tolist())
         times = sorted(edges)
         # The answers are sorted by time of arrival, so the answers of a bin are a slice.
         positions = np.searchsorted(self.run.answers.time, times).tolist()

@@ -32,7 +32,6 @@ from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_n_devices, 
 from gatewise_sim.report.document import (
     EnergyUse,
     EngineFigures,
-    FaultSpan,
     Report,
     RowCheck,
     Transport,
@@ -223,10 +222,7 @@ def _make_report(
         "features": manifest.feature_names,
         "stages": list_stage_results(manifest, table, results[0].instances, row_weights),
         "frontier": frontier_points(experiment.bundle),
-        "faults": tuple(
-            FaultSpan(what=span.component, begin=span.begin_s, end=span.end_s, count=span.n_workers)
-            for span in scenario.outages.spans_within_run()
-        ),
+        "faults": tuple(scenario.outages.spans_within_run()),
         "energy": EnergyUse(
             radio=scenario.link_profile.radio.name, battery_wh=experiment.energy.battery_wh
         ),

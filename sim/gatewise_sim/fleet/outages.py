@@ -14,7 +14,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
+
+import msgspec
+from msgspec.structs import replace
 
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
@@ -100,16 +103,13 @@ def _parse_times(times_text: str, error_subject: str) -> tuple[float, float, boo
     return begin_s, read_clock(end_text, error_subject), True
 
 
-class OutageSpan(NamedTuple):
-    """An outage of a component from `begin_s` to `end_s`, in s since the start of the run.
+class FaultSpan(msgspec.Struct, frozen=True, kw_only=True, order=True, forbid_unknown_fields=True):
+    """Outage from `begin` to `end` (s) of the part `what`, or of `count` workers."""
 
-    `n_workers` is the number of workers that are down.
-    """
-
-    component: str
-    begin_s: float
-    end_s: float
-    n_workers: int
+    what: str
+    begin: float
+    end: float
+    count: int = 1
 
 
 class Outages:
@@ -134,13 +134,13 @@ class Outages:
         self.start_time_of_day = start_time_of_day
         self._horizon_s = run_seconds + _MARGIN_SECONDS
         self._spans = [
-            OutageSpan(window.component, begin, end, window.n_workers)
+            FaultSpan(what=window.component, begin=begin, end=end, count=window.n_workers)
             for window in self.windows
             for begin, end in window.spans(self._horizon_s, start_time_of_day)
         ]
         self._merged_spans = {
             component: merge_spans(
-                (span.begin_s, span.end_s) for span in self._spans if span.component == component
+                (span.begin, span.end) for span in self._spans if span.what == component
             )
             for component in COMPONENTS
         }
@@ -173,22 +173,22 @@ class Outages:
     def n_workers_down(self, now: float) -> int:
         """Count the workers that are down at `now` (s), summed over overlapping windows."""
         return sum(
-            span.n_workers
+            span.count
             for span in self._spans
-            if span.component == "workers" and span.begin_s <= now < span.end_s
+            if span.what == "workers" and span.begin <= now < span.end
         )
 
     def change_times(self) -> list[float]:
         """List the sorted times (s) within the run at which a component goes down or recovers."""
-        times = {time for span in self._spans for time in (span.begin_s, span.end_s)}
+        times = {time for span in self._spans for time in (span.begin, span.end)}
         return sorted(time for time in times if time < self.run_seconds)
 
-    def spans_within_run(self) -> list[OutageSpan]:
+    def spans_within_run(self) -> list[FaultSpan]:
         """List the outages, cut at the end of the run, sorted by component and begin."""
         return sorted(
-            span._replace(end_s=min(span.end_s, self.run_seconds))
+            replace(span, end=min(span.end, self.run_seconds))
             for span in self._spans
-            if span.begin_s < self.run_seconds
+            if span.begin < self.run_seconds
         )
 
     def components_outside_run(self) -> list[str]:

@@ -74,7 +74,7 @@ class Deployment:
         )
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
-        has_link_outage = any(span.component == "link" for span in self._outages.spans_within_run())
+        has_link_outage = any(span.what == "link" for span in self._outages.spans_within_run())
         if scenario.link_profile.delays_messages or has_link_outage:
             outages = self._outages if has_link_outage else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)

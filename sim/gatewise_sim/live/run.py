@@ -87,7 +87,7 @@ def check_live(scenario: Scenario) -> None:
             raise InputError(
                 f"{name} can only be used with the virtual engine: gatewise edge has no such option"
             )
-    failing_components = {span.component for span in scenario.outages.spans_within_run()}
+    failing_components = {span.what for span in scenario.outages.spans_within_run()}
     if scenario.broker is not None:
         # the constructors refuse a malformed URL, and a URL that the proxy of a link cannot reach
         Endpoint(scenario.broker)

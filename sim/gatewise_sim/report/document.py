@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from gatewise_sim.fleet.energy import Bill
+from gatewise_sim.fleet.outages import FaultSpan
 from gatewise_sim.report.policy_result import (
     AnswerCounts,
     EngineName,
@@ -35,15 +36,6 @@ class Transport(ReportRecord, frozen=True, kw_only=True):
     kind: str
     broker: str
     link: str
-
-
-class FaultSpan(ReportRecord, frozen=True, kw_only=True):
-    """Outage from `begin` to `end` (s) of the part `what`, or of `count` workers."""
-
-    what: str
-    begin: float
-    end: float
-    count: int = 1
 
 
 class FrontierPoint(ReportRecord, frozen=True, kw_only=True):

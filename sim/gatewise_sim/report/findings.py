@@ -20,7 +20,8 @@ from gatewise.formats import (
     percent,
     plural,
 )
-from gatewise_sim.report.document import FaultSpan, Report
+from gatewise_sim.fleet.outages import FaultSpan
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.policy_result import (
     Estimate,
     PolicyResult,

@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 from gatewise.formats import DAY
 from gatewise_sim.fleet.outages import Outages, OutageWindow
@@ -47,7 +48,10 @@ def test_numbers_of_workers_down_are_summed():
 
 def test_faults_lie_within_the_run_and_other_windows_are_listed():
     outages = parse_outages("link:+50s-+70s,cloud:12:00-12:10,workers:2:+1s-+2s", 60.0)
-    assert outages.spans_within_run() == [("link", 50.0, 60.0, 1), ("workers", 1.0, 2.0, 2)]
+    assert [*map(astuple, outages.spans_within_run())] == [
+        ("link", 50.0, 60.0, 1),
+        ("workers", 1.0, 2.0, 2),
+    ]
     assert outages.components_outside_run() == ["cloud"]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from gatewise_sim.fleet.outages import FaultSpan
 from gatewise_sim.report.document import (
     Bill,
     EnergyUse,
     EngineFigures,
-    FaultSpan,
     FrontierPoint,
     FrontierPoints,
     Report,

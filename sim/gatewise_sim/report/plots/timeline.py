@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatewise.formats import listed, number, percent, plural, read_span
-from gatewise_sim.report.document import FaultSpan, Report
+from gatewise_sim.fleet.outages import FaultSpan
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.findings import fault_name, format_span
 from gatewise_sim.report.plots.style import (
     COLOURS,
