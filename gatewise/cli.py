@@ -39,101 +39,109 @@ Examples:
 
 @dataclass(frozen=True)
 class Subcommand:
-    """Sub-command: its module with a dict ``commands``, its help text and its pip extra."""
+    """Sub-command: its function or group as ``module:name``, its help text and its pip extra."""
 
-    module: str
+    path: str
     help: str
     extra: str
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "demo": Subcommand(
-        "gatewise_sim.experiment.demo_command",
+        "gatewise_sim.experiment.demo_command:demo",
         "Run the whole system on demo data and report the results.",
         "sim",
     ),
     "simulate": Subcommand(
-        "gatewise_sim.experiment.simulate_command",
+        "gatewise_sim.experiment.simulate_command:simulate",
         "Simulate a fleet's accuracy, cost and latency.",
         "sim",
     ),
     "simulate loop": Subcommand(
-        "gatewise_sim.loop.loop_command", "Simulate a fleet that learns, day by day.", "sim"
+        "gatewise_sim.loop.loop_command:simulate_days",
+        "Simulate a fleet that learns, day by day.",
+        "sim",
     ),
     "init": Subcommand(
-        "gatewise_export.commands.init_cli",
+        "gatewise_export.commands.init_cli:init",
         "Write a price file for a table, to be edited.",
         "export",
     ),
     "train": Subcommand(
-        "gatewise_export.commands.train_cli",
+        "gatewise_export.commands.train_cli:train",
         "Train a cascade on a table and pack it as a bundle.",
         "export",
     ),
     "pair": Subcommand(
-        "gatewise_export.commands.pair_cli",
+        "gatewise_export.commands.pair_cli:pair",
         "Choose a threshold between two trained models and pack a bundle.",
         "export",
     ),
     "outcomes": Subcommand(
-        "gatewise_export.commands.outcomes_cli",
+        "gatewise_export.commands.outcomes_cli:outcomes",
         "Find thresholds from a table of outcomes.",
         "export",
     ),
     "frontier": Subcommand(
-        "gatewise_export.commands.bundle_cli", "Show the accuracy-cost frontier.", "export"
+        "gatewise_export.commands.bundle_cli:frontier", "Show the accuracy-cost frontier.", "export"
     ),
     "inspect": Subcommand(
-        "gatewise_export.commands.bundle_cli", "Show the contents of a bundle.", "edge"
+        "gatewise_export.commands.bundle_cli:inspect", "Show the contents of a bundle.", "edge"
     ),
     "verify": Subcommand(
-        "gatewise_export.commands.bundle_cli",
+        "gatewise_export.commands.bundle_cli:verify",
         "Compare a bundle's decisions with the model's.",
         "export",
     ),
     "c99": Subcommand(
-        "gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"
+        "gatewise_export.c99.cli:c99", "Write a bundle's stages as C99 source.", "export"
     ),
     "calibrate": Subcommand(
-        "gatewise_export.c99.cli", "Measure the times of a bundle's blocks as prices.", "export"
+        "gatewise_export.c99.cli:calibrate",
+        "Measure the times of a bundle's blocks as prices.",
+        "export",
     ),
     "pack": Subcommand(
-        "gatewise_export.commands.pack_cli",
+        "gatewise_export.commands.pack_cli:pack",
         "Copy a bundle into one file, signed or for devices.",
         "edge",
     ),
     "repo": Subcommand(
-        "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
+        "gatewise_cloud.service.repo_cli:app", "Publish releases that devices update to.", "cloud"
     ),
-    "edge": Subcommand("gatewise_edge.service.cli", "Run a device that answers rows.", "edge"),
+    "edge": Subcommand("gatewise_edge.service.cli:edge", "Run a device that answers rows.", "edge"),
     "edge enrol": Subcommand(
-        "gatewise_edge.service.enrol_cli", "Get a device's certificate with a token.", "edge"
+        "gatewise_edge.service.enrol_cli:enrol", "Get a device's certificate with a token.", "edge"
     ),
-    "cloud": Subcommand("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
+    "cloud": Subcommand("gatewise_cloud.service.cli:cloud", "Run a cloud worker.", "cloud"),
     "serve": Subcommand(
-        "gatewise_cloud.http.serve_cli", "Serve a bundle's cascade over HTTP.", "serve"
+        "gatewise_cloud.http.serve_cli:serve", "Serve a bundle's cascade over HTTP.", "serve"
     ),
     "broker": Subcommand(
-        "gatewise_cloud.service.broker_cli", "Run a broker, or write its configuration.", "cloud"
+        "gatewise_cloud.service.broker_cli:app",
+        "Run a broker, or write its configuration.",
+        "cloud",
     ),
     "labels": Subcommand(
-        "gatewise_export.commands.labels_cli",
+        "gatewise_export.commands.labels_cli:app",
         "Choose kept instances for people to label.",
         "parquet",
     ),
     "monitor": Subcommand(
-        "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
+        "gatewise_export.commands.monitor_cli:monitor_archive",
+        "Estimate the true accuracy from labels.",
+        "parquet",
     ),
     "refit": Subcommand(
-        "gatewise_export.commands.refit_cli", "Train a release on kept instances.", "export"
+        "gatewise_export.commands.refit_cli:refit", "Train a release on kept instances.", "export"
     ),
     "report": Subcommand(
-        "gatewise_sim.report.report_command",
+        "gatewise_sim.report.report_command:report",
         "Show a report, or compare several in one table.",
         "sim",
     ),
     "doctor": Subcommand(
-        "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"
+        "gatewise_sim.doctor.cli:doctor", "Check an installation, a broker or a device.", "edge"
     ),
 }
 
@@ -168,8 +176,9 @@ class _Root(TyperGroup):
 def build_command(name: str) -> Any:
     """Build the typer command with this name, which is a key of :data:`SUBCOMMANDS`."""
     subcommand = SUBCOMMANDS[name]
+    module_name, attribute = subcommand.path.split(":")
     try:
-        command: Any = importlib.import_module(subcommand.module).commands[name]
+        command: Any = getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
         raise not_installed(error, subcommand.extra) from error
     if isinstance(command, typer.Typer):  # a group of commands

@@ -25,7 +25,7 @@ import gatewise_edge.link.wire
 import gatewise_edge.sensors.table
 from gatewise.cli import main
 from gatewise_edge import Device, InProcessLink
-from gatewise_export.commands.bundle_cli import commands
+from gatewise_export.commands.bundle_cli import inspect
 gw.Device, gw.MqttLink, gw.Sensors, gw.FeatureCosts, gw.Bundle
 for name in gatewise_edge.__all__:
     getattr(gatewise_edge, name)
@@ -38,7 +38,7 @@ assert "numpy.ma" not in sys.modules  # 2 MB, which np.unique and np.quantile lo
 with contextlib.redirect_stdout(io.StringIO()):
     assert main(["edge", "--help"]) == main(["inspect", "--help"]) == 0
     assert main(["doctor", path]) == 0
-    commands["inspect"](pathlib.Path(path))
+    inspect(pathlib.Path(path))
 print(*{{m.split(".")[0] for m in sys.modules}})
 """
 

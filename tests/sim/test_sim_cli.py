@@ -67,9 +67,11 @@ def make_demo_raise(monkeypatch, error):
         raise error
 
     module = type(sys)("fake_commands")
-    module.commands = {"demo": raise_error}
+    module.demo = raise_error
     monkeypatch.setitem(sys.modules, "fake_commands", module)
-    monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("fake_commands", "Fail.", "sim"))
+    monkeypatch.setitem(
+        cli.SUBCOMMANDS, "demo", cli.Subcommand("fake_commands:demo", "Fail.", "sim")
+    )
 
 
 def make_system_error(error: BaseException) -> SystemError:
@@ -113,6 +115,6 @@ def test_debug_raises_the_error(monkeypatch):
 @pytest.mark.slow
 def test_error_of_a_missing_package_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn_missing", None)
-    monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("sklearn_missing", "x", "train"))
+    monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("sklearn_missing:x", "x", "train"))
     assert cli.main(["demo"]) == 2
     assert "pip install 'gatewise[train]'" in capsys.readouterr().err

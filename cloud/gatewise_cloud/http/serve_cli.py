@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,9 +123,6 @@ def serve(
         title = opened_bundle.manifest.title
         print_line(f"{title} at {url}/docs", {"model": title, "url": url}, as_json=as_json)
         uvicorn.Server(server_config).run(sockets=[listener])
-
-
-commands: dict[str, Callable[..., None]] = {"serve": serve}
 
 
 def _import_fetch(import_path: str) -> FetchFeatures:

@@ -51,7 +51,7 @@ _Url = Annotated[
     ),
 ]
 
-_app = typer.Typer(
+app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -59,7 +59,7 @@ _app = typer.Typer(
 )
 
 
-@_app.callback()
+@app.callback()
 def run(
     context: typer.Context,
     port: Port = 1883,
@@ -111,7 +111,7 @@ def run(
         raise BrokerError(broker.port, f"the {broker.kind} broker ended unexpectedly")
 
 
-@_app.command()
+@app.command()
 @with_options
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files.")],
@@ -153,7 +153,7 @@ def init(
         )
 
 
-@_app.command()
+@app.command()
 def add(
     names: _Names,
     folder: _Folder = Path("broker"),
@@ -190,7 +190,7 @@ def add(
     print_line("\n".join(lines), document, as_json=as_json)
 
 
-@_app.command()
+@app.command()
 def revoke(
     names: _Names, folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
 ) -> None:
@@ -214,7 +214,7 @@ def revoke(
     )
 
 
-@_app.command(name="list")
+@app.command(name="list")
 def list_clients(
     folder: _Folder = Path("broker"), broker: _Url = None, as_json: _Json = False
 ) -> None:
@@ -249,7 +249,7 @@ def list_clients(
     print_table(f"Clients of {endpoint.url}", list(rows[0]), cells)
 
 
-@_app.command()
+@app.command()
 def token(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names of devices.")],
     folder: _Folder = Path("broker"),
@@ -266,7 +266,7 @@ def token(
     print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
 
-@_app.command()
+@app.command()
 def enrol(
     folder: _Folder = Path("broker"),
     port: Port = 8884,
@@ -366,6 +366,3 @@ def _print_folder(broker_folder: BrokerFolder) -> None:
             "note: without mosquitto's dynamic security plugin (--plugin) the broker refuses no "
             "subscription, so a client that learns the pool's name can receive its requests"
         )
-
-
-commands = {"broker": _app}

@@ -30,7 +30,7 @@ EXIT_STATUSES: Final = {
     "undecided": 5,
 }
 
-_app = typer.Typer(
+app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -82,7 +82,7 @@ class BrokerAccess(Settings, frozen=True):
         )
 
 
-@_app.command()
+@app.command()
 def init(
     repo: _Folder,
     keys: _Keys = None,
@@ -104,7 +104,7 @@ def init(
     _print_outcome(as_json, {"root": repository.root_file, "keys": repository.keys}, text)
 
 
-@_app.command()
+@app.command()
 def add(
     repo: _Folder,
     bundle: options.BundlePath,
@@ -130,7 +130,7 @@ def add(
     )
 
 
-@_app.command()
+@app.command()
 @with_options
 def publish(
     repo: _Folder,
@@ -214,7 +214,7 @@ def publish(
     _print_offer(as_json, repository, offer)
 
 
-@_app.command()
+@app.command()
 @with_options
 def rollback(
     repo: _Folder,
@@ -243,7 +243,7 @@ def rollback(
         note(f"no release of {offer.model} is offered now: devices return to their first bundle")
 
 
-@_app.command(name="rotate-key")
+@app.command(name="rotate-key")
 def rotate_key(
     repo: _Folder,
     role: Annotated[
@@ -267,7 +267,7 @@ def rotate_key(
     )
 
 
-@_app.command()
+@app.command()
 @with_options
 def status(
     repo: _Folder, access: BrokerAccess, keys: _Keys = None, as_json: options.AsJson = False
@@ -318,9 +318,6 @@ def status(
             for role_row in repository.roles()
         ],
     )
-
-
-commands = {"repo": _app}
 
 
 def _describe_end(rollout_end: RolloutEnd) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -154,9 +154,6 @@ def edge(
         raise KeyboardInterrupt
     if (totals.n_errors or service.n_lines_lost) and not stop_request.signal_name:
         raise typer.Exit(1)
-
-
-commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
 @dataclass(frozen=True)

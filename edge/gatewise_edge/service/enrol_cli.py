@@ -42,6 +42,3 @@ def enrol(
     files = f"--ca-file {out}/ca.crt --cert-file {out}/device.crt --key-file {out}/device.key"
     line = f"enrolled as {enrolment['device']}: gatewise edge BUNDLE --broker {enrolment['broker']}"
     print_line(f"{line} --device {enrolment['device']} {files}", enrolment, as_json=as_json)
-
-
-commands = {"edge enrol": enrol}

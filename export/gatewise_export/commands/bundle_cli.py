@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -208,13 +207,6 @@ def verify(
         )
     if not agrees:
         raise typer.Exit(1)
-
-
-commands: dict[str, Callable[..., None]] = {
-    "frontier": frontier,
-    "inspect": inspect,
-    "verify": verify,
-}
 
 
 # -- parts ---------------------------------------------------------------------------------

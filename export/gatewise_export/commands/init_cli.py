@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,9 +106,6 @@ def init(
     )
     for text in remark_texts:
         note(f"note: {text}")
-
-
-commands: dict[str, Callable[..., None]] = {"init": init}
 
 
 _PRICE_FILE = """\

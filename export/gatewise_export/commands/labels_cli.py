@@ -26,10 +26,10 @@ from gatewise_export.archive.labels import add_labels, checked_labels, read_labe
 from gatewise_export.bundle.storage import write_file
 from gatewise_export.commands.options import Archive, ArchivedVersion, AsJson
 
-_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
-@_app.callback()
+@app.callback()
 def labels() -> None:
     """Choose kept instances for people to label, and add their labels to the archive.
 
@@ -43,7 +43,7 @@ def labels() -> None:
     """
 
 
-@_app.command("choose")
+@app.command("choose")
 def choose_instances(
     archive: Archive,
     n_instances: Annotated[
@@ -115,7 +115,7 @@ def choose_instances(
         note(f"fill in the column `label`, then run: gatewise labels add {archive} {out}")
 
 
-@_app.command()
+@app.command()
 def add(
     archive: Archive,
     file: Annotated[Path, typer.Argument(metavar="LABELS.csv", help="Columns id and label.")],
@@ -154,6 +154,3 @@ def _user_name() -> str:
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return "unknown"
-
-
-commands = {"labels": _app}

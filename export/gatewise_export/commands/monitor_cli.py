@@ -78,6 +78,3 @@ def _print_report(report: MonitorReport) -> None:
             f"promised: {percent(report.promised)}; evidence for an accuracy more than "
             f"{percent(report.tolerance)} lower: {report.evidence:.3g} (alarm at 20)"
         )
-
-
-commands = {"monitor": monitor_archive}

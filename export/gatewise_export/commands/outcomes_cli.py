@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -144,9 +144,6 @@ def outcomes(
     print(f"\n{cascade.summary()}")
     if out is not None:
         note(f"wrote {out}")
-
-
-commands: dict[str, Callable[..., None]] = {"outcomes": outcomes}
 
 
 # -- parts ---------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -63,10 +62,6 @@ def pack(
     signature_text = "not signed" if key_id is None else f"signed by key {key_id}"
     absent_text = "".join(f", without {name}" for name in absent_files)
     print(f"{out}: {packed_bundle.manifest.title}, {n_bytes} bytes, {signature_text}{absent_text}")
-
-
-#: Functions of the sub-commands by name, which `gatewise/cli.py` imports this module for.
-commands: dict[str, Callable[..., None]] = {"pack": pack}
 
 
 def _count_bytes(path: Path) -> int:

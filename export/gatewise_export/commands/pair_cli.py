@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -184,6 +183,3 @@ def _parse_labels(classes_option: str, labels: NDArray[Any] | None) -> list[int]
         return [int(label_text) for label_text in label_texts]
     except ValueError:
         return label_texts
-
-
-commands: dict[str, Callable[..., None]] = {"pair": pair}

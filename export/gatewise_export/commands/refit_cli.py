@@ -77,6 +77,3 @@ def _loss_text(loss: ReleaseLoss) -> str:
         return text
     shown = "shown" if loss.is_promise_shown else "NOT shown by these rows"
     return f"{text}; promised: at most {percent(loss.promised)}, {shown}"
-
-
-commands = {"refit": refit}

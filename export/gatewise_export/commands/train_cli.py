@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import typer
 
@@ -49,6 +47,3 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
         note(f"gatewise: {trouble}")
     if run.troubles or not run.verification.agrees:
         raise typer.Exit(1)
-
-
-commands: dict[str, Callable[..., None]] = {"train": train}

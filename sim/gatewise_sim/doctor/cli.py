@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 
 import typer
@@ -57,6 +56,3 @@ def _show(finding: Finding) -> None:
     print(f"{finding.state:8} {finding.check:12} {finding.text}", flush=True)
     if finding.remedy:
         print(f"{'':8} {'':12} -> {finding.remedy}", flush=True)
-
-
-commands: dict[str, Callable[..., None]] = {"doctor": doctor}

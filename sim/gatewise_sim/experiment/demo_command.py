@@ -33,6 +33,3 @@ def demo(settings: DemoSettings, as_json: AsJson = False) -> None:
     show_run(report, settings.out, as_json=as_json)
     if report.answers.lost:
         raise typer.Exit(1)
-
-
-commands = {"demo": demo}

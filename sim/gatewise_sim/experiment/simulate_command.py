@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,9 +71,6 @@ def simulate(
         )
     if has_failed:
         raise typer.Exit(1)
-
-
-commands: dict[str, Callable[..., None]] = {"simulate": simulate}
 
 
 def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:

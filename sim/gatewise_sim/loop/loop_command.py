@@ -95,6 +95,3 @@ _COLUMNS: Final[dict[str, Callable[[DayFigures], str]]] = {
     "bytes": lambda day: byte_size(day.n_bytes),
     "events": _list_events,
 }
-
-# :data:`gatewise.cli.SUBCOMMANDS` names this module, whose `commands` the root command reads.
-commands = {"simulate loop": simulate_days}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +38,3 @@ def report(
         print_report(report_documents[0])
     else:
         print_table(comparison_table([str(path) for path in reports], report_documents))
-
-
-commands: dict[str, Callable[..., None]] = {"report": report}

@@ -57,10 +57,10 @@ def test_inspect_is_light_enough_for_a_device(bundle: Path) -> None:
     )
     program = (
         "import sys, contextlib, io\n"
-        "from gatewise_export.commands.bundle_cli import commands\n"
+        "from gatewise_export.commands.bundle_cli import inspect\n"
         "from pathlib import Path\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
-        f"    commands['inspect'](Path({str(bundle)!r}))\n"
+        f"    inspect(Path({str(bundle)!r}))\n"
         f"print(sorted({heavy_packages} & {{m.split('.')[0] for m in sys.modules}}))"
     )
     assert run_python(program) == "[]"
