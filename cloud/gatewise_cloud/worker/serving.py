@@ -24,7 +24,7 @@ from gatewise_cloud.worker.batcher import Admission, Batch, Batcher, Ticket
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.fleet_audit import FleetAudit, disagreement_bound
 from gatewise_cloud.worker.served_models import ServedModels
-from gatewise_cloud.worker.session import MqttSession, SessionGroup
+from gatewise_cloud.worker.session import WorkerSessions
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, MessageForm
@@ -57,7 +57,7 @@ class BatchServer:
         self,
         models: ServedModels,
         batcher: Batcher,
-        session: MqttSession | SessionGroup,
+        session: WorkerSessions,
         counters: Counters,
         archive: ArchiveWriter | None = None,
     ) -> None:

@@ -1,9 +1,10 @@
-"""MQTT session of a worker, which renews its subscriptions after each reconnect."""
+"""MQTT sessions of a worker, which renew their subscriptions after each reconnect."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,21 +33,18 @@ _POLL_SECONDS = 0.005
 Receive = Callable[[str, bytes, bool], None]
 
 
-class MqttSession:
+class _Session:
     """Clean MQTT session with subscriptions at QoS 1; thread-safe.
 
     The session is clean because a broker would send requests of a shared subscription to the
     persistent session of a worker that has died.
 
     Up to `max_unacked` published messages may be unacknowledged. `n_connects` is the number of
-    connections so far. `counters` count errors, dead letters and messages that could not be sent.
+    connections so far.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, client_id: str, counters: Counters, *, max_unacked: int
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, max_unacked: int) -> None:
         self._endpoint = endpoint
-        self._counters = counters
         self._receive: Receive = lambda topic, payload, is_retained: None
         self._filters: tuple[str, ...] = ()
         # this condition guards the fields below
@@ -56,9 +54,9 @@ class MqttSession:
         self._refusal: str | None = None
         self._is_unreachable = False
         self.n_connects = 0
-        self._broker = BrokerConnection(
+        self.broker = BrokerConnection(
             endpoint,
-            client_id,
+            f"gw-worker-{secrets.token_hex(6)}",
             max_unacked=max_unacked,
             on_connect=self._on_connect,
             on_subscribe=self._on_subscribe,
@@ -67,29 +65,14 @@ class MqttSession:
         )
 
     @property
-    def is_connected(self) -> bool:
-        """Whether the session is connected now."""
-        return self._broker.is_connected
-
-    @property
     def is_subscribed(self) -> bool:
         """Whether the session is connected and the broker has granted its subscription."""
-        return self._is_granted and self._broker.is_connected
-
-    @property
-    def n_oversized(self) -> int:
-        """Number of connections that ended because a message was too large."""
-        return self._broker.n_oversized
+        return self._is_granted and self.broker.is_connected
 
     @property
     def is_alive(self) -> bool:
         """Whether the network thread is running; also true before the first connection."""
-        return self.n_connects == 0 or self._broker.is_alive
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether messages have arrived that have not been handled yet."""
-        return self._broker.has_unread
+        return self.n_connects == 0 or self.broker.is_alive
 
     def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
         """Connect and subscribe, and wait until the broker grants the `subscription`.
@@ -100,7 +83,7 @@ class MqttSession:
         """
         self._filters = subscription, f"{subscription}/json", *more_filters
         self._receive = receive
-        self._broker.start()
+        self.broker.start()
         with self._condition:
             self._condition.wait_for(
                 lambda: self._was_subscribed or self._refusal, _CONNECT_SECONDS
@@ -115,44 +98,20 @@ class MqttSession:
             else refusal_error(self._endpoint, refusal)
         )
 
-    def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
-        """Send a response to a device."""
-        if response.error is not None:
-            self._counters.add("errors", label=response.error)
-        self.send(device, form.encode_response(response), form)
-
-    def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
-        """Send an encoded response to a device."""
-        self._publish(form.response_topic(device), payload)
-
-    def dead_letter(self, reason: str, payload: bytes) -> None:
-        """Publish a message that cannot be answered on the dead-letter topic."""
-        self._counters.add("dead", label=reason)
-        self._publish(wire.dead_letter_topic(reason), payload[: wire.MAX_PAYLOAD])
-
-    def _publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1 without waiting; may be called on any thread.
-
-        Without a connection the message is dropped and counted, because it would be useless later.
-        A message beyond the limit of unacknowledged messages is dropped as well.
-        """
-        if not self._broker.publish(topic, payload):
-            self._counters.add("unsent")
-
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker confirms it."""
-        if self._broker.is_connected:
+        if self.broker.is_connected:
             confirmation = threading.Event()
-            self._broker.unsubscribe(self._filters, confirmation.set)
+            self.broker.unsubscribe(self._filters, confirmation.set)
             confirmation.wait(_ACK_SECONDS)
         self._is_granted = False
 
     def close(self) -> None:
         """Wait until the broker has acknowledged all messages, then disconnect."""
         deadline = time.monotonic() + _ACK_SECONDS
-        while self.is_connected and self._broker.n_unacked and time.monotonic() < deadline:
+        while self.broker.is_connected and self.broker.n_unacked and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
-        self._broker.close()
+        self.broker.close()
 
     # -- events, on the network thread -----------------------------------------------------
 
@@ -161,7 +120,7 @@ class MqttSession:
             self._is_granted = False
             self.n_connects += 1
         # subscribe at each connection, because a clean session ends with its connection
-        self._broker.subscribe(self._filters)
+        self.broker.subscribe(self._filters)
 
     def _on_subscribe(self, _packet_id: int, reasons: Sequence[ReasonCode]) -> None:
         with self._condition:
@@ -185,7 +144,7 @@ class MqttSession:
             had_subscription = self._is_granted
             self._is_granted = False
             if self.n_connects == 0:
-                self._is_unreachable = not self._broker.has_reached_broker
+                self._is_unreachable = not self.broker.has_reached_broker
                 self._refusal = reason
                 self._condition.notify_all()
         if had_subscription:
@@ -203,16 +162,20 @@ class MqttSession:
             _LOG.exception("a message on %s could not be handled", topic[:100])
 
 
-class SessionGroup:
-    """Group of sessions with the interface of :class:`MqttSession`.
+class WorkerSessions:
+    """The `n_sessions` MQTT sessions of a worker; thread-safe.
 
     Several sessions help with a broker that limits the messages of each connection. The shared
     subscription divides requests among the sessions, and the sessions take turns to send responses.
+    `counters` count errors, dead letters and messages that could not be sent.
     """
 
-    def __init__(self, sessions: Sequence[MqttSession]) -> None:
-        self._sessions = sessions
-        self._turns = itertools.cycle(sessions)
+    def __init__(
+        self, endpoint: Endpoint, counters: Counters, *, n_sessions: int, max_unacked: int
+    ) -> None:
+        self._sessions = [_Session(endpoint, max_unacked) for _ in range(n_sessions)]
+        self._turns = itertools.cycle(self._sessions)
+        self._counters = counters
 
     @property
     def n_connects(self) -> int:
@@ -222,12 +185,12 @@ class SessionGroup:
     @property
     def n_oversized(self) -> int:
         """Number of connections that ended because a message was too large."""
-        return sum(session.n_oversized for session in self._sessions)
+        return sum(session.broker.n_oversized for session in self._sessions)
 
     @property
     def is_connected(self) -> bool:
         """Whether at least one session is connected now."""
-        return any(session.is_connected for session in self._sessions)
+        return any(session.broker.is_connected for session in self._sessions)
 
     @property
     def is_subscribed(self) -> bool:
@@ -242,7 +205,7 @@ class SessionGroup:
     @property
     def has_unread(self) -> bool:
         """Whether messages have arrived that have not been handled yet."""
-        return any(session.has_unread for session in self._sessions)
+        return any(session.broker.has_unread for session in self._sessions)
 
     def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
         """Connect and subscribe each session; only the first subscribes to `more_filters`.
@@ -258,15 +221,30 @@ class SessionGroup:
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
         """Send a response to a device."""
-        self._next_session().respond(device, response, form)
+        if response.error is not None:
+            self._counters.add("errors", label=response.error)
+        self.send(device, form.encode_response(response), form)
 
     def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
         """Send an encoded response to a device."""
-        self._next_session().send(device, payload, form)
+        self._publish(form.response_topic(device), payload)
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
         """Publish a message that cannot be answered on the dead-letter topic."""
-        self._next_session().dead_letter(reason, payload)
+        self._counters.add("dead", label=reason)
+        self._publish(wire.dead_letter_topic(reason), payload[: wire.MAX_PAYLOAD])
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1 without waiting; may be called on any thread.
+
+        The message goes to the next session that is connected. Without a connection it is dropped
+        and counted, because it would be useless later. A message beyond the limit of unacknowledged
+        messages is dropped as well.
+        """
+        brokers = [next(self._turns).broker for _ in self._sessions]
+        broker = next((broker for broker in brokers if broker.is_connected), brokers[0])
+        if not broker.publish(topic, payload):
+            self._counters.add("unsent")
 
     def unsubscribe(self) -> None:
         """Unsubscribe all sessions."""
@@ -277,10 +255,3 @@ class SessionGroup:
         """Disconnect all sessions."""
         for session in self._sessions:
             session.close()
-
-    def _next_session(self) -> MqttSession:
-        """Choose the next session that is connected, or any session if all are disconnected."""
-        next_sessions = [next(self._turns) for _ in self._sessions]
-        return next(
-            (session for session in next_sessions if session.is_connected), next_sessions[0]
-        )

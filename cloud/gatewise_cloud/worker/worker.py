@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -31,7 +30,7 @@ from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_cloud.worker.serving import BatchServer
-from gatewise_cloud.worker.session import MqttSession, SessionGroup
+from gatewise_cloud.worker.session import WorkerSessions
 from gatewise_cloud.worker.settings import WorkerSettings
 from gatewise_edge.link import wire
 
@@ -127,8 +126,13 @@ class Worker:
     def _make_parts(self, settings: WorkerSettings) -> None:
         """Make the connections, the queue, the archive and the server."""
         # connections and queue
-        sessions = [self._make_session() for _ in range(settings.connections)]
-        self._session = sessions[0] if len(sessions) == 1 else SessionGroup(sessions)
+        self._session = WorkerSessions(
+            self._endpoint,
+            self._counters,
+            n_sessions=settings.connections,
+            # leave room for responses to requests that a full queue refuses
+            max_unacked=min(settings.queue + 1024, _MAX_UNACKED),
+        )
         batcher = Batcher(
             capacity=settings.queue,
             max_batch=settings.max_batch,
@@ -156,15 +160,6 @@ class Worker:
                 self._counters,
                 scan_interval_seconds=settings.watch_seconds,
             )
-
-    def _make_session(self) -> MqttSession:
-        return MqttSession(
-            self._endpoint,
-            f"gw-worker-{secrets.token_hex(6)}",
-            self._counters,
-            # leave room for responses to requests that a full queue refuses
-            max_unacked=min(self._settings.queue + 1024, _MAX_UNACKED),
-        )
 
     # -- start and end ---------------------------------------------------------------------
 
