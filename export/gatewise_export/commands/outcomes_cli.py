@@ -61,7 +61,6 @@ def outcomes(
         str | None,
         typer.Option(help="Column of the big system's answer; required with --agreement."),
     ] = None,
-    loss_limit: Annotated[float, typer.Option(help="Largest possible loss of a row.")] = 1.0,
     routed: Annotated[
         bool,
         typer.Option(
@@ -74,9 +73,7 @@ def outcomes(
     budget: options.Budget = None,
     max_loss: Annotated[
         float | None,
-        typer.Option(
-            help="Largest mean loss above the big system's loss; by default 1 % of --loss-limit."
-        ),
+        typer.Option(help="Largest mean loss above the big system's loss; by default 0.01."),
     ] = None,
     offload_rate: options.OffloadRate = None,
     guarantee: Annotated[
@@ -90,7 +87,7 @@ def outcomes(
 
     Each row has the score of a small system, the losses of the small system's answer and of the big
     system's answer, and the costs of both. The small system answers if its score reaches the
-    threshold. A loss is a number from 0 to --loss-limit.
+    threshold. A loss is a number from 0 to 1.
 
     Examples:
 
@@ -110,7 +107,7 @@ def outcomes(
     frame, _ = read_frame(data, ColumnOptions(), lambda columns: None)
     columns = _Columns(data, frame)
     if agreement is not None:
-        score_columns = _columns_of_agreement(columns, agreement, truth, big_answer)
+        score_columns: dict[str, Any] = _columns_of_agreement(columns, agreement, truth, big_answer)
         if score or small_loss or big_loss:
             raise InputError("--agreement replaces --score, --small-loss and --big-loss")
     elif not score or not small_loss or big_loss is None or truth or big_answer:
@@ -127,7 +124,6 @@ def outcomes(
         **score_columns,
         small_cost=columns.costs(small_cost),
         big_cost=columns.costs([big_cost]),
-        loss_limit=loss_limit,
         is_routed=routed,
         groups=None if group is None else columns.values(group),
     )

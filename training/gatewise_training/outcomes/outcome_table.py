@@ -216,6 +216,6 @@ def _check_losses(losses: NDArray[np.float64], loss_limit: float) -> None:
         raise InputError(f"losses must be at least 0; one is {smallest_loss:g}")
     if largest_loss > loss_limit:
         raise InputError(
-            f"a loss is {largest_loss:g}, above the limit of {loss_limit:g}: give the largest "
-            "possible loss as loss_limit, or clip the losses"
+            f"a loss is {largest_loss:g}, above the limit of {loss_limit:g}: scale or clip the "
+            "losses, or give the largest possible loss as loss_limit"
         )
