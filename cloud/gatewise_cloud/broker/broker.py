@@ -129,7 +129,7 @@ class Broker(ABC):
         deadline = time.monotonic() + _START_TIMEOUT_SECONDS
         while child.is_alive:
             # if the child is still alive, the response is not from another program on the port
-            reason_code = connect_reason(endpoint, 1.0)
+            reason_code = connect_reason(endpoint)
             if reason_code is not None and not reason_code.is_failure and child.is_alive:
                 return True
             if time.monotonic() > deadline:

@@ -19,6 +19,8 @@ from gatewise_edge.link.wire import shared_subscription
 _KEEPALIVE_SECONDS = 10
 #: Longest wait for a broker's grant of a subscription, and for a message that was published.
 TIMEOUT_SECONDS = 10.0
+#: Longest wait for a connection that one of many attempts may get.
+_CONNECT_SECONDS = 1.0
 #: Longest wait for a shared message after the plain message that was published later.
 _GRACE_SECONDS = 0.5
 
@@ -86,17 +88,17 @@ def subscribed(
         close_client(client)
 
 
-def connect_reason(endpoint: Endpoint, timeout_seconds: float) -> ReasonCode | None:
+def connect_reason(endpoint: Endpoint) -> ReasonCode | None:
     """Connect and disconnect; return the broker's reason code, or None if it did not answer."""
     reasons: list[ReasonCode] = []
     client = make_client(endpoint, "", max_inflight=1)
-    client.connect_timeout = timeout_seconds
+    client.connect_timeout = _CONNECT_SECONDS
     client.on_connect = lambda _client, _userdata, _flags, reason, _properties: reasons.append(
         reason
     )
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
-        run_until(client, lambda: bool(reasons), timeout_seconds)
+        run_until(client, lambda: bool(reasons), _CONNECT_SECONDS)
     except OSError:
         return None
     finally:

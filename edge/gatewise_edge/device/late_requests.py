@@ -174,12 +174,12 @@ class LateRequests:
                     last_number = self._send_next(uplink, last_number)
             except Exception:  # the thread must continue to send the later requests
                 _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_S)
-                self._pause(_PAUSE_S)
+                self._pause()
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self) -> None:
         with self._condition:
             self._condition.wait_for(
-                lambda: self._is_closed or bool(self._unwritten_instances), seconds
+                lambda: self._is_closed or bool(self._unwritten_instances), _PAUSE_S
             )
 
     def _write_request(self, answered_instance: _AnsweredInstance, is_private: bool) -> None:
@@ -234,7 +234,7 @@ class LateRequests:
         offload = uplink.send_late(request, RESPONSE_TIMEOUT_S)
         self._settle(unsent_request, request, offload)
         if offload.state != "answered":
-            self._pause(_PAUSE_S)
+            self._pause()
         return unsent_request.number
 
     def _settle(self, unsent_request: UnsentRequest, request: Request, offload: Offload) -> None:

@@ -201,9 +201,9 @@ def write_signatures(*signatures: Signature) -> bytes:
     return "\n".join([_HEADER, *lines, ""]).encode()
 
 
-def read_signatures(content: bytes, label: str) -> list[Signature]:
-    """Read the content of a SIGNATURE file, which error messages call `label`."""
-    refusal = SignatureError(f"{label} is not a signature file of a known format")
+def read_signatures(content: bytes) -> list[Signature]:
+    """Read the content of a SIGNATURE file."""
+    refusal = SignatureError(f"{SIGNATURE} is not a signature file of a known format")
     try:
         header, *lines, remainder = content[: MAX_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [

@@ -93,7 +93,7 @@ def read_signature_file(storage: Storage) -> list[Signature] | None:
     if not storage.has_file(SIGNATURE):
         return None
     with storage.open_file(SIGNATURE) as file:
-        return read_signatures(file.read(MAX_SIGNATURE_BYTES + 1), SIGNATURE)
+        return read_signatures(file.read(MAX_SIGNATURE_BYTES + 1))
 
 
 #: Bytes per read while an archive is copied.

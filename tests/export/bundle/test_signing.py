@@ -134,7 +134,7 @@ def test_a_signed_bundle_opens_only_with_its_key(signed_path, key, other_key):
     assert bundle.claimed_key_ids() == (bundle.signed_by,)
     assert Bundle.open(signed_path).signed_by is None
     # Any program can verify the signature.
-    signatures = signing.read_signatures((signed_path / "SIGNATURE").read_bytes(), "it")
+    signatures = signing.read_signatures((signed_path / "SIGNATURE").read_bytes())
     public_key = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(find_public_key(key)).raw)
     signed_content = MANIFEST_CONTEXT + (signed_path / "manifest.json").read_bytes()
     public_key.verify(signatures[0].value, signed_content)
