@@ -6,11 +6,11 @@ Each line also says who gave the label, and when. The file is only appended to.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
 from gatewise.formats import plural
 from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choices
-from gatewise_export.archive.shard import ArchivedRows, Release
+from gatewise_export.archive.shard import ArchivedRows, Release, RowColumns
 
 _LABELS_FILE: Final = "labels.jsonl"
 #: Largest number of ids or labels that an error lists.
@@ -44,7 +44,7 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledInstances:
+class LabelledInstances(RowColumns):
     """The m labelled instances of one version.
 
     Attributes
@@ -74,28 +74,6 @@ class LabelledInstances:
     def weights(self) -> NDArray[np.float64]:
         """Number of instances that each labelled instance represents, shape (m,)."""
         return self.rows.weights / self.label_probability
-
-    def take(self, mask: NDArray[np.bool_]) -> LabelledInstances:
-        """Select rows by a mask."""
-        return replace(
-            self,
-            rows=self.rows.take(mask),
-            truth=self.truth[mask],
-            labels=self.labels[mask],
-            label_probability=self.label_probability[mask],
-            choice_index=self.choice_index[mask],
-        )
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate one or more parts."""
-        return cls(
-            rows=ArchivedRows.concatenate([part.rows for part in parts]),
-            truth=np.concatenate([part.truth for part in parts]),
-            labels=np.concatenate([part.labels for part in parts]),
-            label_probability=np.concatenate([part.label_probability for part in parts]),
-            choice_index=np.concatenate([part.choice_index for part in parts]),
-        )
 
 
 def read_label_csv(path: Path) -> dict[str, str]:

@@ -64,7 +64,35 @@ class ShardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False)
-class ArchivedRows:
+class RowColumns:
+    """Base class of records of n rows; each field is a column: an array or a further record."""
+
+    def take(self, selection: NDArray[Any] | slice) -> Self:
+        """Select rows by a mask, indices or a slice."""
+        columns = [getattr(self, field.name) for field in fields(self)]
+        return type(self)(
+            *(
+                column.take(selection) if isinstance(column, RowColumns) else column[selection]
+                for column in columns
+            )
+        )
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate one or more parts."""
+        columns = [[getattr(part, field.name) for part in parts] for field in fields(cls)]
+        return cls(
+            *(
+                type(column[0]).concatenate(column)
+                if isinstance(column[0], RowColumns)
+                else np.concatenate(column)
+                for column in columns
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ArchivedRows(RowColumns):
     """The n archived instances of one model and version.
 
     Attributes
@@ -129,20 +157,6 @@ class ArchivedRows:
         """Number of instances that each archived instance represents, shape (n,)."""
         sent_probability = np.maximum(self.sent_probability, MIN_SENT_PROBABILITY)
         return 1.0 / (sent_probability * self.stored_probability)
-
-    def take(self, selection: NDArray[Any] | slice) -> Self:
-        """Select instances by a mask, indices or a slice."""
-        return type(self)(*(getattr(self, field.name)[selection] for field in fields(self)))
-
-    @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate one or more parts."""
-        return cls(
-            *(
-                np.concatenate([getattr(part, field.name) for part in parts])
-                for field in fields(cls)
-            )
-        )
 
 
 def thin_rows(

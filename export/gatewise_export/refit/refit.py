@@ -196,7 +196,11 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     )
     with tempfile.TemporaryDirectory(prefix="gatewise-refit-") as folder:
         system = _fit_release(
-            settings, old_bundle, training_rows.concatenate(weighted_rows), Path(folder), rng
+            settings,
+            old_bundle,
+            FitRows.concatenate([training_rows, weighted_rows]),
+            Path(folder),
+            rng,
         )
         new_bundle = pack(
             system,

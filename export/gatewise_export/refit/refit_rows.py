@@ -14,7 +14,7 @@ from gatewise_export.archive.choice import read_choices
 from gatewise_export.archive.folder import shards_by_release
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.machine_labels import read_machine_rows
-from gatewise_export.archive.shard import ArchivedRows, read_shard
+from gatewise_export.archive.shard import ArchivedRows, RowColumns, read_shard
 from gatewise_export.archive.true_figures import corrected_part
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
@@ -28,20 +28,12 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class FitRows:
+class FitRows(RowColumns):
     """Rows of a fit: `X` (n, n_features) in the manifest's order, `y` (n,) and `weights` (n,)."""
 
     X: NDArray[np.float32]
     y: NDArray[Any]
     weights: Floats
-
-    def concatenate(self, other: FitRows) -> FitRows:
-        """Return these rows followed by the rows of `other`."""
-        return FitRows(
-            np.concatenate([self.X, other.X]),
-            np.concatenate([self.y, other.y]),
-            np.concatenate([self.weights, other.weights]),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,11 +187,9 @@ def fit_rows_of(
         )
         for part in labelled_parts
     ]
-    rows = fit_row_parts[0]
-    for earlier_rows in fit_row_parts[1:]:
-        rows = rows.concatenate(earlier_rows)
     if uses_unlabelled:
-        rows = rows.concatenate(_cloud_labelled_rows(row_split, manifest, order, rng))
+        fit_row_parts.append(_cloud_labelled_rows(row_split, manifest, order, rng))
+    rows = FitRows.concatenate(fit_row_parts)
     return FitRows(rows.X, rows.y, cap_weights(rows.weights, cap))
 
 
