@@ -102,7 +102,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "export",
     ),
     "pack": Subcommand(
-        "gatewise_export.commands.pack_cli:pack",
+        "gatewise_export.commands.bundle_cli:pack",
         "Copy a bundle into one file, signed or for devices.",
         "edge",
     ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 import uvicorn
@@ -14,18 +15,18 @@ from gatewise.console import print_line
 from gatewise.errors import InputError
 from gatewise.imports import CPU, import_object
 from gatewise_cloud.http.app import CascadeService, FetchFeatures
-from gatewise_cloud.http.backend_link import BackendLink
 from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
+from gatewise_edge.link.link import InProcessLink, Link
 from gatewise_edge.link.mqtt_link import MqttLink
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands import options
 
-if TYPE_CHECKING:
-    from gatewise_edge.link.link import Link
+#: Number of requests that run at the same time; the others wait, and may miss their deadline.
+_N_THREADS = 16
 
 
 def serve(
@@ -93,7 +94,7 @@ def serve(
         model = CloudModel.from_bundle(
             opened_bundle, backend=backend_factory(backend)(opened_bundle.manifest)
         )
-        link = BackendLink(model)
+        link = _BackendLink(model)
     # the metrics need the device, and the device needs the function that feeds the metrics
     metrics: EdgeMetrics | None = None
 
@@ -130,3 +131,24 @@ def _import_fetch(import_path: str) -> FetchFeatures:
     if not inspect.iscoroutinefunction(function):
         raise InputError(f"--features {import_path} must be a coroutine function: async def")
     return function
+
+
+class _BackendLink(InProcessLink):
+    """Link to the backend of a high-cost model, which runs requests on threads of its own."""
+
+    def __init__(self, model: CloudModel) -> None:
+        super().__init__(model.answer)
+        self._model = model
+        self._threads = ThreadPoolExecutor(_N_THREADS, thread_name_prefix="gatewise-backend")
+
+    def send(self, payload: bytes) -> bool:
+        """Queue a request; return False if the link is not open."""
+        if self.is_ready:
+            self._threads.submit(super().send, payload)
+        return self.is_ready
+
+    def close(self) -> None:
+        """Close the link and the model, and drop queued requests."""
+        super().close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._model.close()

@@ -1,6 +1,6 @@
-"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``, which work on a bundle.
+"""The sub-commands ``frontier``, ``inspect``, ``pack`` and ``verify``, which work on a bundle.
 
-``inspect`` runs on devices; the others need the learning libraries.
+``inspect`` and ``pack`` run on devices; the others need the learning libraries.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import typer
 from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.commands import options
 from gatewise_export.commands.bundle_tables import print_bundle
 from gatewise_signals.blocks.block import load_block_functions
@@ -146,6 +147,57 @@ def inspect(
         print(f"{name} is left out: this is a bundle for devices")
 
 
+def pack(
+    bundle: options.BundlePath,
+    out: options.Out,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file of the private key that signs the copy; by default the signature stays."
+        ),
+    ] = None,
+    readers: Annotated[
+        str,
+        typer.Option(
+            "--for",
+            metavar="workers|device",
+            help="Readers of the copy; a copy for a device has no high-cost model.",
+        ),
+    ] = "workers",
+    as_json: options.AsJson = False,
+) -> None:
+    """Copy a bundle, for example into one file, with a signature, or for devices.
+
+    The copy has the same manifest, byte for byte. Devices that are started with --public-key accept
+    only bundles that the matching private key has signed.
+
+    Example:
+
+        openssl genpkey -algorithm ed25519 -out fleet.key
+        openssl pkey -in fleet.key -pubout -out fleet.pub
+        gatewise pack bundle --out digits-7.gwb --sign fleet.key --for device
+    """
+    if readers not in ("workers", "device"):
+        raise InputError(f"--for {readers}: give workers or device")
+    packed_bundle = repack(bundle, out, sign=sign, for_device=readers == "device")
+    key_id = next(iter(packed_bundle.claimed_key_ids()), None)
+    absent_files = packed_bundle.absent_files()
+    n_bytes = _count_bytes(out)
+    if as_json:
+        emit(
+            {
+                "bundle": str(out),
+                "bytes": n_bytes,
+                "key_id": key_id,
+                "left_out": list(absent_files),
+            }
+        )
+        return
+    signature_text = "not signed" if key_id is None else f"signed by key {key_id}"
+    absent_text = "".join(f", without {name}" for name in absent_files)
+    print(f"{out}: {packed_bundle.manifest.title}, {n_bytes} bytes, {signature_text}{absent_text}")
+
+
 def verify(
     bundle: options.BundlePath,
     data: Annotated[
@@ -241,3 +293,9 @@ def _draw_frontier(curve: Frontier, active: OperatingPoint, title: str, path: Pa
 
     display = FrontierDisplay(curve, name=title).plot(active=active)
     display.figure_.savefig(path)
+
+
+def _count_bytes(path: Path) -> int:
+    """Count the bytes of a bundle, which is one file or a directory without subdirectories."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)

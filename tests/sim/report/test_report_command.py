@@ -8,7 +8,7 @@ import pytest
 
 from gatewise import cli
 from gatewise.errors import InputError
-from gatewise_sim.report.side_by_side import comparison_table, read_report
+from gatewise_sim.report.report_command import comparison_table, read_report
 from tests.sim.report.reports import make_report
 
 
