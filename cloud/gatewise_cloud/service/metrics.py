@@ -17,7 +17,6 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_cloud.worker.counters import (
     COUNTS,
     HISTOGRAMS,
@@ -70,31 +69,10 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Make the metrics of one scrape."""
         counters = self._worker.counters
-        # counters join name and version with a space, but both may contain spaces
-        models = ((model["name"], model["version"]) for model in counters["models"])
-        model_of_label = {" ".join(model_key): model_key for model_key in models}
-        yield from self._collect_counts(counters, model_of_label)
+        yield from _collect_counts(counters)
         yield from self._collect_histograms()
         yield from self._collect_state(counters)
-        yield from _collect_models_and_audits(counters, model_of_label)
-
-    def _collect_counts(
-        self, counters: Mapping[str, Any], model_of_label: Mapping[str, ModelKey]
-    ) -> Iterator[Metric]:
-        for name, help_text in COUNTS.items():
-            if name.endswith("_us"):  # times are in seconds by Prometheus's convention
-                samples = [((), 1e-6 * counters[name])]
-                help_text = help_text.replace("microseconds", "seconds")
-                yield counter(f"{_PREFIX}{name.removesuffix('_us')}_seconds", help_text, samples)
-            else:
-                yield counter(_PREFIX + name, help_text, [((), counters[name])])
-        for name, help_text in LABELLED_COUNTS.items():
-            first_counts = dict.fromkeys(_FIRST_LABELS.get(name, ()), 0)
-            labelled_samples = [
-                (_split_label(name, label, model_of_label), count)
-                for label, count in (first_counts | counters[name]).items()
-            ]
-            yield counter(_PREFIX + name, help_text, labelled_samples, *_LABEL_NAMES[name])
+        yield from _collect_models_and_audits(counters)
 
     def _collect_histograms(self) -> Iterator[Metric]:
         for name, (help_text, _) in HISTOGRAMS.items():
@@ -118,9 +96,24 @@ class WorkerCollector(Collector):
             yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE_HELP[name], [((), count)])
 
 
-def _collect_models_and_audits(
-    counters: Mapping[str, Any], model_of_label: Mapping[str, ModelKey]
-) -> Iterator[Metric]:
+def _collect_counts(counters: Mapping[str, Any]) -> Iterator[Metric]:
+    for name, help_text in COUNTS.items():
+        if name.endswith("_us"):  # times are in seconds by Prometheus's convention
+            samples = [((), 1e-6 * counters[name])]
+            help_text = help_text.replace("microseconds", "seconds")
+            yield counter(f"{_PREFIX}{name.removesuffix('_us')}_seconds", help_text, samples)
+        else:
+            yield counter(_PREFIX + name, help_text, [((), counters[name])])
+    for name, help_text in LABELLED_COUNTS.items():
+        first_counts = dict.fromkeys(_FIRST_LABELS.get(name, ()), 0)
+        labelled_samples = [
+            (_split_release(label) if name == "model_instances" else [label], count)
+            for label, count in (first_counts | counters[name]).items()
+        ]
+        yield counter(_PREFIX + name, help_text, labelled_samples, *_LABEL_NAMES[name])
+
+
+def _collect_models_and_audits(counters: Mapping[str, Any]) -> Iterator[Metric]:
     models = counters["models"][:MAX_LABELS]
     model_samples = [((model["name"], model["version"]), 1) for model in models]
     yield gauge(
@@ -129,10 +122,7 @@ def _collect_models_and_audits(
     audits = [*counters["audits"].items()][:MAX_LABELS]
     for make_metric, key, name, help_text in _AUDIT_METRICS:
         # a model without a promise has no evidence and no alarm: None gives no sample
-        samples = [
-            (_split_label("audits", model_label, model_of_label), counts.get(key))
-            for model_label, counts in audits
-        ]
+        samples = [(_split_release(release), counts.get(key)) for release, counts in audits]
         yield make_metric(_PREFIX + name, help_text, samples, "model", "version")
 
 
@@ -167,17 +157,9 @@ _AUDIT_METRICS = (
 )
 
 
-def _split_label(name: str, label: str, model_of_label: Mapping[str, ModelKey]) -> Sequence[str]:
-    """Split a label of the worker's counters into the label values of the count's metric.
-
-    `model_of_label` has the served models. Only labels of models have two values, name and version.
-    """
-    if name not in ("model_instances", "audits"):
-        return [label]
-    if label == OTHER_LABEL:
-        return [label, label]
-    # for a model that is no longer served, assume that its version contains no space
-    return model_of_label.get(label) or label.rpartition(" ")[::2]
+def _split_release(release: str) -> Sequence[str]:
+    """Split ``NAME/VERSION``, which have no slash; the label of further models is both."""
+    return [release, release] if release == OTHER_LABEL else release.split("/")
 
 
 def metrics_text(worker: Worker) -> bytes:

@@ -229,14 +229,14 @@ class FleetAudit:
             self._on_alarm(model, test)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """Return the figures of each model, by ``NAME VERSION``.
+        """Return the figures of each model, by ``NAME/VERSION``.
 
         ``audits`` and ``disagreed`` are counts. Models with a test also have ``evidence`` and
         ``alarm``.
         """
         with self._lock:
             return {
-                " ".join(model): _audit_counts(model_audits)
+                "/".join(model): _audit_counts(model_audits)
                 for model, model_audits in self._audits_by_model.items()
             }
 

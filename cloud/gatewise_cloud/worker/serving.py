@@ -254,7 +254,7 @@ class BatchServer:
         with self._condition:
             self._batcher.finish(ticket, payload, now)
         self._counters.add_answer(
-            f"{name} {version}",
+            f"{name}/{version}",
             len(labels),
             queue_seconds=run_start - ticket.arrived_at,
             latency_seconds=now - ticket.arrived_at,

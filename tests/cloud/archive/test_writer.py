@@ -34,7 +34,7 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         client.responses(4)
         # Late instances are no evidence. A worker responds before it counts an audit.
         wait_until(lambda: worker.counters["audits"], "the audit")
-        assert worker.counters["audits"]["tiny 1"]["audits"] == 1
+        assert worker.counters["audits"]["tiny/1"]["audits"] == 1
     (shard,) = shards_in(tmp_path / "kept")
     facts = read_facts(shard)
     rows = read_rows([shard])

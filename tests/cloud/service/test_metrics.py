@@ -78,8 +78,8 @@ def test_health_follows_the_connection(bundle):
 
 def test_a_version_with_a_space_is_one_label():
     counters = Counters()
-    counters.add_answer("my pump 1 beta", 3, queue_seconds=0.0, latency_seconds=0.1)
-    counters.add_answer("old 2", 1, queue_seconds=0.0, latency_seconds=0.1)
+    counters.add_answer("my pump/1 beta", 3, queue_seconds=0.0, latency_seconds=0.1)
+    counters.add_answer("old/2", 1, queue_seconds=0.0, latency_seconds=0.1)
     models = [{"name": "my pump", "version": "1 beta"}]
     worker = SimpleNamespace(
         counters=counters.snapshot() | {"models": models, "audits": {}},
@@ -95,7 +95,7 @@ def test_a_version_with_a_space_is_one_label():
 def test_models_beyond_the_bound_have_the_label_other():
     counters = Counters()
     for model_number in range(3 * MAX_LABELS):
-        counters.add("model_instances", label=f"model {model_number}")
+        counters.add("model_instances", label=f"model/{model_number}")
     assert len(counters.snapshot()["model_instances"]) == MAX_LABELS + 1
     worker = SimpleNamespace(
         counters=counters.snapshot() | {"models": [], "audits": {}},

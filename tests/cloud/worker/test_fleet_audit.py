@@ -162,17 +162,17 @@ def test_audits_of_a_fleet_raise_one_alarm(device_class, has_alarm, caplog):
         fleet_audit.observe(("m", "1"), AuditMark(device_class, 0.1), 1, 0.05)
         fleet_audit.offload(("m", "1"), 2)
         fleet_audit.offload(("without audits", "1"), 2)
-    counts = fleet_audit.snapshot()["m 1"]
+    counts = fleet_audit.snapshot()["m/1"]
     assert (counts["audits"], counts["alarm"]) == (300, has_alarm)
     assert counts["disagreed"] == 300 * has_alarm
     assert len(caplog.records) == has_alarm
     # This probability is too small to count.
     fleet_audit.observe(("m", "1"), AuditMark(0, 1e-6), 1, 0.05)
-    assert fleet_audit.snapshot()["m 1"] == counts
+    assert fleet_audit.snapshot()["m/1"] == counts
 
 
 def test_audits_without_a_bound_are_only_counted():
     fleet_audit = FleetAudit()
     fleet_audit.observe(("m", "1"), AuditMark(0, 0.1), 1, None)
     fleet_audit.observe(("m", "1"), AuditMark(2, 0.1), 2, None)
-    assert fleet_audit.snapshot() == {"m 1": {"audits": 2, "disagreed": 1}}
+    assert fleet_audit.snapshot() == {"m/1": {"audits": 2, "disagreed": 1}}
