@@ -160,10 +160,9 @@ def _list_first_names(feature_names: Sequence[str]) -> str:
     return listed(feature_names) or "no new ones"
 
 
-#: Figures of a policy: name, format, and function of the policy's result.
-POLICY_FIGURES: Final[
-    Sequence[tuple[str, Format, Callable[[PolicyResult], Estimate | float | None]]]
-] = (
+#: A figure of a policy: name, format, and function of the policy's result.
+_PolicyFigure = tuple[str, Format, Callable[[PolicyResult], Estimate | float | None]]
+_POLICY_FIGURES: Final[Sequence[_PolicyFigure]] = (
     ("accuracy", percent, lambda policy: policy.accuracy),
     ("offloaded", percent, lambda policy: policy.offload_rate),
     ("cost per instance", number, lambda policy: policy.cost),
@@ -183,18 +182,14 @@ POLICY_FIGURES: Final[
 
 def policy_table(report: Report) -> PageTable:
     """Make a table with a row for each figure and a column for each policy."""
-    figure_rows = list(POLICY_FIGURES)
+    figure_rows = list(_POLICY_FIGURES)
     policies = report.policies
     if report.money is not None and any(policy.money and policy.money.total for policy in policies):
         bill_heading = f"{report.money.currency} a month"
         figure_rows.append(
             (bill_heading, number, lambda policy: policy.money.total if policy.money else None)
         )
-    rows: list[list[Cell]] = []
-    for name, formatter, figure_of in figure_rows:
-        figures = [figure_of(policy) for policy in policies]
-        if any(figure is not None for figure in figures):
-            rows.append([name, *(estimate_cell(figure, formatter) for figure in figures)])
+    rows = _list_figures(figure_rows, policies)
     for name, policy_texts in (
         ("engine", [policy.engine for policy in policies]),
         ("simulated", [policy.sampling for policy in policies]),
@@ -202,6 +197,37 @@ def policy_table(report: Report) -> PageTable:
         if len(set(policy_texts)) > 1:
             rows.append([name, *policy_texts])
     return PageTable("Every policy", _list_policy_headings(report), rows)
+
+
+def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTable:
+    """Make a table with a column for each report, under its name."""
+    rows: list[list[Cell]] = [["instances", *(count(report.instances) for report in reports)]]
+    rows += _list_figures(_POLICY_FIGURES, [report.system for report in reports])
+    settings_of_reports = [
+        {"data": report.dataset, "method": report.method, **report.settings} for report in reports
+    ]
+    for setting_name in dict.fromkeys(
+        setting_name for report_settings in settings_of_reports for setting_name in report_settings
+    ):
+        setting_texts = [
+            setting_text(report_settings.get(setting_name, ""))
+            for report_settings in settings_of_reports
+        ]
+        if len(set(setting_texts)) > 1:
+            rows.append([setting_name.replace("_", " "), *setting_texts])
+    return PageTable("Side by side", ["", *names], rows)
+
+
+def _list_figures(
+    figures_of_policy: Sequence[_PolicyFigure], policies: Sequence[PolicyResult]
+) -> list[list[Cell]]:
+    """List the figures that at least one policy has, each with a cell for every policy."""
+    rows: list[list[Cell]] = []
+    for name, formatter, figure_of in figures_of_policy:
+        figures = [figure_of(policy) for policy in policies]
+        if any(figure is not None for figure in figures):
+            rows.append([name, *(estimate_cell(figure, formatter) for figure in figures)])
+    return rows
 
 
 def engine_table(report: Report) -> PageTable | None:

@@ -8,7 +8,8 @@ import pytest
 
 from gatewise import cli
 from gatewise.errors import InputError
-from gatewise_sim.report.report_command import comparison_table, read_report
+from gatewise_sim.report.report_command import read_report
+from gatewise_sim.report.tables import comparison_table
 from tests.sim.report.reports import make_report
 
 
