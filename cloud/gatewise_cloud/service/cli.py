@@ -160,6 +160,3 @@ def _describe_counters(counters: Mapping[str, Any]) -> str:
             )
             phrases.append(f"{name}: {label_texts}")
     return "stopped: " + "; ".join(phrases)
-
-
-commands = {"cloud": cloud}

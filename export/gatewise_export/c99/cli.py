@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -158,9 +157,6 @@ def calibrate(
     rows = [(label, f"{microseconds:.1f}") for label, microseconds in prices.microseconds.items()]
     print_table(f"prices in {out}", ("step", "us"), rows)
     print(f"measured with {prices.windows} windows on {prices.machine}")
-
-
-commands: dict[str, Callable[..., None]] = {"c99": c99, "calibrate": calibrate}
 
 
 def _encoded_columns(manifest: Manifest) -> list[str]:

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise_edge.device.device import Device
-from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import MAX_FAILURES, Breaker
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import SURE_ROW, FakeLink, refuse, respond
