@@ -17,8 +17,13 @@ from gatewise_sim.fleet.run import FleetPolicy
 from gatewise_sim.scenario import Scenario
 
 SYSTEM_KEY: Final = "system"
-#: Number of compared policies, if there are a high-cost model and labels.
-N_COMPARED: Final = 5
+
+
+def count_compared_policies(table: RowTable) -> int:
+    """Count the policies that :func:`compared_policies` makes, before the system has run."""
+    if not table.has_cloud:
+        return 1
+    return 5 if _has_labels(table) else 4
 
 
 def compared_policies(
@@ -53,13 +58,17 @@ def compared_policies(
     policies.append(
         FleetPolicy(key="random", name="Random", is_offloaded=no_rows, random_share=random_share)
     )
-    if (table.truth != NO_LABEL).any():
+    if _has_labels(table):
         # The rows that the device answers wrongly and the cloud correctly.
         is_corrected = (table.cloud_label == table.truth) & (table.local_label != table.truth)
         policies.append(
             FleetPolicy(key="oracle", name="Oracle", is_offloaded=is_corrected & table.can_offload)
         )
     return policies
+
+
+def _has_labels(table: RowTable) -> bool:
+    return bool((table.truth != NO_LABEL).any())
 
 
 def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:

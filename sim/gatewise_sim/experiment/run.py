@@ -19,7 +19,11 @@ from gatewise.errors import InputError
 from gatewise.formats import duration, plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.policies import N_COMPARED, compared_policies, system_policy
+from gatewise_sim.experiment.policies import (
+    compared_policies,
+    count_compared_policies,
+    system_policy,
+)
 from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
@@ -143,8 +147,9 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
         raise InputError(
             f"outage of {n_stopped} workers: the fleet has only {scenario.workers} (--workers)"
         )
+    n_baselines = count_compared_policies(experiment.table) if scenario.baselines else 0
     with progress("simulate") as report_progress:
-        run_progress = _RunProgress(report_progress, scenario.seconds)
+        run_progress = _RunProgress(report_progress, scenario.seconds, 1 + n_baselines)
         policy = experiment.policy
         run_progress.begin(policy.name)
         transport = Transport(kind="virtual", broker="simulated", link=scenario.link_profile.name)
@@ -173,9 +178,10 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
 class _RunProgress:
     """Progress bar with equal parts for the system and each baseline."""
 
-    def __init__(self, report_progress: Progress, seconds: float) -> None:
+    def __init__(self, report_progress: Progress, seconds: float, n_policies: int) -> None:
         self._report_progress = report_progress
         self._seconds = seconds
+        self._n_policies = n_policies
         self._policy_index = -1
         self._policy_name = ""
 
@@ -188,7 +194,7 @@ class _RunProgress:
         """Report that the current policy's run has reached the time `now`, in s."""
         progress_share = min(now / self._seconds, 1.0)
         self._report_progress(
-            self._policy_index + progress_share, 1 + N_COMPARED, self._policy_name
+            self._policy_index + progress_share, self._n_policies, self._policy_name
         )
 
 

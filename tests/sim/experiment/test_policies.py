@@ -7,8 +7,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.policies import (
-    N_COMPARED,
     compared_policies,
+    count_compared_policies,
     select_share,
     system_policy,
 )
@@ -30,12 +30,13 @@ TABLE = make_table(
 def make_policies(table=TABLE, row_weights=None, offload_rate=0.3):
     """Make the policies of a run, by default one that offloads 30 % of equally likely rows."""
     weights = np.ones(len(table)) if row_weights is None else row_weights
-    return {policy.key: policy for policy in compared_policies(table, weights, offload_rate)}
+    policies = compared_policies(table, weights, offload_rate)
+    assert len(policies) == count_compared_policies(table)
+    return {policy.key: policy for policy in policies}
 
 
 def test_edge_only_offloads_no_row_and_cloud_only_every_accepted_row():
     policies = make_policies()
-    assert len(policies) == N_COMPARED
     assert not policies["edge_only"].is_offloaded.any()
     cloud_policy = policies["cloud_only"]
     assert cloud_policy.is_cloud_first

@@ -217,5 +217,5 @@ def _check_losses(losses: NDArray[np.float64], loss_limit: float) -> None:
     if largest_loss > loss_limit:
         raise InputError(
             f"a loss is {largest_loss:g}, above the limit of {loss_limit:g}: scale or clip the "
-            "losses, or give the largest possible loss as loss_limit"
+            "losses, or in Python give the largest possible loss as loss_limit"
         )
