@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,8 +29,9 @@ from gatewise.prices import (
     CloudPrices,
     GroupLabel,
     PriceList,
+    list_groups,
     quoted_names,
-    read_label,
+    read_feature_groups,
     read_own_prices,
     read_prerequisites,
     read_shared_prices,
@@ -131,10 +132,10 @@ class FeatureCosts:
             )
         self.own = read_own_prices(own_values, self.names)
         _check_feature_names(self.names, len(self.own))
-        label_of_feature = _read_feature_groups(group, self.names, len(self.own))
+        label_of_feature = read_feature_groups(group, self.names, len(self.own))
         prices = read_shared_prices(shared)
         prerequisites_of_label = read_prerequisites(requires)
-        groups = _list_groups(label_of_feature, prices, prerequisites_of_label)
+        groups = list_groups(label_of_feature, prices, prerequisites_of_label)
         # read-only arrays of indices
         self.group_names: tuple[str, ...] = tuple(str(label) for label in groups)
         if len(set(self.group_names)) != len(groups):
@@ -421,47 +422,6 @@ def _check_feature_names(names: tuple[str, ...] | None, n_features: int) -> None
     repeated_names = [name for name, count in Counter(names).items() if count > 1]
     if repeated_names:
         raise InputError(f"feature name {sorted(repeated_names)[0]!r} appears twice in the costs")
-
-
-def _read_feature_groups(
-    group: Sequence[GroupLabel | None] | NDArray[Any] | Mapping[str, GroupLabel] | None,
-    names: tuple[str, ...] | None,
-    n_features: int,
-) -> list[GroupLabel | None]:
-    """Read the label of each feature's group; None means no group."""
-    if isinstance(group, Mapping):
-        unknown_names = [name for name in group if name not in (names or ())]
-        if unknown_names:
-            raise InputError(f"group: {unknown_names[0]!r} is not the name of a feature")
-        group = [group.get(name) for name in names or ()]
-    if group is None:
-        return [None] * n_features
-    label_of_feature = [read_label(label) for label in group]
-    if len(label_of_feature) != n_features:
-        raise InputError(
-            f"{len(label_of_feature)} group labels for {n_features} features: give one for each"
-        )
-    return label_of_feature
-
-
-def _list_groups(
-    label_of_feature: Sequence[GroupLabel | None],
-    prices: Mapping[GroupLabel, float],
-    prerequisites_of_label: Mapping[GroupLabel, Sequence[GroupLabel]],
-) -> list[GroupLabel]:
-    """List the groups that have features, and then the groups that other groups only require."""
-    groups = list(dict.fromkeys(label for label in label_of_feature if label is not None))
-    required_groups = set(chain.from_iterable(prerequisites_of_label.values()))
-    groups += [label for label in prices if label in required_groups and label not in groups]
-    unknown_groups = [label for label in prices if label not in groups and prices[label] != 0.0]
-    if unknown_groups:
-        raise InputError(f"shared price of group {unknown_groups[0]!r}, but no feature is in it")
-    absent_groups = [
-        label for label in (*prerequisites_of_label, *required_groups) if label not in groups
-    ]
-    if absent_groups:
-        raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
-    return groups
 
 
 def _find_paid_groups(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:

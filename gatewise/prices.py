@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -344,3 +345,44 @@ def read_prerequisites(requires: Any) -> dict[GroupLabel, tuple[GroupLabel, ...]
         group_label, *prerequisite_labels = (label for label in labels if label is not None)
         prerequisites[group_label] = tuple(dict.fromkeys(prerequisite_labels))
     return prerequisites
+
+
+def read_feature_groups(
+    group: Sequence[GroupLabel | None] | NDArray[Any] | Mapping[str, GroupLabel] | None,
+    names: tuple[str, ...] | None,
+    n_features: int,
+) -> list[GroupLabel | None]:
+    """Read the label of each feature's group; None means no group."""
+    if isinstance(group, Mapping):
+        unknown_names = [name for name in group if name not in (names or ())]
+        if unknown_names:
+            raise InputError(f"group: {unknown_names[0]!r} is not the name of a feature")
+        group = [group.get(name) for name in names or ()]
+    if group is None:
+        return [None] * n_features
+    label_of_feature = [read_label(label) for label in group]
+    if len(label_of_feature) != n_features:
+        raise InputError(
+            f"{len(label_of_feature)} group labels for {n_features} features: give one for each"
+        )
+    return label_of_feature
+
+
+def list_groups(
+    label_of_feature: Sequence[GroupLabel | None],
+    prices: Mapping[GroupLabel, float],
+    prerequisites_of_label: Mapping[GroupLabel, Sequence[GroupLabel]],
+) -> list[GroupLabel]:
+    """List the groups that have features, and then the groups that other groups only require."""
+    groups = list(dict.fromkeys(label for label in label_of_feature if label is not None))
+    required_groups = set(chain.from_iterable(prerequisites_of_label.values()))
+    groups += [label for label in prices if label in required_groups and label not in groups]
+    unknown_groups = [label for label in prices if label not in groups and prices[label] != 0.0]
+    if unknown_groups:
+        raise InputError(f"shared price of group {unknown_groups[0]!r}, but no feature is in it")
+    absent_groups = [
+        label for label in (*prerequisites_of_label, *required_groups) if label not in groups
+    ]
+    if absent_groups:
+        raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
+    return groups
