@@ -42,6 +42,7 @@ from gatewise_sim.fleet.results import (
     EDGE,
     REASON,
     Answers,
+    BoolArray,
     FleetRun,
     RowTable,
     fill_costs,
@@ -52,8 +53,6 @@ from gatewise_sim.fleet.worker import SampledWorker, VirtualWorker, WorkerContex
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
-
-BoolArray = NDArray[np.bool_]
 
 #: Largest number of simulated devices. A run that reaches this bound and the next two takes about a
 #: minute and 500 MB.
