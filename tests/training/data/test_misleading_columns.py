@@ -10,7 +10,8 @@ import pytest
 from sklearn import datasets
 
 from gatewise_training.data.misleading_columns import drop_reason, label_remark, table_remarks
-from gatewise_training.data.table_columns import ColumnOptions, column_problems, table_facts
+from gatewise_training.data.table_columns import ColumnOptions, table_facts
+from gatewise_training.data.table_problems import column_problems
 
 
 def draw_ordinary_table(n: int = 400) -> pd.DataFrame:

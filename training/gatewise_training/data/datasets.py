@@ -23,8 +23,6 @@ from gatewise_training.data.misleading_columns import TableRemark, table_remarks
 from gatewise_training.data.table_columns import (
     ColumnFacts,
     ColumnOptions,
-    column_problems,
-    problem_text,
     table_facts,
 )
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
@@ -35,6 +33,7 @@ from gatewise_training.data.table_files import (
     read_frame,
     read_labels,
 )
+from gatewise_training.data.table_problems import column_problems, problem_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

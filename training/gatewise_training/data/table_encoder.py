@@ -25,10 +25,9 @@ from gatewise_training.data.input_checks import check_costs
 from gatewise_training.data.table_columns import (
     ColumnOptions,
     column_facts,
-    column_problems,
     numeric_values,
-    problem_text,
 )
+from gatewise_training.data.table_problems import column_problems, problem_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
