@@ -54,7 +54,16 @@ def test_page_counts_cells_and_names_methods_without_figures():
     )
     page = simpler_page.markdown({"heart": problem_figures})
     assert "1 of 2 cells." in page
+    assert "| static | 2 | 1 | 0 |" in page
     # 60 % - 50 %, with errors of 1 % each: sqrt(2) %
     assert "| heart | static | saving | 50.0 % / 0.40 | 60.0 % / 0.40 | +10.00 ± 1.41 |" in page
     assert "Not among the figures: confidence, two-stage" in page
     assert "0 of 0 cells." in page
+
+
+def test_page_counts_leads_of_both_sides():
+    problem_figures = make_problem_figures(
+        make_figures(0.50, 0.01, [0.9, 0.9, 0.9]), make_figures(0.60, 0.01, [0.8, 0.8, 0.8])
+    )
+    page = simpler_page.markdown({"heart": problem_figures})
+    assert "| static | 2 | 1 | 1 |" in page  # it saves more, and `staged` is more accurate
