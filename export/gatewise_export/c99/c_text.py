@@ -32,6 +32,8 @@ TYPE_BYTES = {
 }
 #: Text in the first line of every generated file. Files without it are never replaced.
 GENERATED_MARK = "Written by gatewise"
+#: Endings of the files that only some models need, after the model's name.
+OPTIONAL_ENDINGS = ("_signals.h", "_signals.c", "_signals_selftest.c", "_wire.h", "_wire.c")
 #: Keywords of C99 (6.4.1), its headers (7.1.2), which a header of the same name would replace, and
 #: ``main``, which the example program defines.
 RESERVED_WORDS = frozenset(
@@ -217,13 +219,17 @@ def identifier_from_title(title: str) -> str:
     )
 
 
-def write_files(folder: Path, text_of_file: dict[str, str]) -> None:
-    """Write files; raise InputError if one would replace a file that Gatewise did not write."""
+def write_files(folder: Path, text_of_file: dict[str, str], *, owner: str | None = None) -> None:
+    """Write files; raise InputError if one would replace a file that Gatewise did not write.
+
+    `owner` is the name of a model whose code the files are. Generated files that an earlier
+    version of it needed are removed, because some build systems compile whole folders.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: give a folder")
     for file_name in text_of_file:
         path = folder / file_name
-        if path.exists() and GENERATED_MARK not in path.read_text(errors="replace")[:200]:
+        if path.exists() and not _is_generated(path):
             raise InputError(
                 f"{path} exists and was not written by Gatewise: choose another folder"
             )
@@ -232,3 +238,13 @@ def write_files(folder: Path, text_of_file: dict[str, str]) -> None:
         path = folder / file_name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
+    if owner is not None:
+        written_paths = {folder / file_name for file_name in text_of_file}
+        for parent in {path.parent for path in written_paths}:
+            for path in (parent / f"{owner}{ending}" for ending in OPTIONAL_ENDINGS):
+                if path not in written_paths and path.is_file() and _is_generated(path):
+                    path.unlink()
+
+
+def _is_generated(path: Path) -> bool:
+    return GENERATED_MARK in path.read_text(errors="replace")[:200]

@@ -97,7 +97,7 @@ def to_c(
         Folder for ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``,
         ``main.c`` and ``Makefile``. A system with blocks also has ``<name>_signals.h``, ``.c`` and
         ``_selftest.c``, with the steps that stages and requests need. Only files that Gatewise
-        wrote are replaced.
+        wrote are replaced; those that an earlier version of the model needed are removed.
     coded : {8, 16, "float"}, optional
         Form of thresholds: ranks of 8 or 16 bits, or floats. With ranks each feature is coded once,
         when it is acquired. Ranks are smaller if many nodes share few thresholds, as in boosted
@@ -171,7 +171,7 @@ def write_cascade(
         "Makefile": _write_makefile(signals, name),
         **signal_texts,
     }
-    c_text.write_files(folder, files)
+    c_text.write_files(folder, files, owner=name)
     return CSource(
         folder=folder,
         name=name,

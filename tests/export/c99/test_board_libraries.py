@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -195,6 +196,22 @@ def test_names_of_headers_of_c_are_not_replaced(tmp_path):
         write_library(bundle, tmp_path / "c", "cmake", name="math")
     source, _ = write_library(bundle, tmp_path / "d", "cmake")
     assert source.name == "model_math"
+
+
+def test_files_of_an_earlier_version_are_removed(tmp_path, bundle):
+    _, missing_client_reason = write_library(bundle, tmp_path, "arduino", name="m")
+    assert missing_client_reason is None
+    other_model = tmp_path / "src" / "m_wire_2.c"  # belongs to a model named m_wire_2
+    shutil.copy(tmp_path / "src" / "m_wire.c", other_model)
+    (tmp_path / "src" / "m_signals.c").write_text("/* the user's own */\n")
+    local_bundle = small_bundle.write_bundle(tmp_path / "local", has_cloud=False)
+    source, missing_client_reason = write_library(local_bundle, tmp_path, "arduino", name="m")
+    assert missing_client_reason is not None
+    assert {path.name for path in (tmp_path / "src").iterdir()} == {
+        *(Path(file_name).name for file_name in source.files if file_name.startswith("src/")),
+        "m_wire_2.c",
+        "m_signals.c",
+    }
 
 
 @pytest.mark.slow
