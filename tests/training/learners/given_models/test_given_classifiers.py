@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_wine
+from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import (
     AdaBoostClassifier,
     HistGradientBoostingClassifier,
@@ -122,6 +122,13 @@ def test_members_with_answers_of_another_form_are_converted(make_model, n_classe
     X = X.astype(np.float32)
     y = np.minimum(y, n_classes - 1) + 5
     model = make_model(X, y).fit(X, y)
+    GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
+
+
+def test_calibrators_read_the_first_pairs_of_more_than_three_classes():
+    X, y = load_digits(n_class=5, return_X_y=True)
+    X = X.astype(np.float32)
+    model = CalibratedClassifierCV(OVO_SVM, cv=2).fit(X, y)
     GivenClassifier.read_and_compare(model, X, X.shape[1:], "model", as_stage=False)
 
 

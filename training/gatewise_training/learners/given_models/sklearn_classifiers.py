@@ -302,9 +302,15 @@ def _write_bagging(model: Estimator, x: Value) -> GraphAnswers:
     )
 
 
-def _write_response(model: Estimator, x: Value) -> Value:
-    """Get the decision function or, without one, the probabilities (the second of two classes)."""
+def _write_response(model: Estimator, x: Value, n_pairs: int | None = None) -> Value:
+    """Get the decision function or, without one, the probabilities (the second of two classes).
+
+    Of a decision function with a column for each pair of classes, only the first `n_pairs` columns
+    are returned, because scikit-learn calibrates as many as there are classes.
+    """
     answers = write_classifier(model, x)
+    if answers.response is not None and n_pairs is not None:
+        return answers.response.columns(range(n_pairs))
     decision = answers.decision if answers.response is None else answers.response
     if decision is not None and hasattr(model, "decision_function"):
         return decision
@@ -318,7 +324,8 @@ def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     fold_probabilities = []
     for calibrated_fold in model.calibrated_classifiers_:
-        response = _write_response(calibrated_fold.estimator, x)
+        n_calibrators = len(calibrated_fold.calibrators)
+        response = _write_response(calibrated_fold.estimator, x, n_calibrators)
         slopes = np.array([calibrator.a_ for calibrator in calibrated_fold.calibrators], np.float64)
         intercepts = np.array(
             [calibrator.b_ for calibrator in calibrated_fold.calibrators], np.float64
