@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.fleet_audit import disagreement_bound
 from gatewise_edge.device.answer import Answer
@@ -59,7 +60,12 @@ _ASSUMED_CLOUD_TIMES: Final = _CloudTimes(run_us=115.0, instance_us=29.0)
 
 
 def make_row_table(
-    bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None, *, backend: str | None = None
+    bundle: Bundle,
+    X: ArrayLike,
+    truth: ArrayLike | None = None,
+    *,
+    backend: str | None = None,
+    timings: Timings | None = None,
 ) -> tuple[RowTable, Timings]:
     """Compute the outcomes of rows, and time the models.
 
@@ -73,6 +79,8 @@ def make_row_table(
         Class index of each row.
     backend : str, optional
         Backend of the high-cost model, named as for ``gatewise cloud``.
+    timings : Timings, optional
+        Service times, if the models are not to be timed.
 
     Returns
     -------
@@ -82,10 +90,16 @@ def make_row_table(
     Raises
     ------
     InputError
-        If the rows do not fit the bundle.
+        If the rows or `timings` do not fit the bundle.
     """
     manifest = bundle.manifest
     installation = Installation.load(bundle, runs_self_test=False, block_functions=None)
+    n_stages = len(installation.stages)
+    if timings is not None and len(timings.edge_ms) != n_stages:
+        raise InputError(
+            f"timings: edge_ms has {plural(len(timings.edge_ms), 'time')}; give one for each of "
+            f"the {n_stages} stages"
+        )
     rows = np.ascontiguousarray(X, np.float32)
     n_features = len(manifest.features)
     if rows.ndim != 2 or not len(rows) or rows.shape[1] != n_features:
@@ -113,7 +127,7 @@ def make_row_table(
         with closing(load_cloud_model(bundle, backend)) as cloud_model:
             request_rows = rows[is_accepted][:, installation.request_inputs]
             cloud_label[is_accepted] = _run_cloud(cloud_model, request_rows)
-            if is_accepted.any():
+            if timings is None and is_accepted.any():
                 cloud_times = _time_cloud(cloud_model, request_rows)
     # the route of an answer without the cloud
     local_route = np.where(outcomes.is_failed, FALLBACK, EDGE)
@@ -121,7 +135,7 @@ def make_row_table(
         model=manifest.name,
         version=manifest.version,
         classes=tuple(map(str, manifest.classes)),
-        n_stages=len(installation.stages),
+        n_stages=n_stages,
         has_cloud=installation.has_cloud,
         offload_price=installation.offload_price,
         request_price=installation.request_price,
@@ -139,7 +153,7 @@ def make_row_table(
             outcomes.is_acquired, request_features, manifest.feature_costs()
         ),
     )
-    return table, _make_timings(outcomes, len(installation.stages), cloud_times)
+    return table, timings or _make_timings(outcomes, n_stages, cloud_times)
 
 
 def _make_timings(

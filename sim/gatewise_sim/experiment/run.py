@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise.columns.cells import UNKNOWN_CLASS
 from gatewise.console import Progress, as_json_value, progress
 from gatewise.errors import InputError
-from gatewise.formats import duration, plural
+from gatewise.formats import duration
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
 from gatewise_sim.experiment.policies import (
@@ -105,14 +105,9 @@ def prepare_experiment(bundle: Bundle, rows: Rows, scenario: Scenario) -> Experi
         from gatewise_sim.live.run import check_live
 
         check_live(scenario)
-    table, timings = make_row_table(bundle, rows.X, rows.truth, backend=scenario.backend)
-    if scenario.timings is not None:
-        timings = scenario.timings
-        if len(timings.edge_ms) != table.n_stages:
-            raise InputError(
-                f"timings: edge_ms has {plural(len(timings.edge_ms), 'time')}; give one for each "
-                f"of the {table.n_stages} stages"
-            )
+    table, timings = make_row_table(
+        bundle, rows.X, rows.truth, backend=scenario.backend, timings=scenario.timings
+    )
     return Experiment(
         scenario=scenario,
         rows=rows,

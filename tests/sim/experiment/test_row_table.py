@@ -6,6 +6,7 @@ import pytest
 from gatewise_export import pack
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.fleet.results import EDGE, ERROR, FALLBACK, NO_LABEL
+from gatewise_sim.timings import Timings
 from gatewise_training import StagedCascade
 from tests.support.refused import assert_refused
 
@@ -50,6 +51,15 @@ def test_times_without_a_measurement_are_assumed(digits):
     infinite_rows = np.full((1, digits.rows.shape[1]), np.inf, np.float32)
     _, timings = make_row_table(digits.bundle, infinite_rows)
     assert timings.assumed[:3] == ("edge_ms", "run_us", "instance_us")
+
+
+def test_given_timings_replace_the_measurement_and_fit_the_stages(digits):
+    timings = Timings(edge_ms=(0.5, 0.25), run_us=100.0, instance_us=20.0)
+    rows = digits.rows[:20]
+    assert make_row_table(digits.bundle, rows, timings=timings)[1] is timings
+    one_stage = Timings(edge_ms=(0.5,), run_us=100.0, instance_us=20.0)
+    message = "timings: edge_ms has 1 time; give one for each of the 2 stages"
+    assert_refused(make_row_table, digits.bundle, rows, timings=one_stage, message=message)
 
 
 @pytest.fixture(scope="module")
