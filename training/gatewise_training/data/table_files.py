@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 LabelFinder = Callable[[Sequence[str]], str | None]
 
 
+#: A decimal number.
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 #: Words that pandas reads as a missing cell.
 _MISSING_LABEL_WORDS: Final = [
     "",
@@ -41,7 +44,8 @@ def read_frame(
 ) -> tuple[DataFrame, str | None]:
     """Read a table, and find its label column.
 
-    Raises InputError if the file cannot be read, has no rows, or has two columns of the same name.
+    Raises InputError if the file cannot be read or has no rows, if a CSV file has no line of names,
+    or if two columns have the same name.
     """
     try:
         if path.suffix.lower() == ".csv":
@@ -91,6 +95,7 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> Da
     import pandas as pd
 
     _, header = next(csv_rows(path))
+    _check_first_line(path, header)
     check_names(path, header)
     label_name = find_label(header)
     kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
@@ -149,6 +154,25 @@ def _list_case_variants(words: Iterable[str]) -> list[str]:
         for word in words
         for letters in product(*({letter.lower(), letter.upper()} for letter in word))
         if len(word) <= 10  # a word of n letters has up to 2^n variants
+    )
+
+
+def _check_first_line(path: Path, names: Sequence[str]) -> None:
+    """Raise InputError if the first line of a CSV file seems to have values instead of names.
+
+    Names may be numbers if these ascend or descend, like years, wavelengths and the columns of a
+    frame without names. Few numbers with fractions ascend or descend by chance.
+    """
+    numbers = [float(name) for name in names if _NUMBER.fullmatch(name)]
+    steps = np.diff(numbers)
+    is_sequence = bool((steps > 0).all() or (steps < 0).all())
+    has_fractions = any(number % 1 for number in numbers)
+    if len(numbers) < 2 or (is_sequence and not (has_fractions and len(numbers) < 6)):
+        return
+    first_names = ", ".join(names[:3])
+    raise InputError(
+        f"{path}: the first line seems to have values ({first_names}, ...) instead of names: add a "
+        "line with the names of the columns"
     )
 
 
