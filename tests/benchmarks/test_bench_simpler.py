@@ -45,7 +45,8 @@ def test_cells_of_a_single_seed_are_neither_listed_nor_counted():
     theirs = make_figures(0.60, None, [0.95]) | {"seeds": [0]}
     page = simpler_page.markdown({"heart": make_problem_figures(ours, theirs)})
     assert "1 of" not in page
-    assert page.count("0 of 0 cells.") == 2
+    assert page.count("0 of 0 cells. A cell needs several seeds. Not among the figures: ") == 2
+    assert "static" not in page
 
 
 def test_page_counts_cells_and_names_methods_without_figures():

@@ -121,12 +121,16 @@ def _table(problems: Mapping[str, Any], methods: tuple[str, ...]) -> list[str]:
         for comparison in compare_cells(name, figures, methods)
     ]
     leads = [comparison for comparison in comparisons if comparison.is_lead]
-    compared_methods = {comparison.method for comparison in comparisons}
-    missing_methods = [method for method in methods if method not in compared_methods]
+    missing_methods = [
+        method
+        for method in methods
+        if all(method not in figures["methods"] for figures in problems.values())
+    ]
     missing_text = (
         f" Not among the figures: {', '.join(missing_methods)}." if missing_methods else ""
     )
-    lines = [f"{len(leads)} of {len(comparisons)} cells.{missing_text}", ""]
+    seeds_text = "" if comparisons else " A cell needs several seeds."
+    lines = [f"{len(leads)} of {len(comparisons)} cells.{seeds_text}{missing_text}", ""]
     if comparisons:
         lines += [*_count_leads(comparisons, methods), ""]
     if leads:
