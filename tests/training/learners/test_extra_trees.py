@@ -49,6 +49,18 @@ def test_forests_are_as_good_and_as_large_as_scikit_learns():
         np.testing.assert_array_equal(probabilities, second_fit.margins(x_new))
 
 
+def test_counts_of_rows_give_the_same_trees_as_sums_of_equal_weights():
+    """Weights of 1 in two classes are counted; weights of 2 are added up, without rounding."""
+    x, y, _, _ = split_in_halves(load_digits)
+    y = y % 2
+    counted, summed = (
+        fit_extra_trees(x, y, 2, weight=np.full(len(y), weight), n_trees=5, min_rows=2, seed=1)
+        for weight in (1.0, 2.0)
+    )
+    for array in ("feature", "threshold", "left", "right", "value"):
+        np.testing.assert_array_equal(getattr(counted, array), getattr(summed, array))
+
+
 def test_leaf_values_are_the_weighted_class_shares_of_their_rows():
     x, y, _, _ = split_in_halves(load_wine)
     weight = np.random.default_rng(1).uniform(0.2, 3.0, len(y))

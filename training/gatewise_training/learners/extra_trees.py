@@ -37,8 +37,9 @@ class ForestTask(NamedTuple):
     """Training rows and settings of a forest."""
 
     columns: Any  # (n_features, n), float32
-    labels: Any  # (n,), int32
+    labels: Any  # (n,), uint32
     weight: Any  # (n,)
+    has_unit_weights: bool
     n_classes: int
     n_trees: int
     n_candidates: int  # number of varying columns that a node tries
@@ -46,11 +47,18 @@ class ForestTask(NamedTuple):
 
 
 class ForestArrays(NamedTuple):
-    """Working arrays of a forest's growth."""
+    """Working arrays of a forest's growth.
 
-    rows: Any  # (n,), int32: rows of all pending nodes, one node after another
-    spare_rows: Any  # (n,), int32
+    Indices are unsigned, because numba checks whether signed ones are negative.
+    """
+
+    rows: Any  # (n,), uint32: rows of all pending nodes, one node after another
+    spare_rows: Any  # (n,), uint32
     pending_nodes: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
+    # copies for a node's rows, which loops read one after another
+    node_cells: Any  # (n,), float32: cells of the drawn column
+    node_labels: Any  # (n,), uint32
+    node_weight: Any  # (n,)
     column_order: Any  # (n_features,): columns; columns that are constant within the node are first
     class_sums: Any  # (n_classes,): weight of a node's rows of each class
     left_sums: Any  # (n_classes,): weight of the rows on the left of a candidate split
@@ -74,8 +82,9 @@ def fit_extra_trees(
     n_features = x.shape[1]
     task = ForestTask(
         columns=np.ascontiguousarray(x.T, np.float32),
-        labels=y.astype(np.int32),
+        labels=y.astype(np.uint32),
         weight=np.asarray(weight, np.float64),
+        has_unit_weights=bool(np.all(weight == 1.0)),
         n_classes=n_classes,
         n_trees=n_trees,
         n_candidates=max(1, int(np.sqrt(n_features))),
@@ -103,9 +112,12 @@ def _grow_forest(task: Any, seed: int) -> Any:
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros((max_nodes, task.n_classes), np.float32)
     work = ForestArrays(
-        np.empty(n, np.int32),
-        np.empty(n, np.int32),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
         np.empty((2 * n, 4), np.int64),
+        np.empty(n, np.float32),
+        np.empty(n, np.uint32),
+        np.empty(n),
         np.arange(n_features),
         np.empty(task.n_classes),
         np.empty(task.n_classes),
@@ -137,7 +149,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
         begin = pending_nodes[n_pending, BEGIN]
         end = pending_nodes[n_pending, END]
         node = pending_nodes[n_pending, NODE]
-        _sum_classes(task, rows[begin:end], work.class_sums)
+        _read_labels(task, work, rows[begin:end])
         _write_class_shares(task, work.class_sums, value[node])
         is_pure = work.class_sums.max() >= work.class_sums.sum()
         if is_pure or end - begin < max(2, 2 * task.min_rows):
@@ -171,12 +183,17 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_classes(task: Any, rows: Any, class_sums: Any) -> None:
-    """Sum the weights of rows by class."""
+def _read_labels(task: Any, work: Any, rows: Any) -> None:
+    """Read labels and weights of a node's rows, and sum the weights by class."""
+    class_sums = work.class_sums
     for m in range(len(class_sums)):
         class_sums[m] = 0.0
     for i in range(len(rows)):
-        class_sums[task.labels[rows[i]]] += task.weight[rows[i]]
+        label = task.labels[rows[i]]
+        weight = task.weight[rows[i]]
+        work.node_labels[i] = label
+        work.node_weight[i] = weight
+        class_sums[label] += weight
 
 
 @numba.njit(cache=True, nogil=True)
@@ -198,6 +215,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     class_sums = work.class_sums
     left_sums = work.left_sums
     total_weight = class_sums.sum()
+    n_rows = end - begin
     best_score = -np.inf
     best_feature = -1
     best_threshold = np.float32(0.0)
@@ -209,7 +227,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         drawn_position = np.random.randint(position, len(column_order))  # noqa: NPY002
         _swap(column_order, position, drawn_position)
         column = task.columns[column_order[position]]
-        low, high = _find_range(column, work.rows[begin:end])
+        low, high = _read_cells(column, work.rows[begin:end], work.node_cells)
         if low >= high:
             _swap(column_order, n_constant, position)
             n_constant += 1
@@ -220,15 +238,11 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         if threshold >= high:  # by rounding to float32; the right child must not be empty
             threshold = low
         # W_left: weights of the left rows by class; W_right = W - W_left, with W of the node
-        for m in range(len(left_sums)):
-            left_sums[m] = 0.0
-        n_left = 0
-        for i in range(begin, end):
-            row = work.rows[i]
-            is_left = column[row] <= threshold
-            left_sums[task.labels[row]] += task.weight[row] * is_left
-            n_left += is_left
-        if n_left < task.min_rows or end - begin - n_left < task.min_rows:
+        if task.has_unit_weights and task.n_classes == 2:
+            n_left = _count_left(work.node_cells[:n_rows], threshold, work.node_labels, left_sums)
+        else:
+            n_left = _sum_left(work, n_rows, threshold)
+        if n_left < task.min_rows or n_rows - n_left < task.min_rows:
             continue
         # sum W_left^2 / sum W_left + sum W_right^2 / sum W_right rises as Gini impurity falls
         left_total = 0.0
@@ -256,13 +270,42 @@ def _swap(column_order: Any, position: int, other_position: int) -> None:
     column_order[other_position] = column
 
 
+@numba.njit(cache=True, nogil=True)
+def _sum_left(work: Any, n_rows: int, threshold: Any) -> int:
+    """Sum the weights of the rows on the left by class; return the number of these rows."""
+    left_sums = work.left_sums
+    for m in range(len(left_sums)):
+        left_sums[m] = 0.0
+    n_left = 0
+    for i in range(n_rows):
+        is_left = work.node_cells[i] <= threshold
+        left_sums[work.node_labels[i]] += work.node_weight[i] * is_left
+        n_left += is_left
+    return n_left
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_left(cells: Any, threshold: Any, labels: Any, left_sums: Any) -> int:
+    """Do the same for two classes and weights of 1, with counts, several rows at once."""
+    n_left = 0
+    n_left_of_second = 0
+    for i in range(len(cells)):
+        is_left = cells[i] <= threshold
+        n_left += is_left
+        n_left_of_second += is_left & labels[i]
+    left_sums[0] = n_left - n_left_of_second
+    left_sums[1] = n_left_of_second
+    return n_left
+
+
 # fastmath lets the compiler compare several values at once
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _find_range(column: Any, rows: Any) -> Any:
-    """Compute the minimum and maximum of some rows of a column, which has no NaN."""
+def _read_cells(column: Any, rows: Any, node_cells: Any) -> Any:
+    """Read the cells of a node's rows; return their minimum and maximum. No cell is NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
         cell = column[rows[i]]
+        node_cells[i] = cell
         low = min(low, cell)
         high = max(high, cell)
     return low, high
