@@ -65,7 +65,8 @@ def tune_thresholds(
     correctness = record.correctness
     if record.class_weights is not None:  # class weights apply only to right answers
         correctness = correctness * record.scaled_class_weights
-    ranked_rows = _RankedRows(scores, order, correctness, costs, record.weights)
+    ranked_scores = np.take_along_axis(scores, order, axis=1)
+    ranked_rows = _RankedRows(ranked_scores, order, correctness, costs, record.weights)
     falling_prices = np.sort(np.asarray(prices, np.float64))[::-1].copy()
     falling_counts, falling_gains = _descend(ranked_rows, falling_prices, last_stage, max_passes)
     rising_counts, rising_gains = _descend(
@@ -246,7 +247,7 @@ def _find_threshold(
 class _RankedRows(NamedTuple):
     """Labelled rows with their ranking by each stage's score."""
 
-    scores: NDArray[np.float32]  # (n_stages, n); -inf never stops
+    ranked_scores: NDArray[np.float32]  # (n_stages, n), falling; -inf never stops
     order: NDArray[np.intp]  # (n_stages, n): rows by falling score
     correctness: NDArray[np.float64]  # (n_stages + 1, n)
     exit_costs: NDArray[np.float64]  # (n_stages + 1, n)
@@ -263,8 +264,8 @@ def _descend(
     Returns the numbers, (n_prices, n_stages), and the sum over the rows of
     weight * (correctness - price * cost) at these numbers, (n_prices,).
     """
-    scores, order, correctness, exit_costs, weights = rows
-    n_stages, n = scores.shape
+    ranked_scores, order, correctness, exit_costs, weights = rows
+    n_stages, n = ranked_scores.shape
     stop_counts = np.zeros((len(prices), n_stages), np.int64)  # numbers of stopping rows
     gains = np.zeros(len(prices))
     rank = np.empty((n_stages, n), np.int64)
@@ -276,6 +277,7 @@ def _descend(
         n_stopping[last_stage] = n
     exit_gain = np.empty((n_stages + 1, n))
     continue_gain = np.empty(n)
+    stop_gain = np.empty(n)  # gain of stopping over continuing, of the rows that reach a stage
     # each price starts from the thresholds of the price before
     for price_index in range(len(prices)):
         for exit_number in range(n_stages + 1):
@@ -290,13 +292,13 @@ def _descend(
             continue_gain[:] = exit_gain[n_stages]
             for stage in range(n_stages - 1, -1, -1):
                 if stage != last_stage:
-                    best_count = _find_best_count(
-                        scores[stage],
-                        order[stage],
-                        exit_gain[stage] - continue_gain,
-                        rank[:stage],
-                        n_stopping,
-                    )
+                    for row in range(n):
+                        stop_gain[row] = exit_gain[stage, row] - continue_gain[row]
+                    for earlier_stage in range(stage):
+                        for row in range(n):
+                            if rank[earlier_stage, row] < n_stopping[earlier_stage]:
+                                stop_gain[row] = 0.0
+                    best_count = _find_best_count(ranked_scores[stage], order[stage], stop_gain)
                     if best_count != n_stopping[stage]:
                         has_changed = True
                         n_stopping[stage] = best_count
@@ -313,33 +315,23 @@ def _descend(
 
 @numba.njit(cache=True, nogil=True)
 def _find_best_count(
-    scores: NDArray[np.float32],
-    order: NDArray[np.intp],
-    stop_gain: NDArray[np.float64],
-    rank_before: NDArray[np.int64],
-    n_stopping: NDArray[np.int64],
+    ranked_scores: NDArray[np.float32], order: NDArray[np.intp], stop_gain: NDArray[np.float64]
 ) -> int:
     """Find how many of the top-ranked rows should stop at a stage, given all other stages.
 
-    Shapes: `scores, order` (n,), of the stage; `stop_gain` (n,), gain of stopping over continuing;
-    `rank_before` (n_earlier, n), ranks at the earlier stages; `n_stopping` (n_stages,).
+    `order`, (n,), are the rows by falling score, and `ranked_scores`, (n,), their scores.
+    `stop_gain`, (n,), is what each row gains by stopping, and 0 if it does not reach the stage.
     """
     n = len(order)
     gain_so_far = 0.0
     best_gain = 0.0
     best_count = 0
     for position in range(n):
-        row = order[position]
-        if scores[row] == -np.inf:
+        score = ranked_scores[position]
+        if score == -np.inf:
             break
-        is_reached = True
-        for earlier_stage in range(len(rank_before)):
-            if rank_before[earlier_stage, row] < n_stopping[earlier_stage]:
-                is_reached = False
-                break
-        if is_reached:
-            gain_so_far += stop_gain[row]
-        is_tied = position + 1 < n and scores[order[position + 1]] == scores[row]
+        gain_so_far += stop_gain[order[position]]
+        is_tied = position + 1 < n and ranked_scores[position + 1] == score
         # rounding must not move a threshold, or passes would not end
         if not is_tied and gain_so_far > best_gain + 1e-9:
             best_gain = gain_so_far
