@@ -115,6 +115,26 @@ def test_a_quantity_with_many_equal_values_of_one_class_is_no_entity():
     assert find_columns_by_trouble(frame.iloc[order], y[order]) == {}
 
 
+def test_a_product_of_two_quantities_is_no_entity():
+    """Boxes of equal areas often have the same sides, and therefore the same label."""
+    rng = np.random.default_rng(3)
+    height = rng.geometric(0.15, 4000) + 1
+    width = rng.geometric(0.02, 4000) + 1
+    y = np.where(height > width, "tall", np.where(height < 3, "line", "text"))
+    frame = pd.DataFrame({"height": height, "width": width, "area": height * width})
+    assert find_columns_by_trouble(frame, y) == {}
+
+
+def test_columns_of_mostly_zeros_are_no_traits_of_a_count():
+    """Words that hardly any message has change rarely, within messages of a length or not."""
+    rng = np.random.default_rng(4)
+    n = 6000
+    columns = {"length": rng.geometric(0.004, n)}
+    for word in range(4):
+        columns[f"word_{word}"] = np.where(rng.random(n) < 0.006, rng.random(n).round(2), 0.0)
+    assert find_columns_by_trouble(pd.DataFrame(columns), rng.choice(["ham", "spam"], n)) == {}
+
+
 def test_dropped_columns_of_entities_are_named_too():
     """A random split would still put rows of one entity in both parts."""
     frame = draw_rows_of_persons()

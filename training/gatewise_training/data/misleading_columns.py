@@ -45,6 +45,10 @@ MAX_COMPARED_COLUMNS: Final = 64
 #: Number of standard errors that chance may explain, because many columns are examined.
 MAX_CHANCE_ERRORS: Final = 5.0
 
+#: Smallest share of the disagreements of labels at neighbouring values that numbers of entities
+#: avoid. Weaker numbers would also make figures only a little too good.
+MIN_EXPLAINED_DISAGREEMENT: Final = 0.5
+
 #: Usual names of columns that identify subjects, machines or recordings.
 _ENTITY_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:person|patient|subject|user|customer|client|participant|speaker|worker|driver|"
@@ -306,7 +310,7 @@ def _list_entities(
         has_many_entities = column.rows_per_value <= 20 and n_repeated >= 3 * MIN_ENTITIES
         # if equal numbers have equal labels more often than near numbers, the number is a name
         if column.is_number and has_many_entities:
-            evidence += _compute_excess_agreement(column, labels) > MAX_CHANCE_ERRORS
+            evidence += _has_labels_of_its_own(column, labels)
         if evidence:
             evidence_by_name[name] = evidence
     return sorted(evidence_by_name, key=lambda name: -evidence_by_name[name])
@@ -324,10 +328,13 @@ def _count_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCo
         if other_name == name or not has_many_values or not column.is_number:
             continue
         is_change = np.diff(column.value_index[row_order]) != 0
-        # a trait may change in 2 % of the rows of an entity, for errors in the table; a rounded
-        # copy of the entity's number is not a trait
-        is_trait = is_change[is_same_entity].mean() < 0.02 and not _rises_with(entity, column)
-        n_traits += bool(is_trait)
+        # A trait may change in 2 % of the rows of an entity, for errors in the table. A column that
+        # is nearly always 0 also changes rarely, but between entities as well.
+        rate_within = is_change[is_same_entity].mean()
+        rate_between = is_change[~is_same_entity].mean()
+        is_trait = rate_within < min(0.02, 0.1 * rate_between)
+        # a rounded copy of the entity's number is not a trait
+        n_traits += bool(is_trait and not _rises_with(entity, column))
     return n_traits
 
 
@@ -340,12 +347,11 @@ def _rises_with(entity: _ColumnCodes, column: _ColumnCodes) -> bool:
     return bool(np.all(differences >= 0) or np.all(differences <= 0))
 
 
-def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
-    """Compute how much more often labels agree at equal values than at neighbouring values.
+def _has_labels_of_its_own(column: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
+    """Whether labels agree much more often at equal values than at neighbouring values.
 
-    The result is in standard errors. It is about 0 for a measured quantity, and large for numbers
-    of entities. Each value is compared with its own neighbours, because a quantity may have many
-    equal values where one label is frequent.
+    They do for numbers of entities, but hardly for a measured quantity. Each value is compared with
+    its own neighbours, because a quantity may have many equal values where one label is frequent.
     """
     row_order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
     sorted_index = column.value_index[row_order]
@@ -361,13 +367,18 @@ def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -
     has_neighbours = n_pairs > 0
     has_neighbours[[0, -1]] = False  # the first and the last value have one neighbour
     if np.count_nonzero(has_neighbours) < MIN_ROWS:
-        return 0.0
+        return False
     agreement_with_neighbours = np.full(column.n_distinct, np.nan)
     agreement_with_neighbours[1:-1] = (agreement_with_next[:-1] + agreement_with_next[1:]) / 2
     agreement_within = n_agreeing[has_neighbours] / n_pairs[has_neighbours]
-    excess = agreement_within - agreement_with_neighbours[has_neighbours]
+    agreement_beside = agreement_with_neighbours[has_neighbours]
+    excess = agreement_within - agreement_beside
     error = excess.std() / np.sqrt(len(excess))
-    return float(excess.mean() / max(error, 1e-12))
+    disagreement_beside = 1.0 - agreement_beside.mean()
+    return bool(
+        excess.mean() > MAX_CHANCE_ERRORS * error
+        and excess.mean() > MIN_EXPLAINED_DISAGREEMENT * disagreement_beside
+    )
 
 
 def _find_order_trouble(
