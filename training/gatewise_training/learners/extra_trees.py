@@ -112,15 +112,15 @@ def _grow_forest(task: Any, seed: int) -> Any:
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros((max_nodes, task.n_classes), np.float32)
     work = ForestArrays(
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.empty((2 * n, 4), np.int64),
-        np.empty(n, np.float32),
-        np.empty(n, np.uint32),
-        np.empty(n),
-        np.arange(n_features),
-        np.empty(task.n_classes),
-        np.empty(task.n_classes),
+        rows=np.empty(n, np.uint32),
+        spare_rows=np.empty(n, np.uint32),
+        pending_nodes=np.empty((2 * n, 4), np.int64),
+        node_cells=np.empty(n, np.float32),
+        node_labels=np.empty(n, np.uint32),
+        node_weight=np.empty(n),
+        column_order=np.arange(n_features),
+        class_sums=np.empty(task.n_classes),
+        left_sums=np.empty(task.n_classes),
     )
     roots = np.empty(task.n_trees, np.int32)
     n_nodes: Any = np.int64(0)  # numba would compile the growth a second time for a Python integer
@@ -183,7 +183,7 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _read_labels(task: Any, work: Any, rows: Any) -> None:
+def _read_labels(task: ForestTask, work: ForestArrays, rows: NDArray[np.uint32]) -> None:
     """Read labels and weights of a node's rows, and sum the weights by class."""
     class_sums = work.class_sums
     for m in range(len(class_sums)):
@@ -271,7 +271,7 @@ def _swap(column_order: Any, position: int, other_position: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sum_left(work: Any, n_rows: int, threshold: Any) -> int:
+def _sum_left(work: ForestArrays, n_rows: int, threshold: np.float32) -> int:
     """Sum the weights of the rows on the left by class; return the number of these rows."""
     left_sums = work.left_sums
     for m in range(len(left_sums)):
@@ -285,7 +285,12 @@ def _sum_left(work: Any, n_rows: int, threshold: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _count_left(cells: Any, threshold: Any, labels: Any, left_sums: Any) -> int:
+def _count_left(
+    cells: NDArray[np.float32],
+    threshold: np.float32,
+    labels: NDArray[np.uint32],
+    left_sums: NDArray[np.float64],
+) -> int:
     """Do the same for two classes and weights of 1, with counts, several rows at once."""
     n_left = 0
     n_left_of_second = 0
@@ -300,7 +305,9 @@ def _count_left(cells: Any, threshold: Any, labels: Any, left_sums: Any) -> int:
 
 # fastmath lets the compiler compare several values at once
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _read_cells(column: Any, rows: Any, node_cells: Any) -> Any:
+def _read_cells(
+    column: NDArray[np.float32], rows: NDArray[np.uint32], node_cells: NDArray[np.float32]
+) -> tuple[np.float32, np.float32]:
     """Read the cells of a node's rows; return their minimum and maximum. No cell is NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
