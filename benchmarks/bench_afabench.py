@@ -35,8 +35,10 @@ PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 SETS = ("cube", "ckd", "actg", "cube_nonuniform_costs", "cube_nm", "physionet")
 #: This project's methods by their names in AFABench.
 OURS = {"gatewise_staged": "staged", "gatewise_adapt_gbrt": "adapt-gbrt"}
-#: AFABench's own methods.
+#: AFABench's own methods that a run compares unless ``--peers`` names others.
 PEERS = ("permutation", "cae", "covert2023", "gadgil2023", "ma2018_external", "aaco")
+#: AFABench's reinforcement learning, one fit of which takes from 40 minutes to 12 hours on a core.
+SLOW_PEERS = ("jafa", "ol_with_mask", "odin_model_based")
 TITLES = {
     "gatewise_staged": "`StagedCascade`",
     "gatewise_adapt_gbrt": "`AdaptGBRT`",
@@ -46,6 +48,20 @@ TITLES = {
     "gadgil2023": "DIME",
     "ma2018_external": "EDDI",
     "aaco": "AACO",
+    "jafa": "JAFA",
+    "ol_with_mask": "OL",
+    "odin_model_based": "ODIN",
+}
+#: Titles of the classifiers.
+CLASSIFIERS = {"builtin": "built-in", "external": "external"}
+#: Models that the pipeline fits before a method; methods may share one.
+PRETRAINED_MODELS = {
+    "covert2023": "gdfs",
+    "gadgil2023": "dime",
+    "ma2018_external": "pvae",
+    "jafa": "jafa",
+    "ol_with_mask": "ol_with_mask",
+    "odin_model_based": "pvae",
 }
 #: Accuracy that a feature of price 1 must add in this project's methods, chosen before all runs.
 SOFT_BUDGETS = (0.03, 0.01, 0.003)
@@ -72,10 +88,11 @@ def measure_set(name: str, options: argparse.Namespace) -> dict[str, Any]:
     checkout = options.checkout.absolute()
     if not (checkout / PIPELINE).is_file():
         raise InputError(f"{checkout} is not a clone of AFABench")
-    peers = split_names(options.peers, PEERS, "peer")
-    methods = [*OURS, *(peers[:1] if options.quick else peers)]
+    methods_by_instances = split_methods(options.peers, options.instances, quick=options.quick)
+    records = []
     with _warm_interpreter(checkout, options.python.absolute()) as environment:
-        records = _run_set(options, environment, name, methods)
+        for n_instances, methods in methods_by_instances.items():
+            records += _run_set(options, environment, name, methods, n_instances)
     return {
         "commit": options.commit,
         "instances": options.instances,
@@ -84,6 +101,19 @@ def measure_set(name: str, options: argparse.Namespace) -> dict[str, Any]:
             time_sum for time_sum in cpu_seconds(checkout / CPU_LOG) if time_sum["set"] == name
         ],
     }
+
+
+def split_methods(peers: str, n_instances: int, *, quick: bool = False) -> dict[int, list[str]]:
+    """Group the methods of a run by their numbers of instances.
+
+    ``METHOD:N`` in `peers` limits a method to the first N instances.
+    """
+    pairs = [peer.partition(":") for peer in peers.split(",")[: 1 if quick else None]]
+    split_names(",".join(name for name, _, _ in pairs), (*PEERS, *SLOW_PEERS), "peer")
+    groups = {n_instances: list(OURS)}
+    for name, _, limit in pairs:
+        groups.setdefault(int(limit or n_instances), []).append(name)
+    return groups
 
 
 @contextlib.contextmanager
@@ -123,9 +153,13 @@ def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
 
 
 def _run_set(
-    options: argparse.Namespace, environment: Mapping[str, str], name: str, methods: list[str]
+    options: argparse.Namespace,
+    environment: Mapping[str, str],
+    name: str,
+    methods: list[str],
+    n_instances: int,
 ) -> list[dict[str, Any]]:
-    """Run the pipeline on one set; return its metrics."""
+    """Run the pipeline on the first instances of one set; return its metrics."""
     checkout = options.checkout.absolute()
     settings_file = checkout / "gatewise_pipeline.json"
     settings_file.write_text(json.dumps(_make_settings(checkout, methods, name)))
@@ -135,7 +169,7 @@ def _run_set(
     ]
     for path in (MERGED.format("all"), *merged_files):
         (checkout / path).unlink(missing_ok=True)
-    instances = ",".join(str(i) for i in range(options.instances))
+    instances = ",".join(str(i) for i in range(n_instances))
     configuration_files = [f"extra/workflow/conf/{name}.yaml" for name in CONFIGURATION]
     command = ["-m", "snakemake", "-s", PIPELINE, *merged_files, "--configfile"]
     command += [*configuration_files, settings_file.name]
@@ -217,25 +251,29 @@ def page(figures: Mapping[str, Any]) -> list[str]:
         "",
         f"The pipeline, splits, classifiers and metrics are those of AFABench at commit "
         f"{parts[0]['commit'][:12]}, on test rows, with as many of its instances (seeds) as the "
-        "first column says. With the *external* classifier, a masked network of AFABench answers "
-        "from the features that a method acquired. With the *built-in* classifier, the method's "
-        "own model answers. Figures are means in percent with the standard error over instances, "
-        "and the rank in parentheses; the highest is bold. "
+        "first column says, or as the cell says after *on*. With the *external* classifier, a "
+        "masked network of AFABench answers from the features that a method acquired. With the "
+        "*built-in* classifier, the method's own model answers; AACO has none. A method was not "
+        "run where its cell is empty, and a rank counts the methods of its row. Figures are means "
+        "in percent with the standard error over instances, and the rank in parentheses; the "
+        "highest is bold. "
         "[How it compares](../../docs/comparison.md#afabench) says how to repeat the comparison "
         "and what was not run.",
         "",
     ]
-    for classifier, title in (("builtin", "built-in"), ("external", "external")):
+    for classifier, title in CLASSIFIERS.items():
         lines += [f"## Hard budgets, {title} classifier", ""]
         lines += _write_hard_budgets(
             [record for record in records if record["classifier"] == classifier], names
         )
         lines += [""]
-    lines += ["## Soft budgets: mean cost and metric of each point, built-in classifier", ""]
-    lines += _write_soft_budgets(
-        [record for record in records if record["classifier"] == "builtin"], names
-    )
-    lines += ["", "## CPU seconds of all fits and of all evaluations", ""]
+    for classifier, title in CLASSIFIERS.items():
+        lines += [f"## Soft budgets: mean cost and metric of each point, {title} classifier", ""]
+        lines += _write_soft_budgets(
+            [record for record in records if record["classifier"] == classifier], names
+        )
+        lines += [""]
+    lines += ["## CPU seconds of all fits and of all evaluations", ""]
     lines += _write_cpu_seconds(
         [time_sum for part in parts for time_sum in part["cpu_seconds"]], names
     )
@@ -264,7 +302,9 @@ def _write_hard_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[st
             rank = 1 + sum(mean > means[name] for mean in means.values())
             ranks[name].append(rank)
             percent = _write_mean(metrics[name])
-            row.append(f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})")
+            cell = f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})"
+            is_partial = len(metrics[name]) < n_instances
+            row.append(f"{cell} on {len(metrics[name])}" if is_partial else cell)
         rows.append(row)
     mean_ranks = [f"{np.mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
     header = ["set", "budget", *(TITLES[name] for name in names)]
@@ -306,8 +346,6 @@ def _write_soft_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[st
 
 def _write_cpu_seconds(time_sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Tabulate CPU seconds of fits, with pretraining that methods may share, and of runs."""
-    pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
-    pretrained_models["aaco"] = "aaco"
     seconds = {
         (time_sum["set"], time_sum["step"], time_sum["name"]): time_sum["seconds"]
         for time_sum in time_sums
@@ -317,7 +355,7 @@ def _write_cpu_seconds(time_sums: Sequence[Mapping[str, Any]], names: Sequence[s
         row = [set_name]
         for name in names:
             fit = seconds.get((set_name, "trained_methods", name))
-            pretraining = seconds.get((set_name, "pretrained_models", pretrained_models.get(name)))
+            pretraining = seconds.get((set_name, "pretrained_models", PRETRAINED_MODELS.get(name)))
             fit_durations = [duration for duration in (fit, pretraining) if duration is not None]
             run = seconds.get((set_name, "eval_results", name), 0.0)
             row.append(f"{sum(fit_durations):.0f} + {run:.0f}" if fit_durations else "")
@@ -337,8 +375,9 @@ BENCHMARK = Benchmark(
         "--instances": {"type": int, "default": 2, "help": "instances (seeds) of each set"},
         "--peers": {
             "default": ",".join(PEERS),
-            "metavar": "METHOD,...",
-            "help": "AFABench's own methods",
+            "metavar": "METHOD[:N],...",
+            "help": "AFABench's own methods, those with :N on the first N instances only; "
+            f"{', '.join(SLOW_PEERS)} take hours",
         },
         "--commit": {"default": COMMIT, "help": "commit of the clone"},
     },

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks import bench_afabench
 from benchmarks.afabench.acquisition_policy import STOP, AcquisitionPolicy, make_feature_costs
 from benchmarks.afabench.metrics import record_of_row
+from gatewise.errors import InputError
 from gatewise_training import AdaptGBRT, StagedCascade
 
 pytestmark = pytest.mark.usefixtures("two_folds")
@@ -102,3 +103,70 @@ def test_records_have_the_metric_of_their_set(has_f_score, metric, metric_name):
     assert (record["method"], record["set"], record["instance"]) == ("cae", "cube", 1)
     assert (record["hard_budget"], record["soft_budget"], record["cost"]) == (3.0, None, 2.5)
     assert record["classifier"] == "builtin"
+
+
+def make_part(set_name, metrics_by_method, **fields):
+    """Make the figures of a set at one hard budget, with the built-in classifier."""
+    record = {
+        "set": set_name, "instance": 0, "hard_budget": 3.0, "soft_budget": None,
+        "classifier": "builtin", "metric_name": "accuracy", "cost": 3.0,
+    }  # fmt: skip
+    return {
+        "commit": bench_afabench.COMMIT,
+        "records": [
+            record | fields | {"method": method, "metric": metric}
+            for method, metric in metrics_by_method.items()
+        ],
+        "cpu_seconds": [],
+    }
+
+
+def test_rows_of_the_page_rank_the_methods_that_were_run():
+    figures = {
+        "cube": make_part("cube", {"gatewise_staged": 0.6, "cae": 0.5, "ma2018_external": 0.7}),
+        "ckd": make_part("ckd", {"gatewise_staged": 0.9, "cae": 0.8}),
+    }
+    lines = bench_afabench.page(figures)
+    start = lines.index("| set | budget | `StagedCascade` | CAE-S | EDDI |")
+    assert lines[start + 2 : start + 5] == [
+        "| ckd, accuracy (1) | 3 | **90.0** (1) | 80.0 (2) |  |",
+        "| cube, accuracy (1) | 3 | 60.0 (2) | 50.0 (3) | **70.0** (1) |",
+        "| mean rank |  | 1.5 | 2.5 | 1.0 |",
+    ]
+
+
+def test_cells_say_their_number_of_instances_if_it_is_lower():
+    part = make_part("cube", {"cae": 0.5, "ma2018_external": 0.7})
+    part["records"] += make_part("cube", {"cae": 0.7}, instance=1)["records"]
+    assert (
+        "| cube, accuracy (2) | 3 | 60.0 ± 10.0 (2) | **70.0** (1) on 1 |"
+        in bench_afabench.page({"cube": part})
+    )
+
+
+def test_peers_may_have_fewer_instances():
+    assert bench_afabench.split_methods("cae,ma2018_external:1,aaco", 3) == {
+        3: ["gatewise_staged", "gatewise_adapt_gbrt", "cae", "aaco"],
+        1: ["ma2018_external"],
+    }
+    with pytest.raises(InputError, match="no peer 'x'"):
+        bench_afabench.split_methods("cae,x:1", 3)
+
+
+def test_page_lists_the_soft_budgets_of_each_classifier():
+    soft = {"hard_budget": None, "soft_budget": 0.1}
+    figures = {"cube": make_part("cube", {"aaco": 0.8}, classifier="external", **soft)}
+    lines = bench_afabench.page(figures)
+    start = lines.index("## Soft budgets: mean cost and metric of each point, external classifier")
+    assert lines[start + 2] == "| set | AACO |"
+    assert lines[start + 4] == "| cube | 3.0: 80.0 |"
+
+
+def test_fits_include_the_model_that_the_pipeline_fits_before():
+    time_sums = [
+        {"step": "pretrained_models", "name": "pvae", "set": "cube", "seconds": 400.0},
+        {"step": "trained_methods", "name": "ma2018_external", "set": "cube", "seconds": 3.0},
+        {"step": "eval_results", "name": "ma2018_external", "set": "cube", "seconds": 280.0},
+    ]
+    part = make_part("cube", {"ma2018_external": 0.7}) | {"cpu_seconds": time_sums}
+    assert bench_afabench.page({"cube": part})[-1] == "| cube | 403 + 280 |"
