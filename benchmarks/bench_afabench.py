@@ -220,13 +220,18 @@ def _run_python(
 
 
 def cpu_seconds(log: Path) -> list[dict[str, Any]]:
-    """Sum the CPU seconds of the pipeline by kind of step, method or model, and data set."""
-    sums: dict[tuple[str, str, str], float] = {}
+    """Sum the CPU seconds of the pipeline by kind of step, method or model, and data set.
+
+    A step that was repeated counts once, with its last run.
+    """
+    seconds_of_step: dict[str, float] = {}
     for line in log.read_text().splitlines():
         seconds, *arguments = json.loads(line)
-        save_path = next(
-            (argument for argument in arguments if argument.startswith("save_path=")), ""
-        )
+        for argument in arguments:
+            if argument.startswith("save_path="):
+                seconds_of_step[argument] = seconds
+    sums: dict[tuple[str, str, str], float] = {}
+    for save_path, seconds in seconds_of_step.items():
         name_match = re.search(
             r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-\d+", save_path
         )
@@ -254,9 +259,9 @@ def page(figures: Mapping[str, Any]) -> list[str]:
         "first column says, or as the cell says after *on*. With the *external* classifier, a "
         "masked network of AFABench answers from the features that a method acquired. With the "
         "*built-in* classifier, the method's own model answers; AACO has none. A method was not "
-        "run where its cell is empty, and a rank counts the methods of its row. Figures are means "
-        "in percent with the standard error over instances, and the rank in parentheses; the "
-        "highest is bold. "
+        "run where its cell is empty. Figures are means in percent with the standard error over "
+        "instances, and the rank in parentheses, among the methods with all instances of the row; "
+        "the highest is bold. "
         "[How it compares](../../docs/comparison.md#afabench) says how to repeat the comparison "
         "and what was not run.",
         "",
@@ -273,7 +278,7 @@ def page(figures: Mapping[str, Any]) -> list[str]:
             [record for record in records if record["classifier"] == classifier], names
         )
         lines += [""]
-    lines += ["## CPU seconds of all fits and of all evaluations", ""]
+    lines += ["## CPU seconds of all fits and of all evaluations that were run", ""]
     lines += _write_cpu_seconds(
         [time_sum for part in parts for time_sum in part["cpu_seconds"]], names
     )
@@ -281,7 +286,10 @@ def page(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _write_hard_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Tabulate metric and rank of each method by set and budget; the highest metric is bold."""
+    """Tabulate metric and rank of each method by set and budget; the highest metric is bold.
+
+    A method with fewer instances than others has no rank.
+    """
     names = [name for name in names if any(record["method"] == name for record in records)]
     cells: dict[tuple[str, float], dict[str, list[float]]] = {}
     metric_names = {record["set"]: record["metric_name"] for record in records}
@@ -292,19 +300,23 @@ def _write_hard_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[st
     rows = []
     ranks: dict[str, list[int]] = {name: [] for name in names}
     for (set_name, budget), metrics in sorted(cells.items()):
-        means = {name: float(np.mean(seed_metrics)) for name, seed_metrics in metrics.items()}
         n_instances = max(map(len, metrics.values()))
+        # equal means may differ in the last bits, because their sums have different orders
+        means = {
+            name: round(float(np.mean(values)), 9)
+            for name, values in metrics.items()
+            if len(values) == n_instances
+        }
         row = [f"{set_name}, {metric_names[set_name]} ({n_instances})", f"{budget:g}"]
         for name in names:
-            if name not in means:
-                row.append("")
-                continue
-            rank = 1 + sum(mean > means[name] for mean in means.values())
-            ranks[name].append(rank)
-            percent = _write_mean(metrics[name])
-            cell = f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})"
-            is_partial = len(metrics[name]) < n_instances
-            row.append(f"{cell} on {len(metrics[name])}" if is_partial else cell)
+            percent = _write_mean(metrics[name]) if name in metrics else ""
+            if name in means:
+                rank = 1 + sum(mean > means[name] for mean in means.values())
+                ranks[name].append(rank)
+                percent = f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})"
+            elif percent:
+                percent += f" on {len(metrics[name])}"
+            row.append(percent)
         rows.append(row)
     mean_ranks = [f"{np.mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
     header = ["set", "budget", *(TITLES[name] for name in names)]
@@ -331,14 +343,20 @@ def _write_soft_budgets(records: Sequence[Mapping[str, Any]], names: Sequence[st
     rows = []
     for set_name in sorted({key[0] for key in points}):
         row = [set_name]
+        n_instances = max(
+            len(values)
+            for (other_set, _), points_by_budget in points.items()
+            if other_set == set_name
+            for values in points_by_budget.values()
+        )
         for name in names:
-            means = [
-                np.mean(seed_points, axis=0)
-                for seed_points in points.get((set_name, name), {}).values()
-            ]
+            seed_points = list(points.get((set_name, name), {}).values())
+            means = [np.mean(values, axis=0) for values in seed_points]
             point_texts = [
                 f"{cost:.1f}: {100 * metric:.1f}" for cost, metric in sorted(map(tuple, means))
             ]
+            if seed_points and len(seed_points[0]) < n_instances:
+                point_texts.append(f"on {len(seed_points[0])}")
             row.append("<br>".join(point_texts))
         rows.append(row)
     return table_lines(["set", *(TITLES[name] for name in names)], rows)
