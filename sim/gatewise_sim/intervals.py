@@ -71,7 +71,7 @@ class Batches:
         return Estimate(value=mean, low=low, high=max(mean, min(mean + half_width, upper_limit)))
 
     def quantile(self, values: FloatArray, probability: float, is_selected: BoolArray) -> Estimate:
-        """Estimate a quantile of the values that `is_selected` selects, which are at least 0."""
+        """Estimate a quantile of the values that `is_selected` selects."""
         selected_values = values[is_selected]
         quantile = float(np.quantile(selected_values, probability))
         half_widths = [0.0]
@@ -86,7 +86,8 @@ class Batches:
             weights = np.array([len(batch) for batch in batches], np.float64)
             half_widths.append(_compute_half_width(quantiles, quantile, weights))
         half_width = max(half_widths)
-        low = max(0.0, quantile - half_width)
+        # with few values the batches differ much, but no quantile is below the smallest value
+        low = max(float(selected_values.min()), quantile - half_width)
         return Estimate(value=quantile, low=low, high=quantile + half_width)
 
 

@@ -79,3 +79,12 @@ def test_nineteen_of_twenty_intervals_hold_the_quantile():
         estimate = batches.quantile(values, 0.5, np.ones(4000, bool))
         n_inside += estimate.low <= 0.5 <= estimate.high
     assert n_inside / 200 == pytest.approx(0.95, abs=0.05)
+
+
+def test_intervals_of_quantiles_begin_at_the_smallest_value_or_above():
+    """Batches of a few long and many short times differ by more than the quantile."""
+    values = np.where(np.arange(40) % 20 == 0, 500.0, 8.0)
+    batches = Batches((np.arange(40) % 20,))
+    estimate = batches.quantile(values, 0.9, np.ones(40, bool))
+    assert estimate.value == 8.0
+    assert (estimate.low, estimate.high > 50.0) == (8.0, True)
