@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import MISSING_WORDS
+from gatewise.columns.cells import MISSING_WORDS, read_number
 from gatewise.columns.csv_file import csv_rows, plain_csv
 from gatewise.columns.kinds import DROP, KINDS, read_kind
 from gatewise.errors import InputError
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LabelFinder = Callable[[Sequence[str]], str | None]
 
 
-#: A decimal number.
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+#: Smallest number of fractions that hardly ascend or descend by chance: 2 of 6! = 720 orders do.
+_MIN_ORDERED_FRACTIONS: Final = 6
 #: Words that pandas reads as a missing cell.
 _MISSING_LABEL_WORDS: Final = [
     "",
@@ -163,11 +163,16 @@ def _check_first_line(path: Path, names: Sequence[str]) -> None:
     Names may be numbers if these ascend or descend, like years, wavelengths and the columns of a
     frame without names. Few numbers with fractions ascend or descend by chance.
     """
-    numbers = [float(name) for name in names if _NUMBER.fullmatch(name)]
+    numbers = []
+    for name in names:
+        with suppress(InputError):
+            numbers.append(read_number(name))
+    numbers = [number for number in numbers if np.isfinite(number)]  # nan and inf may be names
     steps = np.diff(numbers)
-    is_sequence = bool((steps > 0).all() or (steps < 0).all())
+    is_ordered = bool((steps > 0).all() or (steps < 0).all())
     has_fractions = any(number % 1 for number in numbers)
-    if len(numbers) < 2 or (is_sequence and not (has_fractions and len(numbers) < 6)):
+    may_be_chance = has_fractions and len(numbers) < _MIN_ORDERED_FRACTIONS
+    if len(numbers) < 2 or (is_ordered and not may_be_chance):
         return
     first_names = ", ".join(names[:3])
     raise InputError(
