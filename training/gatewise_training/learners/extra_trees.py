@@ -39,7 +39,7 @@ class ForestTask(NamedTuple):
     columns: Any  # (n_features, n), float32
     labels: Any  # (n,), uint32
     weight: Any  # (n,)
-    has_unit_weights: bool
+    counts_rows: bool  # whether there are two classes and all weights are 1
     n_classes: int
     n_trees: int
     n_candidates: int  # number of varying columns that a node tries
@@ -84,7 +84,7 @@ def fit_extra_trees(
         columns=np.ascontiguousarray(x.T, np.float32),
         labels=y.astype(np.uint32),
         weight=np.asarray(weight, np.float64),
-        has_unit_weights=bool(np.all(weight == 1.0)),
+        counts_rows=n_classes == 2 and bool(np.all(weight == 1.0)),
         n_classes=n_classes,
         n_trees=n_trees,
         n_candidates=max(1, int(np.sqrt(n_features))),
@@ -238,7 +238,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         if threshold >= high:  # by rounding to float32; the right child must not be empty
             threshold = low
         # W_left: weights of the left rows by class; W_right = W - W_left, with W of the node
-        if task.has_unit_weights and task.n_classes == 2:
+        if task.counts_rows:
             n_left = _count_left(work.node_cells[:n_rows], threshold, work.node_labels, left_sums)
         else:
             n_left = _sum_left(work, n_rows, threshold)
@@ -291,7 +291,10 @@ def _count_left(
     labels: NDArray[np.uint32],
     left_sums: NDArray[np.float64],
 ) -> int:
-    """Do the same for two classes and weights of 1, with counts, several rows at once."""
+    """Count the rows on the left, of both classes; write the counts as sums of weights of 1.
+
+    Counts, unlike sums of floats, may be computed in any order, so several rows are at once.
+    """
     n_left = 0
     n_left_of_second = 0
     for i in range(len(cells)):
