@@ -37,7 +37,7 @@ SETS = ("cube", "ckd", "actg", "cube_nonuniform_costs", "cube_nm", "physionet")
 OURS = {"gatewise_staged": "staged", "gatewise_adapt_gbrt": "adapt-gbrt"}
 #: AFABench's own methods that a run compares unless ``--peers`` names others.
 PEERS = ("permutation", "cae", "covert2023", "gadgil2023", "ma2018_external", "aaco")
-#: AFABench's reinforcement learning, one fit of which takes from 40 minutes to 12 hours on a core.
+#: AFABench's reinforcement learning, one fit of which takes from 45 minutes to 12 hours on a core.
 SLOW_PEERS = ("jafa", "ol_with_mask", "odin_model_based")
 TITLES = {
     "gatewise_staged": "`StagedCascade`",
@@ -112,6 +112,8 @@ def split_methods(peers: str, n_instances: int, *, quick: bool = False) -> dict[
     split_names(",".join(name for name, _, _ in pairs), (*PEERS, *SLOW_PEERS), "peer")
     groups = {n_instances: list(OURS)}
     for name, _, limit in pairs:
+        if limit and not limit.isdecimal():
+            raise InputError(f"--peers {name}:{limit}: give a number of instances after the colon")
         groups.setdefault(int(limit or n_instances), []).append(name)
     return groups
 

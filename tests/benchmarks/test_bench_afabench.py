@@ -150,6 +150,8 @@ def test_peers_may_have_fewer_instances():
     }
     with pytest.raises(InputError, match="no peer 'x'"):
         bench_afabench.split_methods("cae,x:1", 3)
+    with pytest.raises(InputError, match="--peers cae:two: give a number of instances"):
+        bench_afabench.split_methods("cae:two", 3)
 
 
 def test_page_lists_the_soft_budgets_of_each_classifier():
