@@ -87,7 +87,7 @@ def write_library(
         text_of_path[path] = c_text.fill_template(
             "boards.txt", f"{build} {section}", **placeholders
         )
-    c_text.write_files(folder, text_of_path, owner=source.name)
+    c_text.write_files(folder, text_of_path, model=source.name)
     return replace(source, folder=folder, files=tuple(text_of_path)), missing_client_reason
 
 

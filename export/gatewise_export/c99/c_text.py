@@ -219,10 +219,10 @@ def identifier_from_title(title: str) -> str:
     )
 
 
-def write_files(folder: Path, text_of_file: dict[str, str], *, owner: str | None = None) -> None:
+def write_files(folder: Path, text_of_file: dict[str, str], *, model: str | None = None) -> None:
     """Write files; raise InputError if one would replace a file that Gatewise did not write.
 
-    `owner` is the name of a model whose code the files are. Generated files that an earlier
+    `model` is the name of the model whose code the files are. Generated files that an earlier
     version of it needed are removed, because some build systems compile whole folders.
     """
     if folder.exists() and not folder.is_dir():
@@ -238,10 +238,10 @@ def write_files(folder: Path, text_of_file: dict[str, str], *, owner: str | None
         path = folder / file_name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
-    if owner is not None:
+    if model is not None:
         written_paths = {folder / file_name for file_name in text_of_file}
         for parent in {path.parent for path in written_paths}:
-            for path in (parent / f"{owner}{ending}" for ending in OPTIONAL_ENDINGS):
+            for path in (parent / f"{model}{ending}" for ending in OPTIONAL_ENDINGS):
                 if path not in written_paths and path.is_file() and _is_generated(path):
                     path.unlink()
 

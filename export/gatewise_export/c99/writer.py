@@ -171,7 +171,7 @@ def write_cascade(
         "Makefile": _write_makefile(signals, name),
         **signal_texts,
     }
-    c_text.write_files(folder, files, owner=name)
+    c_text.write_files(folder, files, model=name)
     return CSource(
         folder=folder,
         name=name,
