@@ -188,10 +188,16 @@ def encode_changed_request(**entries):
     return change_message(cbor2.dumps(message), {})
 
 
+def encode_damaged_request():
+    """Payload of a request whose last byte, of the checksum, has a flipped bit."""
+    payload = encode_request(np.zeros((1, 4), np.float32))
+    return payload[:-1] + bytes([payload[-1] ^ 1])
+
+
 #: Messages without a readable request id, and the reason in their dead-letter topic.
 UNANSWERABLE_MESSAGES = [
     (b"", "cbor"),
-    (encode_request(np.zeros((1, 4), np.float32))[:-1] + b"x", "checksum"),
+    (encode_damaged_request(), "checksum"),
     (encode_changed_request(id=b"short"), "id"),
     (b"x" * (wire.MAX_PAYLOAD + 1), "size"),
 ]
