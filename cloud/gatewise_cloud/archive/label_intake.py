@@ -104,7 +104,6 @@ class LabelIntake:
             self._count_outcome(label, "full")
 
     def _count_outcome(self, label: MachineLabel, outcome: str) -> None:
-        self._counters.add("labels", label=outcome)
         if outcome in _REFUSAL_REASONS:
             _LOG.warning(
                 "warning: label %r of %s of %s, from %s, is refused: %s",
@@ -114,6 +113,8 @@ class LabelIntake:
                 label.by,
                 _REFUSAL_REASONS[outcome],
             )
+        # counted last: who sees the count finds its message in the log
+        self._counters.add("labels", label=outcome)
 
     # -- the thread that records -------------------------------------------------------------
 
