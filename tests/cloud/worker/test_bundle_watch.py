@@ -105,7 +105,8 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
             client.ask(tiny.random_rows(1))
             assert client.response().error is None
             n_answers += 1
-    assert n_answers > 20  # in the half second of the failed load
+    # a worker that waits for the load answers one or two requests in its half second
+    assert n_answers > 3
     assert "loading it took more than 0.5 s" in caplog.text
 
 
