@@ -13,7 +13,7 @@ TEST_PROCESSES ?= 3
 # start, compiles tests and packages again, 13 s a process.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo kernels test test-fast test-python test-oldest test-node-red test-oip test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-signals bench-loop \
+.PHONY: help demo kernels test test-fast test-search test-python test-oldest test-node-red test-oip test-tuf lint format types bench bench-adapt bench-guarantee bench-journeys bench-signals bench-loop \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin mutants test-c test-pi test-chaos docs pictures dist install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -86,6 +86,9 @@ test-oip: $(STAMP) mosquitto  ## a worker whose high-cost model runs on MLServer
 
 test-node-red: $(STAMP) mosquitto  ## the example flow in a Node-RED from npm
 	GATEWISE_NODE_RED=1 $(PYTEST) tests/test_node_red.py
+
+test-search: $(STAMP)  ## the property tests with new random examples, ten times as many for most
+	$(PYTEST) --hypothesis-profile search $$(grep -rlE '@given|StateMachine' tests)
 
 # Fast tests hardly wait, so a third process would only pay its imports.
 test-fast: $(STAMP) kernels mosquitto  ## the tests that take less than a third of a second each

@@ -206,8 +206,8 @@ def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
 
 @pytest.mark.slow
 @settings(
-    # as many as run in a few seconds, and the same in every run
-    max_examples=120, deadline=None, derandomize=True,
+    # as many as run in a few seconds
+    max_examples=120, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())
