@@ -109,23 +109,35 @@ def test_process_answers_with_a_certificate_that_is_not_valid_now(first_path, co
     assert "cannot be used" in log
 
 
-def test_process_answers_if_its_store_is_read_only_or_cannot_be_made(
-    run_once, device_at_8, tmp_path, fleet, server
-):
+def test_process_answers_if_its_store_cannot_be_made(run_once, tmp_path, fleet, server):
+    (tmp_path / "file").write_text("")
+    store = tmp_path / "file" / "store"
+    log, lines = run_once(
+        "--store", store, "--trust", fleet.trust, "--update-host", server.url, "--json"
+    )
+    assert lines[0]["label"] == "yes"
+    assert lines[-1]["summary"]["model"] == "small/7"
+    assert f"store {store} cannot be written" in log
+
+
+def test_process_answers_if_its_store_is_read_only(first_path, device_at_8, fleet, server, command):
     device_at_8.close()
     store = device_at_8.store.folder
-    (tmp_path / "file").write_text("")
     for name in ("state.json", "state.copy.json"):
         (store / f".{name}.new").mkdir()  # so that no file can be written there
     (store / "lock").unlink()
     (store / "lock").mkdir()
-    for folder, version in ((tmp_path / "file" / "store", "7"), (store, "8")):
-        log, lines = run_once(
-            "--store", folder, "--trust", fleet.trust, "--update-host", server.url, "--json"
-        )
-        assert lines[0]["label"] == "yes"
-        assert lines[-1]["summary"]["model"] == f"small/{version}"
-        assert "store" in log
+    process = command(
+        "edge", first_path, "--store", store, "--trust", fleet.trust, "--update-host", server.url,
+        "--json",
+    )  # fmt: skip
+    process.write(ROW)
+    assert json.loads(process.read_line())["label"] == "yes"
+    # the first check finds it, which may come after the answer
+    assert any(f"store {store} cannot be written" in line for line in process.process.stderr)
+    process.process.stdin.close()
+    *_, last_line = process.process.stdout.read().splitlines()
+    assert json.loads(last_line)["summary"]["model"] == "small/8"
 
 
 def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(
