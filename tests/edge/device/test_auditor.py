@@ -135,7 +135,7 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
         name: lambda position=position: row[position] for position, name in enumerate(NAMES)
     }
     sensors = Sensors(sensor_functions | {"e": lambda: reads.append("e") or 1.0})
-    with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=100) as device:
+    with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=250) as device:
         while not device.gauges["breaker_open"]:
             assert device.answer().route == "fallback"
         n_sent = len(link.sent_payloads)
