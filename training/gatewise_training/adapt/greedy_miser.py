@@ -16,8 +16,8 @@ from typing import ClassVar
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gated_trees import grow_gated_trees
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages, cross_fit_settings
+from gatewise_training.cascades.single_model import SingleModel
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import replace
+from typing import Any, Self, get_args
 
 import msgspec
 import numpy as np
@@ -17,7 +17,6 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import select_exit_costs
-from gatewise.costs import CostsLike
 from gatewise.decision import labels, probabilities, stop_mask
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
@@ -429,31 +428,3 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             open_rows = open_rows[~is_answered]
         if len(open_rows):
             yield len(self.stages_), open_rows, np.empty((len(open_rows), 0), np.float32)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SingleModel(BudgetedClassifier):
-    """Base of the classifiers without a cloud, with their settings.
-
-    Parameters
-    ----------
-    feature_costs, budget, min_recall, min_precision, class_weight, guarantee
-        As for :class:`.CascadeClassifier`.
-    max_loss : float, default 0.01
-        Largest loss of accuracy against the last candidate, the unpenalised model. Without a
-        budget, the cheapest operating point within this loss is active.
-    allow_missing : bool, default False
-        Whether features may be NaN.
-    random_state : int, RandomState or None
-        Source of the random choices; an int makes a fit repeatable.
-    """
-
-    feature_costs: CostsLike | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
-    allow_missing: bool = False
-    random_state: Any = None

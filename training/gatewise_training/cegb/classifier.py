@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
+from gatewise_training.cascades.single_model import SingleModel
 from gatewise_training.cegb.base import CostEfficientModel
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.learners.boosting import MAX_SMALL_ROWS

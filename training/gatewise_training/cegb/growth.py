@@ -34,14 +34,8 @@ from gatewise_training.cegb.penalties import Charge
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growing import ensemble_of, unsplit_nodes
-from gatewise_training.learners.boost_kernel import (
-    BoostFit,
-    FirstUse,
-    RowPrices,
-    TreeSettings,
-    grow_boosted_tree,
-    work_arrays,
-)
+from gatewise_training.learners.boost_kernel import grow_boosted_tree, work_arrays
+from gatewise_training.learners.boost_records import BoostFit, FirstUse, RowPrices, TreeSettings
 from gatewise_training.learners.boosting import has_varying_column, objective_of, tree_params
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 

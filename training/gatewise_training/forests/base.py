@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FitProblem, FittedStages
+from gatewise_training.cascades.single_model import SingleModel
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow

@@ -16,14 +16,8 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growing import ensemble_of, unsplit_nodes
-from gatewise_training.learners.boost_kernel import (
-    BoostFit,
-    FirstUse,
-    TreeSettings,
-    grow_boosted_tree,
-    no_row_prices,
-    work_arrays,
-)
+from gatewise_training.learners.boost_kernel import grow_boosted_tree, no_row_prices, work_arrays
+from gatewise_training.learners.boost_records import BoostFit, FirstUse, TreeSettings
 from gatewise_training.learners.losses import HESSIAN_FLOOR
 
 Array = NDArray[np.float64]
