@@ -7,7 +7,7 @@ both cost and accuracy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Integral, Real
@@ -20,6 +20,7 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBound, ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
+from gatewise_training.operating_points.undominated_points import select_hull, select_undominated
 
 #: Standard errors of accuracy that a point keeps between its loss and `max_loss`, because the best
 #: of many points looks better on validation rows than it is.
@@ -102,7 +103,7 @@ class Frontier:
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **other_fields: Any
     ) -> Frontier:
         """Make the frontier of `points`; `reference_accuracy` and `other_fields` are its fields."""
-        curve_points = _select_undominated(points)
+        curve_points = select_undominated(points)
         if not curve_points:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve_points), reference_accuracy, **other_fields)
@@ -141,17 +142,17 @@ class Frontier:
     ) -> Frontier:
         """Add the `points` off the curve that are better for some class or for the `bounds`."""
         points_with_recall = [point for point in points if point.recall is not None]
-        new_points = _select_undominated(
+        new_points = select_undominated(
             points_with_recall, lambda point: point.balanced_accuracy or 0.0
         )
         if bounds:
             bounds = bounds.as_recalls(self.reference_recall)
             for bound in bounds.as_list():
-                new_points += _select_undominated(
+                new_points += select_undominated(
                     points_with_recall, partial(_get_bounded_share, bound)
                 )
             for slack in (0.0, DEFAULT_SLACK):
-                new_points += _select_undominated(
+                new_points += select_undominated(
                     bounds.select_inside(points_with_recall, self.class_rows, slack)
                 )
         return self._with_off_curve_points(new_points)
@@ -163,7 +164,7 @@ class Frontier:
         max_bytes = points[0].bytes if points else 0
         largest_bytes = max(point.bytes for point in self.points)
         while 0 < max_bytes < largest_bytes:
-            small_points += _select_undominated(
+            small_points += select_undominated(
                 point for point in points if point.bytes <= max_bytes
             )
             max_bytes += max(max_bytes // 2, 1)
@@ -172,7 +173,7 @@ class Frontier:
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add the `points` on the curve of accuracy against offload rate."""
         offload_rate = attrgetter("offload_rate")
-        return self._with_off_curve_points(_select_undominated(points, price=offload_rate))
+        return self._with_off_curve_points(select_undominated(points, price=offload_rate))
 
     def _with_off_curve_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         old_points = set(self.all_points)
@@ -196,20 +197,13 @@ class Frontier:
 
     def _with_points(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve_points = dict.fromkeys(_select_undominated(points))
+        curve_points = dict.fromkeys(select_undominated(points))
         off_curve_points = tuple(point for point in points if point not in curve_points)
         return replace(self, points=tuple(curve_points), off_curve_points=off_curve_points)
 
     def hull(self) -> Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
-        hull_points: list[OperatingPoint] = []
-        for point in self.points:
-            while len(hull_points) >= 2 and _compute_slope(
-                hull_points[-2], point
-            ) >= _compute_slope(hull_points[-2], hull_points[-1]):
-                hull_points.pop()
-            hull_points.append(point)
-        return replace(self, points=tuple(hull_points))
+        return replace(self, points=tuple(select_hull(self.points)))
 
     def at(
         self,
@@ -438,28 +432,3 @@ def _choose_on_hull(hull_points: Sequence[OperatingPoint], max_loss: float) -> C
         f"the point after {reason}: it costs {cost_rise_share:.1%} more and gains "
         f"{accuracy_gain:.4f}",
     )
-
-
-def _select_undominated(
-    points: Iterable[OperatingPoint],
-    value: Callable[[OperatingPoint], float] = attrgetter("effective_accuracy"),
-    price: Callable[[OperatingPoint], float] = attrgetter("cost"),
-) -> list[OperatingPoint]:
-    """List the points that no other beats in both price and value.
-
-    Among points with equal prices and values, the cheapest is listed.
-    """
-    # by rising price, a point is on the curve if its value exceeds all values before it
-    curve_points: list[OperatingPoint] = []
-    best_value = -math.inf
-    for point in sorted(points, key=lambda point: (price(point), -value(point), point.cost)):
-        if value(point) > best_value + 1e-12:  # not by rounding alone
-            curve_points.append(point)
-            best_value = value(point)
-    return curve_points
-
-
-def _compute_slope(cheaper: OperatingPoint, costlier: OperatingPoint) -> float:
-    """Compute the gain in accuracy per unit of cost from one point to a costlier point."""
-    cost_rise = max(costlier.cost - cheaper.cost, 1e-12)  # equal costs make a steep slope
-    return (costlier.effective_accuracy - cheaper.effective_accuracy) / cost_rise
