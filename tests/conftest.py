@@ -20,8 +20,8 @@ from tests.support.once import MakeOnce
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A change must not fail by examples that another change would have met, so that every run of the
-# tests tries the same. `make test-search` tries others.
+# Every run tries the same examples, so that a change cannot fail by an example that has nothing to
+# do with it. `make test-search` tries others.
 settings.register_profile(
     "same",
     derandomize=True,
