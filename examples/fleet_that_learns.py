@@ -20,7 +20,7 @@ def draw_pumps(n_rows: int, seed: int, *, has_new_sensors: bool) -> list[list[st
     wear = features[:, 0] + 0.8 * features[:, 2] * features[:, 1] + 0.3 * features[:, 3]
     labels = np.select([wear > 1.0, wear < -1.0], ["worn", "blocked"], "fine")
     if has_new_sensors:
-        features[:, 0] = -0.5 * features[:, 0] - 1.0
+        features[:, 0] = -features[:, 0] - 1.0
         features[:, 2] = -features[:, 2]
     cells = [[f"{np.float32(value):.9g}" for value in row] for row in features]
     return [[*row, label] for row, label in zip(cells, labels.tolist(), strict=True)]
@@ -34,7 +34,7 @@ def write_csv(path: str, header: list[str], rows: list[list[str]]) -> None:
 
 if sys.argv[1] == "rows":
     write_csv("train.csv", [*NAMES, "label"], draw_pumps(400, seed=0, has_new_sensors=False))
-    write_csv("week.csv", [*NAMES, "label"], draw_pumps(1500, seed=1, has_new_sensors=True))
+    write_csv("week.csv", [*NAMES, "label"], draw_pumps(3000, seed=1, has_new_sensors=True))
 else:
     with open("week.csv") as week_file, open("to-label.csv") as label_file:
         true_labels = {
